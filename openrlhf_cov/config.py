@@ -174,12 +174,12 @@ class EvaluationConfig(Settings):
         self.require("eval_limit", lambda problems: problems >= 0, "is at least 0")
 
 
+# Arguments of ``apply_chat_template`` that decide what is written and in which form. They are set by this package.
 RESERVED_ARGUMENTS = (
     *("conversation", "messages", "chat_template", "tokenize", "add_generation_prompt", "continue_final_message"),
     *("padding", "truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask"),
     "tokenizer_kwargs",
 )
-"""Arguments of ``apply_chat_template`` that decide what is written and in which form. They are set by this package."""
 
 
 def template_arguments(text: str, flag: str = "--data.chat_template_kwargs") -> dict[str, Any]:
@@ -298,7 +298,8 @@ class EngineConfig(Settings):
         self.require(
             "vllm_no_progress_timeout", lambda seconds: 0.0 <= seconds < math.inf, "is a finite number of at least 0"
         )
-        seqs, tokens = self.vllm_max_num_seqs, self.vllm_max_num_batched_tokens
+        seqs = self.vllm_max_num_seqs
+        tokens = self.vllm_max_num_batched_tokens
         if seqs and tokens and tokens < seqs:
             raise ValueError(
                 f"--vllm.max_num_batched_tokens {tokens} is less than --vllm.max_num_seqs {seqs}: each sequence takes "
@@ -315,8 +316,8 @@ class ModelConfig(Settings):
     )
 
 
+# GPUs that a dry run plans for.
 LARGEST_CLUSTER = 100_000
-"""GPUs that a dry run plans for."""
 
 
 @dataclass(frozen=True, kw_only=True)

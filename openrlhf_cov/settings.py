@@ -45,8 +45,8 @@ class Schedule:
         return self.start + (self.end - self.start) * progress
 
 
+# A float or a ``Schedule``, which is a float in the settings of a step.
 Scheduled = Any
-"""A float or a ``Schedule``, which is a float in the settings of a step."""
 
 
 def setting(
@@ -87,7 +87,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         for entry in fields(self):
-            choices, value = entry.metadata["choices"], getattr(self, entry.name)
+            choices = entry.metadata["choices"]
+            value = getattr(self, entry.name)
             if choices and value not in choices:
                 raise ValueError(f"--{flag_of(entry)} is one of {', '.join(choices)}, got {value!r}")
         for group in reversed(type(self).__mro__):  # each its own, which none of them can forget to pass on

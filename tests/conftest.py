@@ -31,8 +31,8 @@ from openrlhf_cov.evaluation.response_records import (
 from openrlhf_cov.evaluation.samples import BenchmarkSamples, group_samples
 from openrlhf_cov.experiments.tiny_task.catalogue import check_sandbox
 
+# Folders whose every case is another thing: a flag, a message, a page.
 WHOLE = {"contract", "docs"}
-"""Folders whose every case is another thing: a flag, a message, a page."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -82,7 +82,8 @@ def _spread(lines: Floats, weights: Floats) -> Floats:
 
 def _differences(fits: Sequence[LawFit], lines: Floats, drawn: Floats) -> Iterator[Difference]:
     for i, j in combinations(range(len(fits)), 2):
-        apart, drawn_apart = lines[i] - lines[j], drawn[:, i] - drawn[:, j]
+        apart = lines[i] - lines[j]
+        drawn_apart = drawn[:, i] - drawn[:, j]
         yield Difference(
             first=i,
             second=j,
@@ -104,7 +105,8 @@ class LogLine:
     @classmethod
     def through(cls, sizes: ArrayLike, values: ArrayLike) -> "LogLine":
         """ValueError for fewer than two different sizes, or a size that is not positive."""
-        sizes, values = np.asarray(sizes, dtype=np.float64), np.asarray(values, dtype=np.float64)
+        sizes = np.asarray(sizes, dtype=np.float64)
+        values = np.asarray(values, dtype=np.float64)
         if not (sizes > 0).all() or len(np.unique(sizes)) < 2:
             raise ValueError(f"a line in the size of models needs two different positive sizes, got {sizes.tolist()}")
         logs = np.log(sizes)
@@ -117,7 +119,8 @@ class LogLine:
         """Value for one more model of this size: Student's prediction interval, infinite where two made the line."""
         log = math.log(size)
         estimate = self.intercept + self.slope * log
-        n, mean = len(self.log_sizes), self.log_sizes.mean()
+        n = len(self.log_sizes)
+        mean = self.log_sizes.mean()
         if n == 2:
             return Interval(estimate, -math.inf, math.inf, LEVEL)
         leverage = 1 + 1 / n + (log - mean) ** 2 / ((self.log_sizes - mean) ** 2).sum()

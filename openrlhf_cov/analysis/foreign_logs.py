@@ -14,15 +14,15 @@ from openrlhf_cov.utils.metric_table import ENTROPY, STEP, TIME
 
 EVENT_FILES = "events.out.tfevents*"
 VALUE = "value"
+# Metrics of every step. Others have NaN in an event file where a step has no such value (docs/metrics.md).
 ALWAYS = (ENTROPY, "reward", "score")
-"""Metrics of every step. Others have NaN in an event file where a step has no such value (docs/metrics.md)."""
+# Columns that an error names.
 LISTED = 20
-"""Columns that an error names."""
+# Rows of a table read at once.
 CSV_ROWS = 50_000
-"""Rows of a table read at once."""
 
+# Training, evaluations, warnings.
 Tables = tuple[Table, Table, list[str]]
-"""Training, evaluations, warnings."""
 
 
 def read_csv(
@@ -59,7 +59,9 @@ def read_csv(
 def _csv_rows(reader: Iterator[list[str]], header: list[str], used: set[str], step: str) -> tuple[Rows, int, int]:
     """The used columns; how many of their fields are no numbers, and how many rows do not have all fields."""
     places = {name: header.index(name) for name in used}
-    parts, odd, broken = [], 0, 0
+    parts = []
+    odd = 0
+    broken = 0
     while rows := list(islice(reader, CSV_ROWS)):
         whole = [row for row in rows if len(row) == len(header)]
         broken += sum(len(row) not in (0, len(header)) for row in rows)
@@ -86,7 +88,8 @@ def read_events(
     names = renaming(events.Tags()[SCALARS], mapping)
     _check_known(folder, names, columns)
     always = {names.training.get(ours) for ours in ALWAYS}
-    series, warnings = {}, []
+    series = {}
+    warnings = []
     for tag in sorted(_used(names, columns)):
         steps, times, values = zip(
             *((each.step, each.wall_time, each.value) for each in events.Scalars(tag)), strict=True

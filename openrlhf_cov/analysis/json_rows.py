@@ -13,12 +13,12 @@ from openrlhf_cov.analysis.table import EMPTY, Rows, Table, join, to_numbers, to
 from openrlhf_cov.utils.json_lines import parse_object
 from openrlhf_cov.utils.metric_table import STEP
 
+# Bytes before the place where reading stopped that tell whether it is still the same file.
 TAIL = 64
-"""Bytes before the place where reading stopped that tell whether it is still the same file."""
+# Broken lines that a warning names.
 LINES_NAMED = 5
-"""Broken lines that a warning names."""
+# Where a second object begins in a line: a writer died within a line and the next one went on behind it.
 INNER_OBJECT = re.compile(rb'.\{"')
-"""Where a second object begins in a line: a writer died within a line and the next one went on behind it."""
 
 
 class JsonRows:
@@ -36,8 +36,11 @@ class JsonRows:
 
     def _restart(self) -> None:
         self._inode: int | None = None
-        self._offset, self._tail, self._rest = 0, b"", b""
-        self._lines, self._odd = 0, 0
+        self._offset = 0
+        self._tail = b""
+        self._rest = b""
+        self._lines = 0
+        self._odd = 0
         self._broken: list[int] = []
         self._rows = Rows(np.zeros(0), {})
         self._merged: tuple[Table, list[str]] = (EMPTY, [])
@@ -86,7 +89,8 @@ class JsonRows:
 
     def _goes_on(self, file: BinaryIO) -> bool:
         """True if the file begins with what was read of it, as far as inode, size and the last bytes tell."""
-        size, inode = file.seek(0, os.SEEK_END), os.fstat(file.fileno()).st_ino
+        size = file.seek(0, os.SEEK_END)
+        inode = os.fstat(file.fileno()).st_ino
         if size < self._offset or self._inode not in (None, inode):
             return False
         file.seek(self._offset - len(self._tail))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.metric_table import ENTROPY, STEP, STEP_TOTAL
 
+# Names that a mapping may use for ours.
 SHORT_NAMES = {"entropy": ENTROPY, "length": "response_length"}
-"""Names that a mapping may use for ours."""
 
 
 @dataclass(frozen=True)

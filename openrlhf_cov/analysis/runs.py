@@ -17,20 +17,21 @@ from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE
 from openrlhf_cov.utils.terminal import printable
 
 TABLES = (".csv", ".tsv")
+# Steps from an evaluation to the next logged entropy, at most.
 NEAREST_ENTROPY = 5
-"""Steps from an evaluation to the next logged entropy, at most."""
+# What to know of the law of training rewards where ``keeps_groups``.
 KEPT_ONLY = "R is that of the groups that dynamic sampling kept"
-"""What to know of the law of training rewards where ``keeps_groups``."""
 KL = "--algo.kl.init_coef"
 ENTROPY_COEF = "--actor.entropy_coef"
+# Flags whose last number is the upper bound of the PPO clip; the first counts.
 CLIPS = ("--actor.eps_clip_low_high", "--actor.eps_clip")
-"""Flags whose last number is the upper bound of the PPO clip; the first counts."""
+# The upper bound of the paper's runs without a raised clip.
 PPO_CLIP = 0.2
-"""The upper bound of the paper's runs without a raised clip."""
 METHOD_FLAGS = ("--cov_type", "--method")
-SELECTED, TO_REFERENCE = "cov/selected_frac", "kl"
+SELECTED = "cov/selected_frac"
+TO_REFERENCE = "kl"
+# Training columns that ``interventions`` looks at.
 INTERVENTION_COLUMNS = (SELECTED, TO_REFERENCE)
-"""Training columns that ``interventions`` looks at."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +82,8 @@ class RunFollower:
 
     def poll(self) -> bool:
         """Read on; True if there is anything new."""
-        metrics, evaluations = self._metrics.read(), self._evaluations.read()
+        metrics = self._metrics.read()
+        evaluations = self._evaluations.read()
         return metrics or evaluations
 
     @property
@@ -212,7 +214,8 @@ def evaluation_points(run: Run, metric: str, entropy: str = ENTROPY) -> LawPoint
     logged = np.flatnonzero(~np.isnan(entropies))
     if not len(logged):
         return LawPoints.of([], [], [])
-    steps, measured = run.evaluations.steps, run.training.steps[logged]
+    steps = run.evaluations.steps
+    measured = run.training.steps[logged]
     after = np.clip(np.searchsorted(measured, steps + 1), 0, len(measured) - 1)
     distance = np.minimum(abs(measured[after] - steps - 1), abs(measured[np.maximum(after - 1, 0)] - steps - 1))
     near = distance <= NEAREST_ENTROPY

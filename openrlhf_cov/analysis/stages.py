@@ -32,7 +32,8 @@ def early_shares(points: LawPoints) -> EarlyShares:
     if len(points) < 2:
         return EarlyShares(nothing, nothing)
     count = max(1, round(AVERAGED * len(points)))
-    first, last = points.steps[0], points.steps[-1]
+    first = points.steps[0]
+    last = points.steps[-1]
     places = [int(np.searchsorted(points.steps, first + share * (last - first), "right")) for share in EARLY]
     return EarlyShares(_shares(-points.entropy, places, count), _shares(points.reward, places, count))
 

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from openrlhf_cov.analysis.regression import Floats
 from openrlhf_cov.utils.metric_table import TIME
 
+# Beyond it floats are whole, but not all whole numbers are floats.
 LARGEST_STEP = 2**53
-"""Beyond it floats are whole, but not all whole numbers are floats."""
+# Of a value: no training computes more, and what is made of it stays finite.
 LARGEST = 1e100
-"""Of a value: no training computes more, and what is made of it stays finite."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,8 @@ def to_table(rows: Rows, *, whole_rows: bool) -> tuple[Table, list[str]]:
     times = rows.columns.get(TIME)
     stale = np.zeros(len(usable), dtype=bool) if times is None else _abandoned(rows.steps, times) & usable
     if stale.any():
-        low, high = rows.steps[stale].min(), rows.steps[stale].max()
+        low = rows.steps[stale].min()
+        high = rows.steps[stale].max()
         warnings.append(f"rows from before the run was resumed left out, {stale.sum()}: steps {low:.0f} to {high:.0f}")
     kept = np.flatnonzero(usable & ~stale)
     if len(kept) == len(usable) and (np.diff(rows.steps) > 0).all():
@@ -91,7 +92,8 @@ def _merged(
     if whole_rows:
         chosen = kept[order]
         return {name: values[chosen] for name, values in rows.columns.items()}, len(kept) - count
-    columns, repeated = {}, np.zeros(len(kept), dtype=bool)
+    columns = {}
+    repeated = np.zeros(len(kept), dtype=bool)
     for name, values in rows.columns.items():
         values = values[kept]
         there = np.flatnonzero(~np.isnan(values))

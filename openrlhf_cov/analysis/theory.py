@@ -13,31 +13,33 @@ from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.utils.estimates import LEVEL, Interval, correlation, interval_of
 from openrlhf_cov.utils.metric_table import family
 
+# Of values (n,): see ``_mid_ranks``.
 Ranks = tuple[Floats, NDArray[np.intp]]
-"""Of values (n,): see ``_mid_ranks``."""
+# Pairs below which there is no interval.
 MIN_PAIRS = 10
-"""Pairs below which there is no interval."""
+# Steps below which a mean has no interval: of 12 with autocorrelation 0.5 it would be wider than three times the range
+# of the values in one series of seven, of 20 in one of thirty.
 MIN_STEPS = 20
-"""Steps below which a mean has no interval: of 12 with autocorrelation 0.5 it would be wider than three times the
-range of the values in one series of seven, of 20 in one of thirty."""
 
+# Of each theorem: the predicted change of entropy, up to a constant, and the covariance that it is made of.
 PREDICTIONS = {1: ("entropy/delta_theorem1", "cov/prob_weighted_mean"), 2: ("entropy/delta_theorem2", "cov/mean")}
-"""Of each theorem: the predicted change of entropy, up to a constant, and the covariance that it is made of."""
 
+# Columns of table 1: the mean covariance of the top 0.02 %, 0.2 %, 2 %, 20 % and 50 % of the tokens, and of all.
 BANDS = (*family("cov/top_"), "cov/mean")
-"""Columns of table 1: the mean covariance of the top 0.02 %, 0.2 %, 2 %, 20 % and 50 % of the tokens, and of all."""
+# Table 1: Qwen2.5-7B, first step.
 PAPER_BANDS = dict(zip(BANDS, (5.654, 3.112, 1.385, 0.351, 0.152, 0.003), strict=True))
-"""Table 1: Qwen2.5-7B, first step."""
+# Ends of the stages of training, as shares of the run: the paper's 200 and 800 of 2400 gradient steps.
 STAGES = (1 / 12, 1 / 3, 1.0)
-"""Ends of the stages of training, as shares of the run: the paper's 200 and 800 of 2400 gradient steps."""
 
+# Prompts with a share of correct responses next to 0.125, 0.5 and 0.875.
 ACCURACY_GROUPS = ("low", "mid", "high")
-"""Prompts with a share of correct responses next to 0.125, 0.5 and 0.875."""
-WEIGHTED_ACCURACY, RESPONSE_ACCURACY, TOKEN_ACCURACY = "cov/group_weighted_acc_", "cov/acc_", "cov/token_acc_"
-"""Beginnings of the columns of these groups: covariance of (log pi, pi A) and of (log pi, A) within a prompt, response
-by response, and ``cov`` of its tokens."""
+# Beginnings of the columns of these groups: covariance of (log pi, pi A) and of (log pi, A) within a prompt, response
+# by response, and ``cov`` of its tokens.
+WEIGHTED_ACCURACY = "cov/group_weighted_acc_"
+RESPONSE_ACCURACY = "cov/acc_"
+TOKEN_ACCURACY = "cov/token_acc_"
+# Eq. 8, over all prompts.
 GROUP_COVARIANCE = "cov/group_weighted_mean"
-"""Eq. 8, over all prompts."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,8 @@ def check_group_covariance(table: Table) -> Interval | None:
 def pairs_of(table: Table, first: str, second: str) -> tuple[Floats, Floats]:
     """``first`` of a step and ``second`` of the step after it, (n,) each, wherever the log has both."""
     follows = np.flatnonzero(np.diff(table.steps) == 1)
-    x, y = table.column(first)[follows], table.column(second)[follows + 1]
+    x = table.column(first)[follows]
+    y = table.column(second)[follows + 1]
     both = ~(np.isnan(x) | np.isnan(y))
     return x[both], y[both]
 
@@ -160,7 +163,8 @@ def share_interval(hits: ArrayLike) -> Interval:
     series = np.asarray(hits, dtype=np.float64)
     if len(series) < MIN_PAIRS:
         return Interval(_mean(series), math.nan, math.nan, LEVEL)
-    share, regression = float(series.mean()), _mean_regression(series)
+    share = float(series.mean())
+    regression = _mean_regression(series)
     error = regression.score_covariance[0, 0] / len(regression.design)
     points = min(len(series), share * (1 - share) / error) if error else len(series)
     z = NormalDist().inv_cdf((1 + LEVEL) / 2)

@@ -10,22 +10,21 @@ import numpy as np
 from openrlhf_cov.analysis.law import FEWEST_POINTS, MIN_POINTS, LawFit, LawPoints, fit_law
 from openrlhf_cov.analysis.regression import RESAMPLES, Design, Regression, thinned
 
+# The best that R can be where nothing else is said: R is an accuracy.
 HIGHEST_REWARD = 1.0
-"""The best that R can be where nothing else is said: R is an accuracy."""
+# Independent points below which little is known: a random walk that met the law by chance is worth 1 to 4.
+#
+# As are 200 points with a kink, a jump or another slow departure from the law. 40 points whose noise has an
+# autocorrelation of 0.65 fall below in one case of ten.
 MIN_EFFECTIVE_POINTS = 4
-"""Independent points below which little is known: a random walk that met the law by chance is worth 1 to 4.
-
-As are 200 points with a kink, a jump or another slow departure from the law. 40 points whose noise has an
-autocorrelation of 0.65 fall below in one case of ten.
-"""
+# Entropy must fall by this share of its start, or the ceiling is a guess far from anything seen.
 MIN_FALL = 0.1
-"""Entropy must fall by this share of its start, or the ceiling is a guess far from anything seen."""
+# And by this many standard errors.
 FALL_ERRORS = 3
-"""And by this many standard errors."""
+# False alarms among runs that follow the law, from the test of the residuals.
 MISFIT_P = 0.01
-"""False alarms among runs that follow the law, from the test of the residuals."""
+# Departures from the line below this share of the gain it describes are let pass, however certain they are.
 MIN_MISFIT = 0.1
-"""Departures from the line below this share of the gain it describes are let pass, however certain they are."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,8 @@ def residual_misfit(points: LawPoints, fit: LawFit, *, resamples: int = RESAMPLE
     which calls every autocorrelated residual a trend. A sudden jump of b looks like noise that wanders, not like these
     curves: it shows in the effective points of the fit.
     """
-    x, t = np.exp(points.entropy), points.steps - points.steps[0]
+    x = np.exp(points.entropy)
+    t = points.steps - points.steps[0]
     rows = np.stack([np.ones(len(x)), x, (x - x.mean()) ** 2, np.cos(np.pi * t / t[-1])], axis=1)
     if len(x) < len(rows[0]) + FEWEST_POINTS:
         return None
@@ -171,7 +171,8 @@ def _entropy_reasons(points: LawPoints) -> list[Reason]:
     if len(points) < FEWEST_POINTS:
         return []
     count = max(3, len(points) // 10)
-    start, end = np.median(points.entropy[:count]), np.median(points.entropy[-count:])
+    start = np.median(points.entropy[:count])
+    end = np.median(points.entropy[-count:])
     step_noise = float(np.median(np.abs(np.diff(points.entropy)))) / 0.954  # median |N(0, 2)| is 0.954
     error = step_noise * math.sqrt(2 / count)
     if start - end > max(MIN_FALL * start, FALL_ERRORS * error):

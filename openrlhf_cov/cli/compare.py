@@ -92,7 +92,8 @@ def _run_row(score: RunScore, has_differences: bool) -> Row:
         return row
     if score.difference is None:
         return (*row, "", "", "", "", score.reason or "")
-    interval, how = score.difference.interval, score.difference
+    interval = score.difference.interval
+    how = score.difference
     verdict = "noise" if how.noise else "higher" if interval.estimate > 0 else "lower"
     bounds = f"{_points(interval.low)} to {_points(interval.high)}"
     return (*row, _points(interval.estimate), bounds, _p_value(how.p_value), _p_value(how.p_holm), verdict)

@@ -34,30 +34,31 @@ from openrlhf_cov.utils import terminal
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
 from openrlhf_cov.utils.orphans import die_with_parent
 
-PROMPTS, SAMPLES = 32, 8
+PROMPTS = 32
+SAMPLES = 8
+# Coefficient of the KL term to the untrained policy.
 REFERENCE_KL = 1e-3
-"""Coefficient of the KL term to the untrained policy."""
+# Settings for micro-batches of a few hundred tokens; the paper's fractions would pick less than one token.
 METHOD_FLAGS = {
     "none": [],
     "clip_cov": ["--clip_cov_ratio", "2e-2", "--clip_cov_lb", "0.5"],
     "kl_cov": ["--kl_cov_ratio", "2e-2"],
 }
-"""Settings for micro-batches of a few hundred tokens; the paper's fractions would pick less than one token."""
+# In place of one of these.
 ALL = "all"
-"""In place of one of these."""
+# What ``task_files.evaluate`` finds.
 SCORES = ("accuracy_greedy", "accuracy_sampled", "entropy", "mean_length")
-"""What ``task_files.evaluate`` finds."""
+# Seconds between two messages while a training starts.
 STILL_STARTING = 10.0
-"""Seconds between two messages while a training starts."""
+# Message in the log of a training -> what starts after it, the latest phase first.
 PHASES = {
     "Initializing a V1 LLM engine": "starting the vLLM engine",
     "PolicyRole": "loading the policy",
     "RolloutActor": "starting the vLLM engine",
     "Connected to Ray": "starting the actors",
 }
-"""Message in the log of a training -> what starts after it, the latest phase first."""
+# Steps at the end of a run over which the table of all averages entropy and accuracy.
 MEAN_OF = 5
-"""Steps at the end of a run over which the table of all averages entropy and accuracy."""
 ONE_SEED = "One seed of each, nothing tuned: another seed differs by as much. docs/study.md has seeds and intervals."
 
 
@@ -374,7 +375,8 @@ def table(cov_type: str, before: dict, after: dict, output: Path, page: Path, se
     entropy, reward = (
         [number(line, name) for line in (lines[0], lines[-1])] for name in ("entropy/mean", "rollout/reward_mean")
     )
-    generated, generating = sum(map(tokens, lines)), sum(number(line, "timing/generation") for line in lines)
+    generated = sum(map(tokens, lines))
+    generating = sum(number(line, "timing/generation") for line in lines)
     total = sum(number(line, "timing/step_total") for line in lines)
     return f"""
 --cov_type {cov_type} on the embedded task: {len(lines)} steps of {PROMPTS} prompts x {SAMPLES} samples
@@ -409,7 +411,8 @@ def table_of_all(before: dict, scores: Mapping[str, dict], output: Path, page: P
     for title, name in (("greedy", "accuracy_greedy"), ("temperature 1", "accuracy_sampled")):
         values = [f"{score[name]:.1%}" for score in scores.values()]
         lines.append(row(f"held-out accuracy, {title}", f"{before[name]:.1%}", values))
-    entropy, accuracy = number(first, "entropy/mean"), number(first, "rollout/reward_mean")
+    entropy = number(first, "entropy/mean")
+    accuracy = number(first, "rollout/reward_mean")
     lines.append(row("entropy, nats per token", f"{entropy:.3f}", tail("entropy/mean", ".3f")))
     lines.append(row("training accuracy", f"{accuracy:.1%}", tail("rollout/reward_mean", ".1%")))
     lines += ["", ONE_SEED, "", f"wall time  {seconds:,.0f} s", f"runs       {output}", f"report     {page}"]

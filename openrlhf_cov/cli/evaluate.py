@@ -84,7 +84,8 @@ def _evaluate(args: argparse.Namespace) -> int:
         if not getattr(args, flag):
             raise UsageError(f"--{flag} is missing; --list shows the benchmarks")
     config = _grading(args)
-    chosen, protocol = benchmarks.select(args.benchmarks), benchmarks.get_protocol(args.protocol)
+    chosen = benchmarks.select(args.benchmarks)
+    protocol = benchmarks.get_protocol(args.protocol)
     template = args.template or protocol.template
     arguments = _template_arguments(args, template)
     backend = evaluation_backends.open_backend(args)
@@ -197,7 +198,9 @@ class Progress:
     """A progress bar on stderr, from the first response on: responses, tokens per second and the time left."""
 
     def __init__(self, total: int, done: int) -> None:
-        self.total, self.done, self.tokens = total, done, 0
+        self.total = total
+        self.done = done
+        self.tokens = 0
         self.bar: tqdm | None = None
         self.started = 0.0
 

@@ -25,8 +25,8 @@ from openrlhf_cov.utils.terminal import Parser, say
 
 PROMPT_KEY = "prompt"
 SLOWEST = 5
+# Rows on which the graders differ that are printed; --output has all of them.
 SHOWN = 20
-"""Rows on which the graders differ that are printed; --output has all of them."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,8 @@ def _row(
     for flag, key in (("--response_key", response_key), ("--label_key", label_key), ("--prompt_key", prompt_key)):
         if key is not None and key not in record:
             raise UsageError(f"{place} has no key {key!r}; name it with {flag}")
-    response, label = record[response_key], record[label_key]
+    response = record[response_key]
+    label = record[label_key]
     if not isinstance(response, str):
         raise UsageError(f"{place}: {response_key!r} is {type(response).__name__}, not a string")
     prompt = record.get(prompt_key or PROMPT_KEY, "")

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.utils.terminal import refuse, say, typed_as
 
+# Command -> (module of ``openrlhf_cov.cli``, what it does).
 COMMANDS = {
     "train": ("train_ppo_ray", "train a policy: upstream's command line with our losses, sampling and rewards"),
     "evaluate": ("evaluate", "score a model on AIME, AMC, MATH-500 and other benchmarks"),
@@ -26,7 +27,6 @@ COMMANDS = {
     "methods": ("methods", "what each method does, its flags and its paper: a table, or one by name"),
     "tiny-task": ("make_tiny_task", "make the embedded task: a small model and its problems"),
 }
-"""Command -> (module of ``openrlhf_cov.cli``, what it does)."""
 
 
 @program("openrlhf-cov")

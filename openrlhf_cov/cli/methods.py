@@ -19,8 +19,8 @@ from openrlhf_cov.models.methods import METHODS, MODULES
 from openrlhf_cov.settings import flag_of
 from openrlhf_cov.utils.terminal import Parser, say
 
+# Columns of the text.
 WIDTH = 100
-"""Columns of the text."""
 
 # A target that suits the embedded task of the example, whose policy starts from 0.14 nats per token.
 EXAMPLE_TARGET = 0.1

@@ -22,8 +22,8 @@ from openrlhf_cov.utils.terminal import Parser, say
 from openrlhf_cov.utils.text_table import aligned
 
 KEYS = ("id", "problem", "answer", "source")
+# What a process leaves in its folder that was killed or found no row; the same command then writes there again.
 LEFT = {".lock", DROPPED, *(f".{name}.tmp" for name in (TRAIN, DROPPED, MANIFEST))}
-"""What a process leaves in its folder that was killed or found no row; the same command then writes there again."""
 
 
 def build_parser() -> argparse.ArgumentParser:

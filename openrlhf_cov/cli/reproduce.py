@@ -35,8 +35,8 @@ from openrlhf_cov.utils.terminal import Parser, refuse, say
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 LAYOUT_OF_RUN = ("--dry_run", "--dry_run_gpus", "8", "--dry_run_gpu_memory", "80", "--dry_run_nodes")
+# In a message that data is missing.
 ABSENCES = ("no such file", "no such folder", "no file ", "no *.jsonl files")
-"""In a message that data is missing."""
 Words = Sequence[str]
 
 
@@ -398,7 +398,8 @@ def _checked(name: str, flags: list[str]) -> None:
 
 def _with_argv(flags: list[str], work) -> None:
     """The work with the trainer's command line, in the folder that a job of the recipes has."""
-    kept, folder = sys.argv, os.getcwd()
+    kept = sys.argv
+    folder = os.getcwd()
     sys.argv = ["train_ppo_ray", *flags]
     os.chdir(SCRIPTS.parent)
     try:

@@ -28,23 +28,23 @@ from openrlhf_cov.utils.terminal import Parser, clean_logs, say
 
 logger = logging.getLogger(__name__)
 
+# Characters that stand for themselves in a URL; upstream splits ``--reward.remote_url`` at commas.
 TOKEN = re.compile(r"[A-Za-z0-9._~-]+")
-"""Characters that stand for themselves in a URL; upstream splits ``--reward.remote_url`` at commas."""
 
+# Settings of the trainer's side: nobody tells the service which response was cut off, and it reads no data.
 TRAINER_ONLY = ("reward_keep_truncated", "reward_skip_bad_labels", "reward_max_error_frac")
-"""Settings of the trainer's side: nobody tells the service which response was cut off, and it reads no data."""
 
+# How long requests in work may take after SIGTERM or SIGINT, before they are answered with 503.
 STOP_SECONDS = 4
-"""How long requests in work may take after SIGTERM or SIGINT, before they are answered with 503."""
 
+# How long a connection without a request stays open.
 KEEP_ALIVE_SECONDS = 20
-"""How long a connection without a request stays open."""
 
+# Files and pipes that the service may have open beside its connections.
 OTHER_FILES = 512
-"""Files and pipes that the service may have open beside its connections."""
 
+# That of upstream.
 LOG_FORMAT = "%(levelname)s %(asctime)s %(filename)s:%(lineno)d] %(message)s"
-"""That of upstream."""
 
 
 def build_parser() -> Parser:
@@ -74,7 +74,8 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     require(SERVICE)
     reject_trainer_flags(args, parser)
-    config, limits = RewardConfig.from_args(args), ServiceLimits.from_args(args)
+    config = RewardConfig.from_args(args)
+    limits = ServiceLimits.from_args(args)
     require_grader(config.reward_grader)
     token = read_token(args.token_file)
     listener = listen(args.host, args.port)

@@ -86,7 +86,8 @@ def fill_in_secrets(args: SimpleNamespace) -> None:
     So a secret need not stand on a command line at all, where every process of the host can read it. Raises
     UsageError where the variable is not set.
     """
-    reward, wandb = args.reward, args.logger.wandb
+    reward = args.reward
+    wandb = args.logger.wandb
     urls = reward.remote_url
     reward.remote_url = urls and [_filled("--reward.remote_url", url, REWARD_TOKEN) for url in urls]
     wandb.key = wandb.key and _filled("--logger.wandb.key", wandb.key, "WANDB_API_KEY")

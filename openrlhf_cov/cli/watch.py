@@ -10,7 +10,8 @@ from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.terminal import Parser, say
 
-SLOWEST, FASTEST = 3600.0, 0.1
+SLOWEST = 3600.0
+FASTEST = 0.1
 
 
 def parser() -> argparse.ArgumentParser:

@@ -27,43 +27,43 @@ from openrlhf_cov.utils.cores import cores, most_processes
 
 logger = init_logger(__name__)
 
+# Seconds to wait for room, e.g. for the actors of a run that has just ended; --ray.placement_timeout goes before.
 FREE_TIMEOUT = 20.0
-"""Seconds to wait for room, e.g. for the actors of a run that has just ended; --ray.placement_timeout goes before."""
 
+# The same where an autoscaler may add nodes first; Ray itself gives a node 15 minutes to start.
 SCALE_TIMEOUT = 1800.0
-"""The same where an autoscaler may add nodes first; Ray itself gives a node 15 minutes to start."""
 
+# Seconds in which a web server answers; the head of a Ray answers within milliseconds.
 ANSWER_TIMEOUT = 2.0
-"""Seconds in which a web server answers; the head of a Ray answers within milliseconds."""
 
+# Seconds in which killed processes end.
 END_TIMEOUT = 20.0
-"""Seconds in which killed processes end."""
 
+# A Ray that is started for a run gives its raylet 30 s; on a busy host a second attempt often succeeds.
 START_ATTEMPTS = 3
-"""A Ray that is started for a run gives its raylet 30 s; on a busy host a second attempt often succeeds."""
 
 DASHBOARD = (
     "the address of a web server, such as the dashboard that `ray job submit --address` takes; RAY_ADDRESS is the "
     "host:port of Ray itself (`ray start --head` prints it, port 6379 by default), or unset"
 )
 
+# Environment variables that upstream hands to every worker, with upstream's defaults.
 FORWARDED = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN", "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1"}
-"""Environment variables that upstream hands to every worker, with upstream's defaults."""
 
+# And those that a worker gets where this process has them.
 FORWARDED_IF_SET = ("VLLM_LOGGING_LEVEL", cpu_host.TRUST_VARIABLE)
-"""And those that a worker gets where this process has them."""
 
 
 @dataclass(frozen=True)
 class Needs:
     """What a run asks Ray for."""
 
+    # One per GPU.
     bundles: list[dict[str, float]]
-    """One per GPU."""
+    # Processes that train on one host, on a CPU host; they share its cores.
     training_processes: int
-    """Processes that train on one host, on a CPU host; they share its cores."""
+    # Which flags lower the need.
     way_out: str
-    """Which flags lower the need."""
 
 
 def needs_of_training(args: SimpleNamespace) -> Needs:
@@ -171,7 +171,8 @@ def check_capacity(needs: Needs, timeout: float = 0.0, may_scale: bool = True) -
     or not ``may_scale``, more than the whole cluster has is refused at once.
     """
     bundles = [*needs.bundles, {"CPU": 1.0}]
-    total, free = ray.cluster_resources(), ray.available_resources()
+    total = ray.cluster_resources()
+    free = ray.available_resources()
     if may_scale and _exceed(bundles, free) and autoscales():
         timeout = timeout or SCALE_TIMEOUT
         logger.warning(
@@ -225,7 +226,8 @@ def gpus_of_nodes() -> dict[str, int]:
 
 
 def _shortfall(bundles: list[dict[str, float]], way_out: str) -> UsageError:
-    total, free = ray.cluster_resources(), ray.available_resources()
+    total = ray.cluster_resources()
+    free = ray.available_resources()
     return UsageError(
         f"the run needs {_sum(bundles, 'GPU'):g} GPUs and {_sum(bundles, 'CPU'):g} CPUs; Ray has "
         f"{total.get('GPU', 0):g} GPUs ({free.get('GPU', 0):g} free) and {total.get('CPU', 0):g} CPUs "

@@ -29,6 +29,7 @@ from openrlhf_cov.utils.cores import cores
 
 logger = logging.getLogger(__name__)
 
+# Defaults of upstream flags that differ on a CPU host, where upstream's own cannot work.
 FLAG_DEFAULTS = {
     "ds.param_dtype": "fp32",
     "ds.attn_implementation": "sdpa",
@@ -36,28 +37,27 @@ FLAG_DEFAULTS = {
     "vllm.enforce_eager": True,
     "vllm.gpu_memory_utilization": 0.2,
 }
-"""Defaults of upstream flags that differ on a CPU host, where upstream's own cannot work."""
 
+# vLLM's executor of an engine that computes in the process of its scheduler.
 ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
-"""vLLM's executor of an engine that computes in the process of its scheduler."""
 
+# Tokens of a block of an engine's cache that keeps prefixes; vLLM's attention on the CPU wants multiples of it.
 PREFIX_BLOCK = 32
-"""Tokens of a block of an engine's cache that keeps prefixes; vLLM's attention on the CPU wants multiples of it."""
 
+# Rounds for which a waiting thread of OpenMP spins before it sleeps; libgomp's own default is 300,000.
 SPIN_COUNT = "10000"
-"""Rounds for which a waiting thread of OpenMP spins before it sleeps; libgomp's own default is 300,000."""
 
+# Bytes of weights below which an engine computes with one thread.
 SMALL_MODEL = 2**26
-"""Bytes of weights below which an engine computes with one thread."""
 
+# Collectives of DeepSpeed's backend with which ZeRO-3 makes whole parameters of their parts.
 GATHERS = ("all_gather", "all_gather_into_tensor")
-"""Collectives of DeepSpeed's backend with which ZeRO-3 makes whole parameters of their parts."""
 
+# The name by which transformers knows ``_packed_attention`` in a process where ``install`` has run.
 PACKED_ATTENTION = "packed_sdpa"
-"""The name by which transformers knows ``_packed_attention`` in a process where ``install`` has run."""
 
+# Set to 1 in every process of a run with ``--trust_remote_code``.
 TRUST_VARIABLE = "OPENRLHF_COV_TRUST_REMOTE_CODE"
-"""Set to 1 in every process of a run with ``--trust_remote_code``."""
 
 
 @cache
@@ -395,7 +395,8 @@ def _packed_attention(module, query, key, value, attention_mask, position_ids=No
     outputs = []
     of_samples = zip(*(tensor.split(lengths, dim=2) for tensor in (query, key, value)), strict=True)
     for queries, keys, values in of_samples:
-        mask, length = None, queries.shape[2]
+        mask = None
+        length = queries.shape[2]
         if sliding_window and length > sliding_window:
             mask = torch.ones(length, length, dtype=torch.bool, device=query.device).tril().triu(1 - sliding_window)
         outputs.append(sdpa_attention_forward(module, queries, keys, values, mask, **kwargs)[0])

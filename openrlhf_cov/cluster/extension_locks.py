@@ -15,25 +15,25 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
+# File systems that only processes of one host write to; any other may be a network's.
 LOCAL = frozenset("bcachefs btrfs ext2 ext3 ext4 f2fs jfs overlay ramfs reiserfs tmpfs xfs zfs".split())
-"""File systems that only processes of one host write to; any other may be a network's."""
 
+# Seconds for which a lock may have an owner that cannot be seen, such as a process of another container.
 YOUNG = 300.0
-"""Seconds for which a lock may have an owner that cannot be seen, such as a process of another container."""
+# Seconds between two looks at a young lock.
 PAUSE = 2.0
-"""Seconds between two looks at a young lock."""
 
 
 @dataclass(frozen=True)
 class Locks:
     """Lock files that no process has open, as far as can be seen from here."""
 
+    # Nobody has these.
     stale: tuple[Path, ...] = ()
-    """Nobody has these."""
+    # A process of another container may have these.
     young: tuple[Path, ...] = ()
-    """A process of another container may have these."""
+    # A process of another host or user may have these.
     foreign: tuple[Path, ...] = ()
-    """A process of another host or user may have these."""
 
 
 def extensions_folder() -> Path:
@@ -47,7 +47,8 @@ def find_locks(root: Path) -> Locks:
     locks = sorted(Path(folder, "lock") for folder, _, files in os.walk(root) if "lock" in files)
     if not locks:
         return Locks()
-    held, local = open_files(), is_local(root)
+    held = open_files()
+    local = is_local(root)
     kinds: dict[str, list[Path]] = {"stale": [], "young": [], "foreign": []}
     for lock in locks:
         with suppress(OSError):  # released meanwhile

@@ -22,16 +22,16 @@ from openrlhf_cov.cluster.ray_here import own_ray_variables
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.utils.orphans import die_with_parent
 
+# Seconds until a head is ready. On a host with a load of 10 a head takes minutes; one that dies is seen at once.
 START_TIMEOUT = 600.0
-"""Seconds until a head is ready. On a host with a load of 10 a head takes minutes; one that dies is seen at once."""
 STOP_TIMEOUT = 20.0
 ATTEMPTS = 3
+# In the output of a head whose processes all run: it looks at them once a second from then on, and ends with any.
 WATCHING = "--block"
-"""In the output of a head whose processes all run: it looks at them once a second from then on, and ends with any."""
+# Seconds in which it has looked once.
 SETTLING = 1.5
-"""Seconds in which it has looked once."""
+# Program of a client: it ends with status 0 if it was registered with the GCS and the raylet.
 CONNECT = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False); ray.shutdown()"
-"""Program of a client: it ends with status 0 if it was registered with the GCS and the raylet."""
 PORT_FLAGS = (
     "--port",
     "--dashboard-port",
@@ -44,8 +44,8 @@ PORT_FLAGS = (
 )
 
 
+# Linux gives ports from 32,768 on to connections.
 PORTS = range(20_000, 32_768)
-"""Linux gives ports from 32,768 on to connections."""
 
 ANOTHER_RAY = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 

@@ -9,18 +9,18 @@ from openrlhf_cov.errors import UsageError
 
 logger = logging.getLogger(__name__)
 
+# The version whose classes we extend and whose main program we compile.
 OPENRLHF = "0.11.2"
-"""The version whose classes we extend and whose main program we compile."""
 
 ALLOW_OPENRLHF = "--allow_openrlhf_version"
 
 ENGINES = ("torch", "transformers", "ray", "vllm", "deepspeed", "openrlhf")
+# Import names; their versions are in requirements.txt, and in requirements-cpu.txt for CPU hosts.
 SERVICE = ("torch", "fastapi", "uvicorn")
-"""Import names; their versions are in requirements.txt, and in requirements-cpu.txt for CPU hosts."""
 
 
+# The requirement of the grader ``published``, as in requirements-tools.txt; other versions give other verdicts.
 MATH_VERIFY = "math-verify==0.9.0"
-"""The requirement of the grader ``published``, as in requirements-tools.txt; other versions give other verdicts."""
 
 
 def has_math_verify() -> bool:
@@ -60,6 +60,7 @@ def check_versions(allow_other: bool) -> None:
         logger.warning(f"openrlhf {version} is installed, and {OPENRLHF} is what this package extends")
     pinned = pins("openrlhf")
     for module, names in DISTRIBUTIONS.items():
-        wanted, found = pinned.get(names[0]), version_of(module)
+        wanted = pinned.get(names[0])
+        found = version_of(module)
         if wanted and found and found.partition("+")[0] != wanted:
             logger.warning(f"{module} {found} is installed, openrlhf asks for {wanted}: nobody has tried that")

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import psutil
 
+# Environment variable of a run that leaves its engines to the next one on its Ray: 1.
 KEEP_ENGINES = "OPENRLHF_COV_KEEP_ENGINES"
-"""Environment variable of a run that leaves its engines to the next one on its Ray: 1."""
 
+# Environment variable with which all processes of a Ray listen on 127.0.0.1 alone, as they do on macOS and Windows.
+#
+# On Linux Ray replaces ``--node-ip-address 127.0.0.1`` by an address that other hosts reach unless this variable is
+# set. The programs that connect to such a Ray need the variable as well.
 LOOPBACK_ONLY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""Environment variable with which all processes of a Ray listen on 127.0.0.1 alone, as they do on macOS and Windows.
 
-On Linux Ray replaces ``--node-ip-address 127.0.0.1`` by an address that other hosts reach unless this variable is
-set. The programs that connect to such a Ray need the variable as well.
-"""
-
+# Environment variables with which a Ray starts and stays on a host whose cores are all busy, with Ray's own names.
 PATIENCE = {
     # The raylet ends itself, and the head with it, when its agent has not registered in this time (default 30 s).
     "RAY_agent_register_timeout_ms": "300000",
@@ -33,10 +33,9 @@ PATIENCE = {
     "RAY_health_check_failure_threshold": "30",
     "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300",
 }
-"""Environment variables with which a Ray starts and stays on a host whose cores are all busy, with Ray's own names."""
 
+# Bytes of the name of a temporary folder: the names of Unix sockets below it must stay under 108 bytes.
 LONGEST_FOLDER = 40
-"""Bytes of the name of a temporary folder: the names of Unix sockets below it must stay under 108 bytes."""
 
 
 def ray_of_this_host() -> str | None:
@@ -59,7 +58,8 @@ def address_file() -> Path:
 
 def rays_of_this_host() -> frozenset[str]:
     """host:port of every Ray with a node here, by its processes."""
-    flag, found = "--gcs-address=", set()
+    flag = "--gcs-address="
+    found = set()
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"]
         if words and Path(words[0]).name == "raylet":

@@ -15,13 +15,13 @@ from openrlhf_cov.rewards.thinking import final_part
 from openrlhf_cov.utils.json_lines import parse_json
 from openrlhf_cov.utils.rows import value_at
 
+# Keys of the problem, in the order in which they are looked for.
 PROBLEM_KEYS = ("problem", "question", "prompt", "messages")
-"""Keys of the problem, in the order in which they are looked for."""
+# Keys of the answer, in the order in which they are looked for.
 ANSWER_KEYS = (
     *("answer", "expected_answer", "final_answer", "solution", "reward_model.ground_truth", "ground_truth"),
     "messages",
 )
-"""Keys of the answer, in the order in which they are looked for."""
 
 # Instructions that published prompts put around the problem. Each asks for one form of the answer, which can
 # contradict the form that --template asks for.
@@ -38,8 +38,8 @@ AFTER = (
 )
 
 
+# The beginning of a list of messages that was written as a text.
 WRITTEN_MESSAGES = re.compile(r"\s*(?:array\()?\[\s*\{\s*['\"](?:role|content)['\"]\s*:")
-"""The beginning of a list of messages that was written as a text."""
 
 
 def find_key(row: Mapping[str, Any], key: str, default: str, others: tuple[str, ...]) -> str | None:

@@ -15,10 +15,10 @@ class HubDataset:
     config: str | None = None
     problem: str = "problem"
     answer: str = "answer"
+    # Field with the id of a row; None: rows are numbered.
     id: str | None = None
-    """Field with the id of a row; None: rows are numbered."""
+    # Row count where it is not that of our file.
     rows: int | None = None
-    """Row count where it is not that of our file."""
 
 
 def download(hub: HubDataset, place: str, instead: str) -> Any:

@@ -63,10 +63,10 @@ class Source:
     """A dataset that can be read more than once; ``read`` adds the content to a digest as it goes."""
 
     name: str
+    # Name of the file, or path, configuration and split on the hub.
     place: str
-    """Name of the file, or path, configuration and split on the hub."""
+    # Rows, for a progress bar; a file's empty lines count.
     count: int
-    """Rows, for a progress bar; a file's empty lines count."""
     read: Callable[[Digest], Iterator[Row]]
 
 
@@ -75,20 +75,20 @@ class TrainingSet:
     """A dataset that is known by name."""
 
     hub: HubDataset
+    # Its name in ``--data_dir``.
     file: str
-    """Its name in ``--data_dir``."""
+    # Of rows on the hub. It begins with the rule that grades them, as do those of the file where they name none.
     source: str
-    """Of rows on the hub. It begins with the rule that grades them, as do those of the file where they name none."""
+    # From the answer field on the hub to the label; None for none.
     answer: Callable[[Any], Any] = lambda answer: answer
-    """From the answer field on the hub to the label; None for none."""
+    # From the problem field on the hub to its text.
     problem: Callable[[Any], Any] = lambda problem: problem
-    """From the problem field on the hub to its text."""
+    # A field on the hub, and its value in the rows that belong to the set; None: all do.
     only: tuple[str, str] | None = None
-    """A field on the hub, and its value in the rows that belong to the set; None: all do."""
+    # From a row, on the hub or in the file, to problem and label, where they are no fields.
     convert: Converter | None = None
-    """From a row, on the hub or in the file, to problem and label, where they are no fields."""
+    # Key of ``code.comparison.JUDGES``, the published judge that compares outputs; empty: the label says it.
     judge: str = ""
-    """Key of ``code.comparison.JUDGES``, the published judge that compares outputs; empty: the label says it."""
 
 
 def _programs(path: str, file: str, name: str, convert: Converter, judge: str = "") -> TrainingSet:
@@ -97,6 +97,7 @@ def _programs(path: str, file: str, name: str, convert: Converter, judge: str = 
     return TrainingSet(hub=hub, file=file, source=f"code/{name}", convert=convert, judge=judge)
 
 
+# --dataset, by name.
 TRAINING_SETS: dict[str, TrainingSet] = {
     "dapo-math-17k": TrainingSet(
         # the original, BytedTsinghua-SIA/DAPO-Math-17k, repeats every row 100 times, inside another prompt
@@ -135,7 +136,6 @@ TRAINING_SETS: dict[str, TrainingSet] = {
     "taco": _programs("BAAI/TACO", "taco.jsonl", "TACO", datasets.apps, "apps"),
     "apps": _programs("codeparrot/apps", "apps.jsonl", "APPS", datasets.apps, "apps"),
 }
-"""--dataset, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,8 +143,8 @@ class DatasetPart:
     """The part of a data set on the hub or in a folder that is read."""
 
     split: str = "train"
+    # The name of a configuration of the data set; None for its only one.
     subset: str | None = None
-    """The name of a configuration of the data set; None for its only one."""
 
 
 def open_sources(
@@ -340,7 +340,8 @@ def _hub_rows(place: str, row: dict[str, Any], name: str, number: int, known: Tr
     if known.convert:
         yield from _converted(place, row, name, number, known, known.convert)
         return
-    hub, label = known.hub, known.answer(row[known.hub.answer])
+    hub = known.hub
+    label = known.answer(row[known.hub.answer])
     problem = _text(f"{place}: {hub.problem!r}", known.problem(row[hub.problem]))
     answer = _text(f"{place}: {hub.answer!r}", "" if label is None else label)
     yield Row(name, f"{name}-{number}", problem, answer, known.source)

@@ -21,10 +21,12 @@ from openrlhf_cov.data.templates import check_asks, get_template, plain
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.json_lines import replacing, write_lines
 
-TRAIN, DROPPED, MANIFEST = "train.jsonl", "dropped.jsonl", "manifest.json"
+TRAIN = "train.jsonl"
+DROPPED = "dropped.jsonl"
+MANIFEST = "manifest.json"
 
+# ``(rows, how many, what is done with them)`` -> the same rows, seen by a progress bar.
 Watch = Callable[[Iterable[Row], int, str], Iterable[Row]]
-"""``(rows, how many, what is done with them)`` -> the same rows, seen by a progress bar."""
 
 
 def prompt_of(problem: str, template: str) -> str:
@@ -94,7 +96,9 @@ class LinesFile:
     """A file of one JSON object per line, replaced as a whole when the block ends well."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.rows, self.digest = path, 0, hashlib.sha256()
+        self.path = path
+        self.rows = 0
+        self.digest = hashlib.sha256()
         self._writing = replacing(path)
 
     def write(self, row: dict[str, Any]) -> None:

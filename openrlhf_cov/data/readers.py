@@ -21,16 +21,16 @@ ROWS_AT_ONCE = 128
 MAX_GROUP_BYTES = 2**33
 MIN_GROUP_BYTES = 2**26
 MAX_RATIO = 1000
+# Endings of files. A name with one of them is never looked up on the hub.
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
-"""Endings of files. A name with one of them is never looked up on the hub."""
 # Endings of files whose rows cannot be read. A name of any other ending is read as JSON Lines.
 UNREADABLE_SUFFIXES = (
     *(".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz", ".7z"),
     *(".tsv", ".xls", ".xlsx", ".ods", ".pkl", ".pickle", ".npy", ".npz", ".pt", ".safetensors", ".avro", ".orc"),
 )
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+# Files of a folder that ``save_to_disk`` wrote.
 SAVED = ("dataset_info.json", "dataset_dict.json")
-"""Files of a folder that ``save_to_disk`` wrote."""
 BLOCK = 2**20
 
 PlacedRows = Iterator[tuple[str, dict[str, Any]]]

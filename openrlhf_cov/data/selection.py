@@ -11,6 +11,7 @@ from openrlhf_cov.data.overlap import EvaluationSets
 from openrlhf_cov.data.repeats import Repeats
 from openrlhf_cov.rewards.sources import check_label
 
+# Why a row is left out, in the order in which reasons are looked for.
 REASONS = {
     "empty": "no problem, or no answer",
     "bad_label": "the grader cannot read the answer",
@@ -19,10 +20,9 @@ REASONS = {
     "conflict": "the same statement comes with different answers",
     "duplicate": "same letters and digits, and same answer, as an earlier row",
 }
-"""Why a row is left out, in the order in which reasons are looked for."""
 
+# Characters of an answer, such as tests of a program, that is not kept.
 LONG = 1_000
-"""Characters of an answer, such as tests of a program, that is not kept."""
 BY_ROW = RewardConfig(reward_source="row")
 
 
@@ -38,16 +38,17 @@ class Drop:
 class Selection:
     """What was decided about the rows, which are numbered over all sources."""
 
+    # How many rows were looked at.
     rows: int = 0
-    """How many rows were looked at."""
     drops: dict[int, Drop] = field(default_factory=dict)
+    # Rows left out per evaluation set; one row may count for several sets.
     overlaps: Counter[str] = field(default_factory=Counter)
-    """Rows left out per evaluation set; one row may count for several sets."""
 
 
 def select(rows: Iterable[Row], evaluation: EvaluationSets) -> Selection:
     """Decide about every row. Texts are not held, only digests and answers."""
-    selection, repeats = Selection(), Repeats()
+    selection = Selection()
+    repeats = Repeats()
     for number, row in enumerate(rows):
         selection.rows += 1
         drop = _alone(row) or _evaluated(row, evaluation, selection.overlaps)
@@ -84,8 +85,10 @@ def _label_fault(answer: str, source: str) -> str | None:
 
 
 def _evaluated(row: Row, evaluation: EvaluationSets, overlaps: Counter[str]) -> Drop | None:
-    names, reason = evaluation.same(row.problem), "evaluation"
+    names = evaluation.same(row.problem)
+    reason = "evaluation"
     if not names:
-        names, reason = evaluation.similar(row.problem), "evaluation_ngram"
+        names = evaluation.similar(row.problem)
+        reason = "evaluation_ngram"
     overlaps.update({name.partition("/")[0] for name in names})
     return Drop(reason, ", ".join(names)) if names else None

@@ -8,16 +8,16 @@ from typing import Any
 
 from openrlhf_cov.errors import UsageError, reason_of
 
+# Asks for the form of answer that the grader reads.
 BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
-"""Asks for the form of answer that the grader reads."""
 
+# Asks for the form of program that ``--code_extract fence`` reads.
 CODE = "Please reason step by step, and give your whole program in one block of code: ```python … ```."
-"""Asks for the form of program that ``--code_extract fence`` reads."""
 
 WORD = re.compile(r"\w+")
 
+# ``(problem, tokenizer or None) -> prompt``.
 Template = Callable[[str, Any], str]
-"""``(problem, tokenizer or None) -> prompt``."""
 
 
 def qwen(problem: str, tokenizer: Any = None, instruction: str = BOXED) -> str:
@@ -59,6 +59,7 @@ def none(problem: str, tokenizer: Any = None) -> str:
     return problem
 
 
+# --template.
 TEMPLATES: dict[str, Template] = {
     "qwen-boxed": qwen,
     "qwen-code": partial(qwen, instruction=CODE),
@@ -67,9 +68,8 @@ TEMPLATES: dict[str, Template] = {
     "plain-code": partial(plain, instruction=CODE),
     "none": none,
 }
-"""--template."""
+# Templates that do not ask for an answer in a box.
 FOR_PROGRAMS = ("qwen-code", "plain-code", "none")
-"""Templates that do not ask for an answer in a box."""
 
 
 def get_template(name: str, arguments: Mapping[str, Any] | None = None) -> Template:

@@ -20,13 +20,13 @@ from openrlhf_cov.utils.text_table import aligned
 class Sampling:
     """How responses are drawn. Raises ValueError for settings that cannot be, such as repeated greedy decoding."""
 
+    # Responses per problem.
     samples: int
-    """Responses per problem."""
+    # 0: greedy.
     temperature: float
-    """0: greedy."""
     top_p: float
+    # Longest response, in tokens.
     max_tokens: int
-    """Longest response, in tokens."""
 
     def __post_init__(self) -> None:
         for name in ("samples", "max_tokens"):
@@ -53,21 +53,21 @@ class Benchmark:
     name: str
     version: int = 1
     title: str
+    # Problems in ``<name>.jsonl``; None: however many the file has.
     rows: int | None = None
-    """Problems in ``<name>.jsonl``; None: however many the file has."""
     sampling: Sampling = GREEDY
+    # Key of ``openrlhf_cov.rewards.sources.SOURCES``, or ``row``: the field ``source`` of each problem names it.
     grader: str = "math"
-    """Key of ``openrlhf_cov.rewards.sources.SOURCES``, or ``row``: the field ``source`` of each problem names it."""
+    # None: the set is not on the hub.
     hub: HubDataset | None = None
-    """None: the set is not on the hub."""
+    # Another file name that is read where ``<name>.jsonl`` is not there.
     file: str | None = None
-    """Another file name that is read where ``<name>.jsonl`` is not there."""
+    # The file itself, of a benchmark that is not one of ours, or that comes with the package.
     path: Path | None = None
-    """The file itself, of a benchmark that is not one of ours, or that comes with the package."""
+    # From a row of the dataset, on the hub or in the file, to problem and answer, where they are no fields.
     convert: Converter | None = None
-    """From a row of the dataset, on the hub or in the file, to problem and answer, where they are no fields."""
+    # Key of ``code.comparison.JUDGES``, the published judge that compares outputs; empty: the label says it.
     judge: str = ""
-    """Key of ``code.comparison.JUDGES``, the published judge that compares outputs; empty: the label says it."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -80,16 +80,17 @@ class Protocol:
     """How all benchmarks of a run are sampled and prompted."""
 
     name: str
+    # Key of ``openrlhf_cov.data.templates.TEMPLATES``.
     template: str
-    """Key of ``openrlhf_cov.data.templates.TEMPLATES``."""
+    # One for all benchmarks; None: each benchmark's own.
     sampling: Sampling | None
-    """One for all benchmarks; None: each benchmark's own."""
 
     def sampling_of(self, benchmark: Benchmark) -> Sampling:
         """The sampling of one benchmark."""
         return self.sampling or benchmark.sampling
 
 
+# --protocol. ``paper`` is arXiv 2505.22617: avg@32 at temperature 0.6 for AIME and AMC, greedy for the rest.
 PROTOCOLS: dict[str, Protocol] = {
     "paper": Protocol(name="paper", template="qwen-boxed", sampling=None),
     "quick": Protocol(
@@ -98,7 +99,6 @@ PROTOCOLS: dict[str, Protocol] = {
         sampling=Sampling(samples=4, temperature=0.6, top_p=1.0, max_tokens=2048),
     ),
 }
-"""--protocol. ``paper`` is arXiv 2505.22617: avg@32 at temperature 0.6 for AIME and AMC, greedy for the rest."""
 
 
 def _programs(
@@ -120,6 +120,7 @@ def _programs(
     )
 
 
+# --benchmarks, by name, in the order of the tables.
 BENCHMARKS: dict[str, Benchmark] = {
     benchmark.name: benchmark
     for benchmark in (
@@ -205,24 +206,23 @@ BENCHMARKS: dict[str, Benchmark] = {
         ),
     )
 }
-"""--benchmarks, by name, in the order of the tables."""
 
 _PAPER = ("aime24", "aime25", "amc_2022_2023", "math500", "omni_math", "olympiadbench", "minerva_math")
 _CODE = ("humaneval", "humaneval_plus", "mbpp", "mbpp_plus", "livecodebench")
+# --benchmarks, several by one name. ``paper``: the columns of Table 2. ``law``: what R of the entropy law is the mean
+# over, section 2.2. Its AMC is cited as NuminaMath's, whose validation set are the 83 problems of 2022 and 2023; which
+# problems of Omni-MATH it took is open. ``all``: all mathematics but the two sets that share problems with another
+# one.
 GROUPS: dict[str, tuple[str, ...]] = {
     "paper": _PAPER,
     "law": ("math500", "aime24", "amc_2022_2023", "olympiadbench", "omni_math"),
     "all": (*_PAPER, "gsm8k"),
     "code": _CODE,
 }
-"""--benchmarks, several by one name. ``paper``: the columns of Table 2. ``law``: what R of the entropy law is the mean
-over, section 2.2. Its AMC is cited as NuminaMath's, whose validation set are the 83 problems of 2022 and 2023; which
-problems of Omni-MATH it took is open. ``all``: all mathematics but the two sets that share problems with another
-one."""
 
 
+# Tells benchmarks from datasets in a training's --eval.dataset.
 PREFIX = "bench:"
-"""Tells benchmarks from datasets in a training's --eval.dataset."""
 
 
 def select(names: str) -> list[Benchmark]:

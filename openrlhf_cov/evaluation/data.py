@@ -40,7 +40,8 @@ def load_problems(benchmark: Benchmark, data_dir: Path | None) -> list[Problem]:
     if path is None:
         place, rows, expected = _hub_rows(benchmark)
     else:
-        place, expected = str(path), benchmark.rows
+        place = str(path)
+        expected = benchmark.rows
         rows = _own_form(benchmark, ((f"{path}, line {number}", row) for number, row in read_rows(path)))
     problems = _check_rows(rows)
     if benchmark.grader == "row":
@@ -90,8 +91,8 @@ def _find_file(benchmark: Benchmark, data_dir: Path) -> Path:
     raise UsageError(f"--data_dir {data_dir}: no file {' or '.join(benchmark.files)}, which {benchmark.name} needs")
 
 
+# Where a row stands, for messages, and the row.
 Row = tuple[str, Any]
-"""Where a row stands, for messages, and the row."""
 
 
 def _own_form(benchmark: Benchmark, rows: Iterable[Row]) -> Iterator[Row]:
@@ -121,7 +122,8 @@ def _converted(
 
 
 def _check_rows(rows: Iterable[Row]) -> list[Problem]:
-    problems, places = [], {}
+    problems = []
+    places = {}
     for place, row in rows:
         problem = _problem(place, row)
         if problem.id in places:

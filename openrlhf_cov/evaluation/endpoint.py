@@ -11,16 +11,16 @@ from openrlhf_cov.evaluation.plan import Completion, Request
 from openrlhf_cov.evaluation.response_records import checked
 from openrlhf_cov.utils.json_lines import json_number, valid_text
 
+# Seconds for one response: 32,768 tokens at 20 a second.
 TIMEOUT = 1800.0
-"""Seconds for one response: 32,768 tokens at 20 a second."""
 
+# Statuses of the 400s that the client asks again after, as after all of the 500s.
 RETRIED = (408, 409, 429)
-"""Statuses of the 400s that the client asks again after, as after all of the 500s."""
 
+# The ``finish_reason`` of a response that reached the limit: OpenAI's, and those of other servers, in any case.
 CUT_OFF = ("length", "max_tokens", "model_length")
-"""The ``finish_reason`` of a response that reached the limit: OpenAI's, and those of other servers, in any case."""
+# The ``finish_reason`` of a response that the server gave up.
 BROKEN_OFF = ("abort", "error")
-"""The ``finish_reason`` of a response that the server gave up."""
 
 VLLM = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 VLLM |= {"skip_special_tokens": False, "include_stop_str_in_output": True}
@@ -55,7 +55,10 @@ class Endpoint:
         import openai
 
         self.openai = openai
-        self.model, self.chat, self.concurrency, self.max_retries = model, chat, concurrency, max_retries
+        self.model = model
+        self.chat = chat
+        self.concurrency = concurrency
+        self.max_retries = max_retries
         self.server: dict[str, Any] = {"base_url": base_url, "api_key": api_key}
         served = self._served()
         if model not in served:

@@ -23,7 +23,8 @@ from openrlhf_cov.utils.estimates import LEVEL, Interval
 TEXT_BUDGET = 20_000_000
 HIGHLIGHTS = 10
 # Bins of the histogram of lengths, and pixels of a chart.
-BINS, HEIGHT = 24, 240
+BINS = 24
+HEIGHT = 240
 SCRIPTS = ("evaluation.js",)
 SAMPLE_FIELDS = ("answer", "status", "correct", "truncated", "tokens", "surprisal")
 

@@ -13,14 +13,14 @@ from openrlhf_cov.utils.terminal import Parser
 
 ABOUT = "Score a model on AIME, AMC, MATH-500 and other benchmarks, with standard errors and intervals."
 
+# Flags that replace a field of every benchmark's ``Sampling``.
 SAMPLING_FLAGS = ("samples", "temperature", "top_p", "max_tokens")
-"""Flags that replace a field of every benchmark's ``Sampling``."""
 
+# Settings of the rewards that grading takes: those of training that decide whether a response is correct.
 GRADING_FLAGS = (
     *("reward_format", "reward_grader", "reward_timeout", "reward_workers", "thinking_markers", "thinking_opened"),
     *(entry.name for entry in fields(RewardConfig) if entry.name.startswith("code_") and entry.name != "code_reward"),
 )
-"""Settings of the rewards that grading takes: those of training that decide whether a response is correct."""
 
 
 def build_parser() -> Parser:
@@ -66,14 +66,14 @@ def build_parser() -> Parser:
     return parser
 
 
+# Flags of engines that are started here; not with --base_url.
 LOCAL_FLAGS = (
     *("num_engines", "tensor_parallel_size", "max_model_len", "gpu_memory_utilization", "enforce_eager", "dtype"),
     *("allow_openrlhf_version", "trust_remote_code", "max_num_seqs", "max_num_batched_tokens"),
 )
-"""Flags of engines that are started here; not with --base_url."""
 
+# Flags of a server; not without --base_url.
 SERVER_FLAGS = ("api_key_env", "concurrency", "max_retries")
-"""Flags of a server; not without --base_url."""
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser) -> None:

@@ -21,15 +21,15 @@ from openrlhf_cov.evaluation.scores import (
 )
 from openrlhf_cov.utils.estimates import Interval
 
+# Counts up when a field changes its meaning or goes.
 SCHEMA = 1
-"""Counts up when a field changes its meaning or goes."""
 
+# A difference whose p-value is above this after Holm's correction is noise.
 ALPHA = 0.05
-"""A difference whose p-value is above this after Holm's correction is noise."""
 
 
+# Names of a benchmark and a run.
 Key = tuple[str, str]
-"""Names of a benchmark and a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +51,10 @@ class RunDifference:
 
     interval: Interval
     p_value: float
+    # Corrected for all differences of the comparison.
     p_holm: float
-    """Corrected for all differences of the comparison."""
+    # The interval contains 0, or ``p_holm`` is above ``ALPHA``.
     noise: bool
-    """The interval contains 0, or ``p_holm`` is above ``ALPHA``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +64,12 @@ class RunScore:
     run: str
     problems: int
     samples: int
+    # None: the run has fewer samples than the metric needs.
     score: Interval | None
-    """None: the run has fewer samples than the metric needs."""
+    # None for the first run, and where ``reason`` is given.
     difference: RunDifference | None
-    """None for the first run, and where ``reason`` is given."""
+    # Why there is no score or no difference.
     reason: str | None
-    """Why there is no score or no difference."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +78,8 @@ class BenchmarkComparison:
 
     name: str
     scores: tuple[RunScore, ...]
+    # By method, as fractions; without intervals.
     published: dict[str, float]
-    """By method, as fractions; without intervals."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,10 +91,10 @@ class Comparison:
     models: tuple[str, ...]
     against: str | None
     benchmarks: tuple[BenchmarkComparison, ...]
+    # What makes the scores less comparable, one line each.
     notes: tuple[str, ...]
-    """What makes the scores less comparable, one line each."""
+    # Who says which responses are correct.
     grader: str = "strict"
-    """Who says which responses are correct."""
     schema: int = SCHEMA
 
 
@@ -156,7 +156,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     With p_1 <= ... <= p_m, the i-th smallest becomes max over j <= i of min(1, (m - j + 1) p_j): calling those of at
     most alpha real errs anywhere with a probability of at most alpha.
     """
-    corrected, largest = [0.0] * len(p_values), 0.0
+    corrected = [0.0] * len(p_values)
+    largest = 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
         corrected[index] = largest
@@ -197,9 +198,11 @@ def _pair(
     runs: Sequence[ComparedRun], names: Sequence[str], k: int | None
 ) -> tuple[dict[Key, str], dict[Key, PairedDifference]]:
     """Each later run against the first: why not, or by how much."""
-    reasons, pairs = {}, {}
+    reasons = {}
+    pairs = {}
     for name, run in product(names, runs[1:]):
-        mine, base = run.of(name), runs[0].of(name)
+        mine = run.of(name)
+        base = runs[0].of(name)
         if mine is None:
             continue
         reason = incomparable(mine.settings, base and base.settings, k)

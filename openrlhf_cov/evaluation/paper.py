@@ -7,6 +7,7 @@ SOURCE = "arXiv 2505.22617, Table 2"
 
 COLUMNS = ("AIME24", "AIME25", "AMC", "MATH500", "OMNI", "Olympiad", "Minerva")
 
+# --against: the scores of each method, in the order of ``COLUMNS``.
 ROWS: dict[str, dict[str, tuple[float, ...]]] = {
     "paper-7b": {
         "GRPO": (21.2, 9.6, 58.7, 78.8, 27.9, 40.7, 36.7),
@@ -21,8 +22,8 @@ ROWS: dict[str, dict[str, tuple[float, ...]]] = {
         "KL-Cov": (36.8, 30.8, 74.5, 84.6, 39.1, 49.0, 46.3),
     },
 }
-"""--against: the scores of each method, in the order of ``COLUMNS``."""
 
+# Column by benchmark.
 COLUMN_OF = {
     "aime24": "AIME24",
     "aime25": "AIME25",
@@ -33,14 +34,13 @@ COLUMN_OF = {
     "olympiadbench": "Olympiad",
     "minerva_math": "Minerva",
 }
-"""Column by benchmark."""
 
+# Columns of which the paper does not say what problems they are. AMC it cites as NuminaMath (Li et al. 2024), whose
+# validation set has the 83 problems of 2022 and 2023.
 UNCERTAIN = ("OMNI",)
-"""Columns of which the paper does not say what problems they are. AMC it cites as NuminaMath (Li et al. 2024), whose
-validation set has the 83 problems of 2022 and 2023."""
 
+# Benchmark that stands in a column whose problems are others -> what to know.
 OTHER = {"amc23": "its AMC are the 83 problems of 2022 and 2023, amc_2022_2023, of which amc23 has 40"}
-"""Benchmark that stands in a column whose problems are others -> what to know."""
 
 
 def published(against: str, benchmark: str) -> dict[str, float]:

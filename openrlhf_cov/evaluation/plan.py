@@ -21,8 +21,8 @@ class Request:
 
     key: Key
     prompt: str
+    # Tokens of the prompt; None where the other side makes them.
     prompt_ids: tuple[int, ...] | None
-    """Tokens of the prompt; None where the other side makes them."""
     seed: int | None
     temperature: float
     top_p: float
@@ -59,8 +59,8 @@ class EvaluationPlan:
 
     benchmarks: tuple[BenchmarkSettings, ...]
     problems: tuple[AskedProblem, ...]
+    # Text and tokens, one pair per problem.
     prompts: tuple[tuple[str, tuple[int, ...] | None], ...]
-    """Text and tokens, one pair per problem."""
 
     def requests(self, *, seed: int | None, max_model_len: int | None, log_probs: bool = False) -> Iterator[Request]:
         """Every sample of every problem, benchmark by benchmark.
@@ -97,7 +97,9 @@ def make_plan(
     UsageError for data, template or settings that cannot be.
     """
     write = get_template(template, chat_template_kwargs)
-    settings, asked, prompts = [], [], []
+    settings = []
+    asked = []
+    prompts = []
     if limit is not None and limit < 1:
         raise UsageError(f"--limit is at least 1, got {limit}")
     for benchmark in benchmarks:

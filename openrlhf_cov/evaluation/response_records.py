@@ -18,35 +18,35 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.data import Problem
 from openrlhf_cov.utils.json_lines import BOM, MAX_SETTINGS_BYTES, parse_object, read_bounded, read_rows, write_lines
 
+# Counts up when a field changes its meaning or goes.
 SCHEMA = 1
-"""Counts up when a field changes its meaning or goes."""
 
 RUN_FILE = "run.json"
 PROBLEMS_FILE = "problems.jsonl"
 RESPONSES_FILE = "responses.jsonl"
 DIFFERENCES_FILE = "differences.jsonl"
 
+# Status of a sample whose prompt leaves no room for a response; the others are those of ``grades.Grade``.
 PROMPT_TOO_LONG = "prompt_too_long"
-"""Status of a sample whose prompt leaves no room for a response; the others are those of ``grades.Grade``."""
 
+# The settings of the rewards in a run that does not say otherwise.
 DEFAULTS = RewardConfig()
-"""The settings of the rewards in a run that does not say otherwise."""
+# Settings of the rewards that a run records, as they decide which responses are correct.
 GRADED_BY = (
     *("reward_format", "thinking_markers", "thinking_opened"),
     *("code_extract", "code_judge", "code_float_tolerance"),
 )
-"""Settings of the rewards that a run records, as they decide which responses are correct."""
 
+# Benchmark, problem id and sample number: what a response answers.
 Key = tuple[str, str, int]
-"""Benchmark, problem id and sample number: what a response answers."""
 
 Record = TypeVar("Record")
 
+# ``__pydantic_config__`` of a record: a line of a file has these fields, of these types, and no others.
 STRICT = {"strict": True, "extra": "forbid", "allow_inf_nan": False}
-"""``__pydantic_config__`` of a record: a line of a file has these fields, of these types, and no others."""
 
+# A number of things, which every program that reads JSON can hold.
 Count = Annotated[int, Ge(0), Lt(2**53)]
-"""A number of things, which every program that reads JSON can hold."""
 
 PositiveCount = Annotated[int, Ge(1), Lt(2**53)]
 
@@ -59,19 +59,19 @@ class BenchmarkSettings:
 
     name: str
     version: int
+    # Problems asked: all, or the first ``--limit``.
     problems: PositiveCount
-    """Problems asked: all, or the first ``--limit``."""
+    # All problems of the benchmark were asked.
     complete: bool
-    """All problems of the benchmark were asked."""
     samples: PositiveCount
     temperature: float
     top_p: float
     max_tokens: Count
     grader: str
+    # Of the problems and answers asked, in their order.
     sha256: str
-    """Of the problems and answers asked, in their order."""
+    # Ids of problems whose gold answer the rule cannot read; every response to them counts as wrong.
     ungradable: tuple[str, ...] = ()
-    """Ids of problems whose gold answer the rule cannot read; every response to them counts as wrong."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ungradable", tuple(self.ungradable))
@@ -86,24 +86,24 @@ class RunSettings:
     model: str
     protocol: str
     template: str
+    # The prompt with ``{problem}`` where the problem goes.
     template_text: str
-    """The prompt with ``{problem}`` where the problem goes."""
     seed: int
     log_probs: bool
     reward_format: str
+    # Longest prompt + response in tokens; None: what an endpoint allows.
     max_model_len: Count | None
-    """Longest prompt + response in tokens; None: what an endpoint allows."""
     benchmarks: tuple[BenchmarkSettings, ...]
+    # Fingerprint of the files of a local model folder; None for a name on the hub or an endpoint.
     model_sha256: str | None = None
-    """Fingerprint of the files of a local model folder; None for a name on the hub or an endpoint."""
+    # Arguments that were given to the chat template of the model.
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments that were given to the chat template of the model."""
+    # Precision of weights and activations; None for an endpoint.
     dtype: str | None = None
-    """Precision of weights and activations; None for an endpoint."""
+    # Versions of the packages that make responses and grade them.
     packages: dict[str, str] = field(default_factory=dict)
-    """Versions of the packages that make responses and grade them."""
+    # This and the fields below are those of ``RewardConfig``.
     thinking_markers: tuple[str, str] = DEFAULTS.thinking_markers
-    """This and the fields below are those of ``RewardConfig``."""
     thinking_opened: bool = DEFAULTS.thinking_opened
     code_extract: str = DEFAULTS.code_extract
     code_judge: str = DEFAULTS.code_judge
@@ -137,26 +137,26 @@ class Response:
 
     benchmark: str
     id: str
+    # 0 to K - 1.
     sample: Count
-    """0 to K - 1."""
+    # None for greedy decoding.
     seed: Annotated[int, Ge(0), Lt(2**63)] | None
-    """None for greedy decoding."""
     text: str
+    # Length of the response, the end token included.
     tokens: Count
-    """Length of the response, the end token included."""
     prompt_tokens: Count
+    # It was cut at the token limit.
     truncated: bool
-    """It was cut at the token limit."""
+    # Mean of -log p of the response's tokens, nats, under the model at temperature 1; None where not asked for.
     surprisal: float | None
-    """Mean of -log p of the response's tokens, nats, under the model at temperature 1; None where not asked for."""
+    # The extracted answer.
     answer: str | None
-    """The extracted answer."""
+    # Of the grade, or why there is none.
     status: Literal["graded", "no_answer", "unparsable", "timeout", "prompt_too_long"]
-    """Of the grade, or why there is none."""
+    # The verdict of the grader strict.
     correct: bool
-    """The verdict of the grader strict."""
+    # The verdict of the grader published; None where it was not asked.
     published: bool | None = None
-    """The verdict of the grader published; None where it was not asked."""
 
     @property
     def key(self) -> Key:

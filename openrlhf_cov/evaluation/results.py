@@ -25,7 +25,9 @@ def write_results(folder: Path) -> Summary:
     ``differences.jsonl`` is there where both graders were asked about a benchmark. Raises UsageError where the folder
     has no run, or one whose responses are not all there.
     """
-    settings, problems, responses = read_settings(folder), read_problems(folder), read_responses(folder)
+    settings = read_settings(folder)
+    problems = read_problems(folder)
+    responses = read_responses(folder)
     summary = summarize(settings, problems, responses)
     write_summary(folder, summary)
     write_lines(folder / MARKDOWN_FILE, [markdown(summary)])

@@ -31,15 +31,15 @@ from openrlhf_cov.evaluation.response_records import (
 from openrlhf_cov.rewards import sources
 from openrlhf_cov.rewards.grades import Grade
 
+# Completions of requests, in the order in which they are done; None for a prompt that leaves no room for one.
+# RunStopped where one cannot be had.
 Generate = Callable[[Sequence[Request]], Iterable[tuple[Request, Completion | None]]]
-"""Completions of requests, in the order in which they are done; None for a prompt that leaves no room for one.
-RunStopped where one cannot be had."""
 
+# Settings in which a resumed run may differ.
 NOT_COMPARED = ("packages",)
-"""Settings in which a resumed run may differ."""
 
+# What a run leaves behind that was killed before its settings were written.
 UNSTARTED = {PROBLEMS_FILE, f".{PROBLEMS_FILE}.tmp", f".{RUN_FILE}.tmp"}
-"""What a run leaves behind that was killed before its settings were written."""
 
 
 def open_run(folder: Path, settings: RunSettings, problems: Sequence[AskedProblem]) -> list[Response]:
@@ -183,7 +183,8 @@ class Grader:
         return replace(response, **self._graded(response.benchmark, response.id, response.text))
 
     def _graded(self, benchmark: str, problem_id: str, text: str, prompt: str | None = None) -> dict[str, Any]:
-        grade, published = self.grade(benchmark, problem_id, text, prompt), None
+        grade = self.grade(benchmark, problem_id, text, prompt)
+        published = None
         if self.asks_both:
             label = self._label(benchmark, problem_id)
             published = sources.published_grade(grade, label, self.configs[benchmark]).correct
@@ -199,7 +200,8 @@ def regrade(folder: Path, config: RewardConfig, workers: int, packages: Mapping[
 
     ``packages`` are the versions of those that grade. Raises UsageError.
     """
-    settings, responses = read_settings(folder), read_responses(folder)
+    settings = read_settings(folder)
+    responses = read_responses(folder)
     rules = {each.name: each.grader for each in settings.benchmarks}
     grader = Grader(read_problems(folder), rules, config, settings.template_text)
     for each in responses:
@@ -243,7 +245,8 @@ def _append(path: Path, response: Response) -> None:
 
 
 def _check_same(folder: Path, found: RunSettings, wanted: RunSettings) -> None:
-    old, new = asdict(found), asdict(wanted)
+    old = asdict(found)
+    new = asdict(wanted)
     for name in old:
         if name not in NOT_COMPARED and old[name] != new[name]:
             difference = _difference(name, old[name], new[name])

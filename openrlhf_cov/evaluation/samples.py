@@ -24,10 +24,10 @@ class BenchmarkSamples:
     """Everything about one benchmark: N problems and the K responses to each."""
 
     settings: BenchmarkSettings
+    # N problems, in the order in which they were asked.
     problems: tuple[AskedProblem, ...]
-    """N problems, in the order in which they were asked."""
+    # N rows of K responses, sample 0 first.
     rows: tuple[tuple[Response, ...], ...]
-    """N rows of K responses, sample 0 first."""
 
     @property
     def responses(self) -> list[Response]:
@@ -113,7 +113,9 @@ def read_samples(folder: Path, grader: str = "strict") -> tuple[RunSettings, lis
 
     Raises UsageError, naming the folder, for anything else.
     """
-    settings, problems, responses = read_settings(folder), read_problems(folder), read_responses(folder)
+    settings = read_settings(folder)
+    problems = read_problems(folder)
+    responses = read_responses(folder)
     try:
         samples = group_samples(settings, problems, responses)
         return settings, [each.by_published() for each in samples] if grader == "published" else samples

@@ -12,14 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from openrlhf_cov.utils.estimates import SEED, Interval, interval_of
 
+# A score of an (N, K) array that is the mean of its values on the N problems alone: ``avg_at_k``, ``pass_at_k``.
 Statistic = Callable[[NDArray[np.bool_]], float]
-"""A score of an (N, K) array that is the mean of its values on the N problems alone: ``avg_at_k``, ``pass_at_k``."""
 
 RESAMPLES = 10_000
+# Counts drawn at once by the bootstrap: 2 MiB of int64. Has no influence on the result.
 CHUNK_CELLS = 2**18
-"""Counts drawn at once by the bootstrap: 2 MiB of int64. Has no influence on the result."""
+# Scores closer than this are equal: far above the rounding of float64, far below one sample among all.
 ROUNDING = 1e-9
-"""Scores closer than this are equal: far above the rounding of float64, far below one sample among all."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,8 @@ def paired_difference(
     and at least 2^(1 - m) for m problems with d_i != 0, the least p of an exact sign-flip test: a bootstrap of a few
     problems that all agree has no spread and would call one problem proof.
     """
-    scores_a, scores_b = problem_scores(a, statistic), problem_scores(b, statistic)
+    scores_a = problem_scores(a, statistic)
+    scores_b = problem_scores(b, statistic)
     if len(scores_a) != len(scores_b):
         raise ValueError(f"a paired difference needs the same problems, got {len(scores_a)} and {len(scores_b)}")
     differences = scores_a - scores_b

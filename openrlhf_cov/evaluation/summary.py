@@ -21,13 +21,13 @@ from openrlhf_cov.rewards.maths.grading import answers_equal
 from openrlhf_cov.utils.estimates import Interval
 from openrlhf_cov.utils.json_lines import write_lines
 
+# Counts up when a field changes its meaning or goes.
 SCHEMA = 1
-"""Counts up when a field changes its meaning or goes."""
 
 SUMMARY_FILE = "summary.json"
 
+# Every status that a response can have.
 STATUSES = (*get_args(Status), PROMPT_TOO_LONG)
-"""Every status that a response can have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,35 +37,35 @@ class BenchmarkSummary:
     name: str
     version: int
     title: str
+    # N.
     problems: int
-    """N."""
+    # All problems of the benchmark were asked.
     complete: bool
-    """All problems of the benchmark were asked."""
+    # K.
     samples: int
-    """K."""
     temperature: float
+    # Share of correct responses by the grader strict, as in all scores that do not name the other one; intervals are
+    # those of ``scores.bootstrap_interval``.
     avg_at_k: Interval
-    """Share of correct responses by the grader strict, as in all scores that do not name the other one; intervals are
-    those of ``scores.bootstrap_interval``."""
+    # Unbiased pass@k for k = 1, 2, 4, ... up to K.
     pass_at_k: dict[int, Interval]
-    """Unbiased pass@k for k = 1, 2, 4, ... up to K."""
+    # Score of the majority vote of K samples; None for K = 1, where it is avg@k.
     maj_at_k: float | None
-    """Score of the majority vote of K samples; None for K = 1, where it is avg@k."""
+    # Mean length of a response.
     mean_tokens: float
-    """Mean length of a response."""
+    # Length of all responses together.
     total_tokens: int
-    """Length of all responses together."""
     truncated_frac: float
+    # Responses by status of their grade, zeros included.
     statuses: dict[str, int]
-    """Responses by status of their grade, zeros included."""
+    # Mean of -log p over all tokens of all responses, nats; None where it was not asked for.
     surprisal: float | None
-    """Mean of -log p over all tokens of all responses, nats; None where it was not asked for."""
+    # Problems whose gold answer the rule cannot read; every response to them counts as wrong.
     ungradable: int
-    """Problems whose gold answer the rule cannot read; every response to them counts as wrong."""
+    # avg@k by the grader published; None where it was not asked about every response.
     published: Interval | None = None
-    """avg@k by the grader published; None where it was not asked about every response."""
+    # Responses on which the two graders differ.
     differing: int | None = None
-    """Responses on which the two graders differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +74,10 @@ class Summary:
 
     settings: RunSettings
     benchmarks: tuple[BenchmarkSummary, ...]
+    # Plain mean of avg@k over the benchmarks; None for a single one, or if a part of one was asked only.
     mean_avg_at_k: float | None
-    """Plain mean of avg@k over the benchmarks; None for a single one, or if a part of one was asked only."""
+    # The same by the grader published; None also where that was not asked about every response.
     mean_published: float | None = None
-    """The same by the grader published; None also where that was not asked about every response."""
     schema: int = SCHEMA
 
 
@@ -95,7 +95,9 @@ def summarize(settings: RunSettings, problems: list[AskedProblem], responses: li
 
 def summarize_benchmark(samples: BenchmarkSamples) -> BenchmarkSummary:
     """The scores and counts of one benchmark."""
-    how, correct, responses = samples.settings, samples.correct, samples.responses
+    how = samples.settings
+    correct = samples.correct
+    responses = samples.responses
     published = samples.published
     tokens = sum(response.tokens for response in responses)
     known = BENCHMARKS.get(how.name)

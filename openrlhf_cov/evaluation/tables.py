@@ -10,18 +10,18 @@ from openrlhf_cov.utils.estimates import LEVEL, Interval
 from openrlhf_cov.utils.terminal import printable
 from openrlhf_cov.utils.text_table import NONE, Row, aligned
 
+# Columns of ``score_rows``.
 SCORES = (
     *("benchmark", "problems", "samples", "avg@K", f"{LEVEL:.0%} interval"),
     *("pass@K", "maj@K", "tokens", "truncated", "no answer"),
 )
-"""Columns of ``score_rows``."""
+# Columns of ``grader_rows``.
 GRADERS = (
     *("benchmark", "responses", "strict", f"{LEVEL:.0%} interval"),
     *("published", f"{LEVEL:.0%} interval", "differ"),
 )
-"""Columns of ``grader_rows``."""
+# Columns of ``count_rows``.
 COUNTS = ("benchmark", "responses", *(status.replace("_", " ") for status in STATUSES), "tokens in all", "surprisal")
-"""Columns of ``count_rows``."""
 
 FOOTNOTES = (
     "avg@K, the interval, pass@K and maj@K are in percent; K is the number of samples per problem. tokens is the mean "

@@ -209,7 +209,8 @@ class CovGRPOTrainer(GRPOTrainer):
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple:
         """Hand TRL's loss the forward pass of ``_compute_loss``; run one where there is none."""
-        forward, self._forward = self._forward, None
+        forward = self._forward
+        self._forward = None
         return super()._get_per_token_logps_and_entropies(*args, **kwargs) if forward is None else forward
 
     @torch.no_grad()

@@ -13,8 +13,8 @@ from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.settings import NOT_PERCENT, Schedule, Scheduled, Settings, extremes, setting
 from openrlhf_cov.utils.estimates import HIGHEST_ENTROPY
 
+# Token fractions above this are refused without ``allow_large_cov_ratio``: published values are 2e-4 and 2e-3.
 LARGE_COV_RATIO = 0.05
-"""Token fractions above this are refused without ``allow_large_cov_ratio``: published values are 2e-4 and 2e-3."""
 
 # Settings of a closed loop beside --entropy_target -> their values without one.
 OF_A_TARGET: dict[str, Any] = {
@@ -376,7 +376,8 @@ class CovConfig(*OF_METHODS):
                 "down to it; lower it"
             )
         for name in ("low", "high"):
-            bound, is_given = getattr(control, name), getattr(self, f"entropy_{name}") is not None
+            bound = getattr(control, name)
+            is_given = getattr(self, f"entropy_{name}") is not None
             if control.doubles and 0 < abs(bound) < control.step and (is_given or control.low <= 0):
                 raise ValueError(
                     f"--entropy_step {control.step:g} is above {abs(bound):g}, the size of --entropy_{name}: "

@@ -16,16 +16,16 @@ class Control:
     setting: str
     low: float
     high: float
+    # Added or subtracted; where the value ``doubles``, its smallest size.
     step: float
-    """Added or subtracted; where the value ``doubles``, its smallest size."""
+    # It is doubled and halved. At the size of a step it changes sign instead, or stays where 0 is out of bounds.
     doubles: bool = False
-    """It is doubled and halved. At the size of a step it changes sign instead, or stays where 0 is out of bounds."""
+    # 1 if a larger value raises the entropy, -1 if it lowers it.
     raises: int = 1
-    """1 if a larger value raises the entropy, -1 if it lowers it."""
+    # It counts as 0 after a step whose entropy was not below the target.
     gated: bool = False
-    """It counts as 0 after a step whose entropy was not below the target."""
+    # What an entropy of exactly the target counts as: 0, neither above nor below, or 1, above it, as published.
     at_target: int = 0
-    """What an entropy of exactly the target counts as: 0, neither above nor below, or 1, above it, as published."""
 
     def moved(self, value: float, direction: int) -> float:
         """The value one step up (1), down (-1) or where it is (0), within the bounds.
@@ -95,10 +95,15 @@ class Controller:
     """
 
     def __init__(self, control: Control, start: float, band: float = 0.0, gains: Gains | None = None) -> None:
-        self.control, self.band, self.gains = control, band, gains
-        self._start, self._value, self._open = start, start, True
+        self.control = control
+        self.band = band
+        self.gains = gains
+        self._start = start
+        self._value = start
+        self._open = True
         # Of the PI form: the sum of the gaps so far, and the steps in a row that ended at a bound.
-        self._integral, self._at_bound = 0.0, 0
+        self._integral = 0.0
+        self._at_bound = 0
 
     @property
     def applied(self) -> dict[str, float]:

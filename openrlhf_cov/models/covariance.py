@@ -34,7 +34,8 @@ def token_covariance(
     A token whose advantage is the mean has 0, also where its probability is 0.
     """
     mask = action_mask.bool()
-    log_probs, advantages = log_probs.detach(), advantages.detach()
+    log_probs = log_probs.detach()
+    advantages = advantages.detach()
     means = means or TokenMeans.of(log_probs, advantages, mask)
     surplus = advantages - means.advantage
     return ((log_probs - means.log_prob) * surplus).masked_fill(~mask | (surplus == 0), 0.0)

@@ -22,7 +22,9 @@ def update_metrics(record: LossRecord) -> list[Metric]:
 
     The same names come back for any data.
     """
-    batch, selected, seen = record.batch, record.selected, record.advantages
+    batch = record.batch
+    selected = record.selected
+    seen = record.advantages
     mask = batch.action_mask.bool()
     cov = token_covariance(batch.log_probs, batch.advantages, mask)
     by_sequence = record.sequence_old is not None
@@ -39,7 +41,8 @@ def update_metrics(record: LossRecord) -> list[Metric]:
     weight = transformed(torch.ones_like(seen), [replace(plan, add=None) for plan in record.plans])
     coefficient = weight * (ratio if record.coefficient is None else record.coefficient).masked_fill(still, 0.0)
     restrained = selected if record.plans and record.plans[0].restrains else torch.zeros_like(mask)
-    tokens, picked = mask.sum(), selected.sum()
+    tokens = mask.sum()
+    picked = selected.sum()
     return [
         Sum("cov/selected_count", picked),
         Mean("cov/selected_frac", picked, tokens),

@@ -28,8 +28,8 @@ class EntropyDynamics:
     is about the difference that step t + 1 measures.
     """
 
+    # Pairs of (prediction, change) that the correlations look back on.
     WINDOW = 200
-    """Pairs of (prediction, change) that the correlations look back on."""
     MIN_PAIRS = 5
 
     def __init__(self) -> None:
@@ -64,7 +64,8 @@ class EntropyDynamics:
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         """Continue from ``state_dict``; None starts anew."""
         if state is not None:
-            self._entropy, self._predictions = state["entropy"], state["predictions"]
+            self._entropy = state["entropy"]
+            self._predictions = state["predictions"]
             self._pairs.extend(state["pairs"])
 
     def _correlation(self, theorem: int) -> float:
@@ -108,4 +109,5 @@ class RunningLaw:
         """Continue from ``state_dict``; None starts anew."""
         if state is not None:
             self._count = state["count"]
-            self._means, self._products = np.array(state["means"]), np.array(state["products"])
+            self._means = np.array(state["means"])
+            self._products = np.array(state["products"])

@@ -12,8 +12,8 @@ from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.method import Method, Plan, TokenBatch, transformed
 from openrlhf_cov.models.window import LocalWindow
 
+# Log-probs (B, A) of an update's only micro-batch -> its plans.
 MakePlans = Callable[[Tensor], Sequence[Plan]]
-"""Log-probs (B, A) of an update's only micro-batch -> its plans."""
 
 
 @dataclass(frozen=True)
@@ -21,22 +21,22 @@ class LossRecord:
     """What one call of the loss did with a micro-batch; tensors (B, A), without gradient."""
 
     batch: TokenBatch
+    # A', times k / ratio of a surrogate: what upstream's loss saw.
     advantages: Tensor
-    """A', times k / ratio of a surrogate: what upstream's loss saw."""
+    # One for each method that makes one.
     plans: Sequence[Plan]
-    """One for each method that makes one."""
+    # (eps_low, eps_high) of the PPO clip in force.
     ppo_clip: tuple[float, float]
-    """(eps_low, eps_high) of the PPO clip in force."""
+    # With GSPO, the log-probs that its ratio of a sequence is to.
     sequence_old: Tensor | None = None
-    """With GSPO, the log-probs that its ratio of a sequence is to."""
+    # k of a surrogate; None: PPO's, the ratio.
     coefficient: Tensor | None = None
-    """k of a surrogate; None: PPO's, the ratio."""
+    # Number of the update that the micro-batch belongs to.
     update: int = 0
-    """Number of the update that the micro-batch belongs to."""
+    # Mask of the action tokens whose gradient a surrogate takes; None without one.
     removed: Tensor | None = None
-    """Mask of the action tokens whose gradient a surrogate takes; None without one."""
+    # Ratio above which tokens of negative advantages have no gradient, None without it.
     dual_clip: float | None = None
-    """Ratio above which tokens of negative advantages have no gradient, None without it."""
 
     @property
     def selected(self) -> Tensor:
@@ -106,7 +106,8 @@ def policy_loss(
 
     # A surrogate replaces PPO's coefficient, the ratio, by its own.
     surrogate = config.surrogate
-    coefficient, removed = None, None
+    coefficient = None
+    removed = None
     if surrogate and surrogate.coefficient:
         coefficient = surrogate.coefficient(config, replace(batch, advantages=advantages))
         coefficient = coefficient.masked_fill(batch.cut, 0.0)  # upstream's loss has no gradient there

@@ -25,15 +25,16 @@ from openrlhf_cov.settings import Settings
 if TYPE_CHECKING:
     from torch import Tensor
 
+# The range of a PPO clip that clips nothing.
 UNCLIPPED = (math.inf, math.inf)
-"""The range of a PPO clip that clips nothing."""
 
+# Log ratios are cut here before exp, as upstream's: 4.9e8 is as good as infinite, float32 would overflow at 88.
 LOG_RATIO_LIMIT = 20.0
-"""Log ratios are cut here before exp, as upstream's: 4.9e8 is as good as infinite, float32 would overflow at 88."""
 
+# A response with a score above this is correct.
 CORRECT = 0.5
-"""A response with a score above this is correct."""
 
+# What a method does.
 SLOTS = {
     "estimator": "computes the advantages",
     "drop": "takes the gradient of tokens",
@@ -44,10 +45,9 @@ SLOTS = {
     "clip": "moves the PPO clip",
     "bonus": "moves the entropy bonus",
 }
-"""What a method does."""
 
+# Slots of any number of methods; of each other, at most one method of a run does the same.
 SHARED_SLOTS = ("weight",)
-"""Slots of any number of methods; of each other, at most one method of a run does the same."""
 
 
 def _floating(values: Tensor) -> Tensor:
@@ -63,8 +63,8 @@ class TokenBatch:
     old_log_probs: Tensor
     advantages: Tensor
     action_mask: Tensor
+    # Of the engine that sampled, where it gives them.
     rollout_log_probs: Tensor | None = None
-    """Of the engine that sampled, where it gives them."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "advantages", _floating(self.advantages))
@@ -113,10 +113,10 @@ class Groups:
     once for each number K, with the prompts that have as many; ``step`` holds all of them.
     """
 
+    # (G, K): of the K responses to each of G prompts.
     rewards: Tensor
-    """(G, K): of the K responses to each of G prompts."""
+    # Mean entropy of their tokens under the policy that sampled, in nats.
     entropy: float
-    """Mean entropy of their tokens under the policy that sampled, in nats."""
     # Mean log-prob of the tokens of each response under the policy before the updates of the step, (G, K).
     log_probs: Tensor | None = None
     # The rewards of the whole step; None if ``rewards`` has all of them.
@@ -164,20 +164,20 @@ class ProcessReward:
 class Plan:
     """What one method does to the tokens of a micro-batch in an update; (B, A) and without gradient."""
 
+    # Mask of those it acts on.
     tokens: Tensor
-    """Mask of those it acts on."""
+    # They give no loss and no gradient, but count in the mean.
     drops: bool = False
-    """They give no loss and no gradient, but count in the mean."""
+    # Factor, at least 0, of the advantages.
     weight: Tensor | float | None = None
-    """Factor, at least 0, of the advantages."""
+    # Summand of the advantages.
     add: Tensor | None = None
-    """Summand of the advantages."""
+    # Log-probs that a penalty draws the tokens to.
     reference: Tensor | None = None
-    """Log-probs that a penalty draws the tokens to."""
     # Factor of a penalty, 0-d, for one that is a mean over other tokens than all.
     penalty_scale: Tensor | None = None
+    # Name -> values whose mean over the action tokens is worth a line in the log: metric ``method/name``.
     numbers: Mapping[str, Tensor] = field(default_factory=dict)
-    """Name -> values whose mean over the action tokens is worth a line in the log: metric ``method/name``."""
 
     @property
     def restrains(self) -> bool:
@@ -205,86 +205,86 @@ class Method:
 
     name: str
     title: str
+    # Where it was published.
     source: str
-    """Where it was published."""
+    # What it does, one line of ``--help``.
     summary: str
-    """What it does, one line of ``--help``."""
+    # One of ``SLOTS``.
     slot: str
-    """One of ``SLOTS``."""
+    # Its flags: none of them may be given without the method.
     settings: type[Settings]
-    """Its flags: none of them may be given without the method."""
+    # It is a value of ``--cov_type``, and the settings of covariance concern it.
     by_covariance: bool = False
-    """It is a value of ``--cov_type``, and the settings of covariance concern it."""
+    # Whose log-probs the window holds, or the setting that says so: ``current``, the policy before each update, or
+    # ``old``.
     log_probs_policy: str | None = None
-    """Whose log-probs the window holds, or the setting that says so: ``current``, the policy before each update, or
-    ``old``."""
+    # Whose entropies the window holds, or the setting that says so: ``current`` or ``old``, as of the log-probs.
     entropy_policy: str | None = None
-    """Whose entropies the window holds, or the setting that says so: ``current`` or ``old``, as of the log-probs."""
+    # (settings, ``Window`` or ``LocalWindow``) -> what it does to each micro-batch.
     plan: Callable[[Any, Any], list[Plan]] | None = None
-    """(settings, ``Window`` or ``LocalWindow``) -> what it does to each micro-batch."""
+    # (settings, batch with A' as its advantages) -> k (B, A) of a surrogate, without gradient.
     coefficient: Callable[[Any, TokenBatch], Tensor] | None = None
-    """(settings, batch with A' as its advantages) -> k (B, A) of a surrogate, without gradient."""
+    # Setting that says whose log-probs the ratio compares with: ``rollout``, the engine's, or ``old``. A surrogate
+    # applies it in its coefficient; for other methods PPO's ratio, and so its clip, follow it.
     anchor_policy: str | None = None
-    """Setting that says whose log-probs the ratio compares with: ``rollout``, the engine's, or ``old``. A surrogate
-    applies it in its coefficient; for other methods PPO's ratio, and so its clip, follow it."""
+    # A surrogate that bounds an update by itself.
     bounded: bool = False
-    """A surrogate that bounds an update by itself."""
+    # It is defined for one advantage per response, so no other method may tell its tokens apart.
     by_response: bool = False
-    """It is defined for one advantage per response, so no other method may tell its tokens apart."""
+    # ``--actor.loss_agg_mode`` it was published with, where that is not upstream's default.
     aggregation: str | None = None
-    """``--actor.loss_agg_mode`` it was published with, where that is not upstream's default."""
+    # (settings, groups) -> advantage (G, K) of each response, NaN where it is left out.
     estimate: Callable[[Any, Groups], Tensor] | None = None
-    """(settings, groups) -> advantage (G, K) of each response, NaN where it is left out."""
+    # (settings, all prompts of a step) -> reward (K, A) of each token, which joins what ``estimate`` gives the last
+    # one. It goes with ``process_reward``.
     token_rewards: Callable[[Any, Sequence[PromptTokens]], list[Tensor]] | None = None
-    """(settings, all prompts of a step) -> reward (K, A) of each token, which joins what ``estimate`` gives the last
-    one. It goes with ``process_reward``."""
+    # (settings) -> those of a process reward model. A run with it has that model and a reference.
     process_reward: Callable[[Any], ProcessReward] | None = None
-    """(settings) -> those of a process reward model. A run with it has that model and a reference."""
+    # An estimator that leaves responses out of the mean over tokens, beside giving them no advantage.
     leaves_out: bool = False
-    """An estimator that leaves responses out of the mean over tokens, beside giving them no advantage."""
+    # An estimator whose advantages are whitened over all tokens of the step.
     whitens: bool = False
-    """An estimator whose advantages are whitened over all tokens of the step."""
+    # ``--algo.advantage.estimator`` of upstream that an estimator takes the place of.
     stands_for: str | None = None
-    """``--algo.advantage.estimator`` of upstream that an estimator takes the place of."""
+    # An estimator that gives some groups of right and wrong responses positive advantages alone.
     one_sided: bool = False
-    """An estimator that gives some groups of right and wrong responses positive advantages alone."""
+    # An estimator that gives no positive advantages.
     negative_only: bool = False
-    """An estimator that gives no positive advantages."""
+    # An estimator that gives no negative advantages.
     positive_only: bool = False
-    """An estimator that gives no negative advantages."""
+    # An estimator for one reward of right and one of wrong responses.
     two_valued: bool = False
-    """An estimator for one reward of right and one of wrong responses."""
+    # (settings, batch, its plan) -> penalty (B, A), with gradient, of the planned tokens.
     penalty: Callable[[Any, TokenBatch, Plan], Tensor] | None = None
-    """(settings, batch, its plan) -> penalty (B, A), with gradient, of the planned tokens."""
+    # Setting with a fraction p: the window holds log-probs renormalised over the tokens that the policy that sampled
+    # finds at least p times as probable as its most probable one.
     proxy_min_p: str | None = None
-    """Setting with a fraction p: the window holds log-probs renormalised over the tokens that the policy that sampled
-    finds at least p times as probable as its most probable one."""
+    # A weight that scales advantages by their sign; a run has at most one.
     weighs_by_sign: bool = False
-    """A weight that scales advantages by their sign; a run has at most one."""
+    # The window holds the expectation of the entropy discriminator, of the policy that sampled, at each token.
     needs_discriminator_mean: bool = False
-    """The window holds the expectation of the entropy discriminator, of the policy that sampled, at each token."""
+    # (settings) -> it weighs tokens by statistics of all of them, so none may be left out of the mean beside it.
     of_all_tokens: Callable[[Any], bool] = lambda settings: False
-    """(settings) -> it weighs tokens by statistics of all of them, so none may be left out of the mean beside it."""
+    # (settings of a step) -> range (low, high) of the PPO clip in it; instead of ``ppo_clip``.
     clip: Callable[[Any], tuple[float, float]] | None = None
-    """(settings of a step) -> range (low, high) of the PPO clip in it; instead of ``ppo_clip``."""
+    # (settings of a step) -> coefficient of the entropy bonus in it.
     bonus: Callable[[Any], float] | None = None
-    """(settings of a step) -> coefficient of the entropy bonus in it."""
+    # Settings that are mean entropies, in nats.
     entropies: tuple[str, ...] = ()
-    """Settings that are mean entropies, in nats."""
+    # Settings that ``--entropy_target`` may move, the main one first.
     controls: tuple[Control, ...] = ()
-    """Settings that ``--entropy_target`` may move, the main one first."""
+    # Published range (low, high) of the PPO clip; None: that of the run's flags.
     ppo_clip: tuple[float, float] | None = None
-    """Published range (low, high) of the PPO clip; None: that of the run's flags."""
+    # Setting that keeps the run's PPO clip where the published method has none.
     keeps_clip: str | None = None
-    """Setting that keeps the run's PPO clip where the published method has none."""
+    # (settings, upstream's flags) -> why the method does not go with them, None if it does.
     refuses: Callable[[Any, Mapping[str, Any]], str | None] = lambda settings, flags: None
-    """(settings, upstream's flags) -> why the method does not go with them, None if it does."""
+    # Why it does nothing where a rollout gives one update.
     one_update: str | None = None
-    """Why it does nothing where a rollout gives one update."""
     # Why it is another method where a rollout has one prompt.
     one_prompt: str | None = None
+    # (metrics of a global step, number of its updates) -> why it did nothing there, None if it did.
     idle: Callable[[Mapping[str, float], int], str | None] = lambda values, updates: None
-    """(metrics of a global step, number of its updates) -> why it did nothing there, None if it did."""
 
     @property
     def flag(self) -> str:

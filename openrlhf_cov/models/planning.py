@@ -10,8 +10,8 @@ from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.ranking import token_keys
 from openrlhf_cov.models.window import ALONE, Ranks, Window, plan_step
 
+# (place of a micro-batch, whether entropies are asked for) -> log-probs and entropies (B, A) of the policy now.
 ScoreNow = Callable[[int, bool], tuple[Tensor, Tensor | None]]
-"""(place of a micro-batch, whether entropies are asked for) -> log-probs and entropies (B, A) of the policy now."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ def policy_seen(config: CovConfig, parts: Sequence[WindowPart], moved: bool, sco
     log_probs: list[Tensor] = []
     entropies: list[Tensor | None] = []
     for place, part in enumerate(parts):
-        seen, entropy = part.log_probs, part.entropy
+        seen = part.log_probs
+        entropy = part.entropy
         if needs_log_probs or needs_entropy:
             now, entropy_now = score_now(place, needs_entropy)
             seen = now if needs_log_probs else seen

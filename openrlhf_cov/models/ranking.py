@@ -12,11 +12,11 @@ from torch import Tensor
 from openrlhf_cov.models.covariance import TokenMeans
 from openrlhf_cov.utils.ordering import ordered_bits
 
+# Score of a token that must not be selected.
 NOT_A_CANDIDATE = torch.iinfo(torch.int64).min
-"""Score of a token that must not be selected."""
 
+# Sums run over integers of this many parts of one, exact in any order; a single term is rounded to 3e-8.
 FIXED_POINT = 2.0**24
-"""Sums run over integers of this many parts of one, exact in any order; a single term is rounded to 3e-8."""
 
 
 def token_keys(seed: int, global_step: int, sample_ids: Tensor, num_actions: int) -> Tensor:

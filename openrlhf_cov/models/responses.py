@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from openrlhf_cov.models.config import CovConfig
 
+# Beside the standard deviation of a group's rewards, as upstream has it.
 EPSILON = 1e-9
-"""Beside the standard deviation of a group's rewards, as upstream has it."""
 
 
 def group_normalised(rewards: Tensor) -> Tensor:

@@ -17,11 +17,12 @@ from openrlhf_cov.utils.masked import masked_sum
 from openrlhf_cov.utils.metric_table import POSITIONS
 from openrlhf_cov.utils.metrics import Distribution, LogHistogram, Mean, Metric, TopHistogram
 
+# Entropies from 1.1e-7 to 55 nats.
 ENTROPY_HISTOGRAM = LogHistogram(-16.0, 4.0)
-"""Entropies from 1.1e-7 to 55 nats."""
 
 ENTROPY_LEVELS = {"entropy/p10": 0.1, "entropy/p50": 0.5, "entropy/p90": 0.9}
 
+# Table 1 of the paper.
 TOP_FRACTIONS = {
     "cov/top_2e-4": 2e-4,
     "cov/top_2e-3": 2e-3,
@@ -29,28 +30,27 @@ TOP_FRACTIONS = {
     "cov/top_0.2": 0.2,
     "cov/top_0.5": 0.5,
 }
-"""Table 1 of the paper."""
 
 
 @dataclass(frozen=True)
 class RolloutTokens:
     """Samples of one global step that lie on one rank, padded on the right: (B, A), and (B,) per response."""
 
+    # Of the policy before the first update.
     log_probs: Tensor
-    """Of the policy before the first update."""
     entropy: Tensor
     advantages: Tensor
     action_mask: Tensor
+    # (B,), NaN where a response has no score.
     scores: Tensor
-    """(B,), NaN where a response has no score."""
+    # (B,) int64; the K responses to prompt p are numbered p * K ... p * K + K - 1.
     sample_ids: Tensor
-    """(B,) int64; the K responses to prompt p are numbered p * K ... p * K + K - 1."""
+    # Log-probs among the probable tokens, where a method asks for them.
     proxy: Tensor | None = None
-    """Log-probs among the probable tokens, where a method asks for them."""
     # Expectation of the entropy discriminator at each token, where a method needs it.
     discriminator_mean: Tensor | None = None
+    # (B,) mask of the responses whose reward function abstained, None without one.
     abstained: Tensor | None = None
-    """(B,) mask of the responses whose reward function abstained, None without one."""
 
     @property
     def prob_weighted(self) -> Tensor:
@@ -86,12 +86,12 @@ def mean_entropy(sums: Tensor) -> Tensor:
 class Responses:
     """Means over the tokens of each response, float64 (B,); 0 where it has none."""
 
+    # Length-normalised log pi(y|x), paper eq. 9.
     log_prob: Tensor
-    """Length-normalised log pi(y|x), paper eq. 9."""
     advantage: Tensor
     entropy: Tensor
+    # 1 where the response has a token, else 0.
     counted: Tensor
-    """1 where the response has a token, else 0."""
 
     @classmethod
     def of(cls, rollout: RolloutTokens) -> "Responses":
@@ -186,7 +186,8 @@ def position_metrics(entropy: Tensor, mask: Tensor) -> list[Metric]:
 def selection_metrics(entropy: Tensor, action_mask: Tensor, selected: Tensor) -> list[Metric]:
     """Entropies of the tokens that an update of the step selected, and of the others; all (B, A)."""
     mask = action_mask.bool()
-    picked, others = mask & selected, mask & ~selected
+    picked = mask & selected
+    others = mask & ~selected
     return [
         Mean("entropy/selected", masked_sum(entropy.double(), picked), picked.sum()),
         Mean("entropy/unselected", masked_sum(entropy.double(), others), others.sum()),

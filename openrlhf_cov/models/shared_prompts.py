@@ -13,21 +13,21 @@ from itertools import chain
 import torch
 from torch import Tensor
 
+# Of the cost of a row for every sample, what a layout may cost at most.
 WORTH = 0.9
-"""Of the cost of a row for every sample, what a layout may cost at most."""
 
 
 @dataclass(frozen=True)
 class SharedLayout:
     """Input of a model: ``tokens``, ``positions`` and ``visible`` (M, R, R), which tokens each one attends to."""
 
+    # (M, R)
     tokens: Tensor
-    """(M, R)"""
+    # (M, R)
     positions: Tensor
-    """(M, R)"""
     visible: Tensor
+    # (N,) of the asked tokens in the flattened rows, sample by sample.
     places: Tensor
-    """(N,) of the asked tokens in the flattened rows, sample by sample."""
 
     def additive(self, dtype: torch.dtype) -> Tensor:
         """The mask (M, 1, R, R) that is added to the scores of attention."""
@@ -39,8 +39,8 @@ class SharedLayout:
 class _Sample:
     number: int
     response: list[int]
+    # Places of the asked tokens, counted from the last of the prompt, which is 0.
     asked: list[int]
-    """Places of the asked tokens, counted from the last of the prompt, which is 0."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,8 @@ def _samples(
         kept = [(token, want) for token, count, want in zip(tokens, counts, wanted, strict=True) if count or want]
         places = [place for place, (_, want) in enumerate(kept) if want]
         if places:
-            first, last = places[0], places[-1]
+            first = places[0]
+            last = places[-1]
             ids = [token for token, _ in kept[: last + 1]]
             sample = _Sample(number, ids[first + 1 :], [place - first for place in places])
             found.setdefault(tuple(ids[: first + 1]), []).append(sample)
@@ -134,7 +135,8 @@ def _width(rows: Sequence[Sequence[_Tree]]) -> int:
 
 
 def _laid_out(rows: Sequence[Sequence[_Tree]], sequences: Tensor) -> SharedLayout:
-    width, numbers = _width(rows), range(len(sequences))
+    width = _width(rows)
+    numbers = range(len(sequences))
     places: list[list[int]] = [[] for _ in numbers]
     # of each token: its id, its position, its tree (0 for padding), and its sample (0 in a prompt)
     columns: tuple[list[list[int]], ...] = ([], [], [], [])

@@ -14,16 +14,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+# Logits that are there at once: 128 MiB in fp32, and a second tensor like it. A GPU wants large products; on the CPU
+# 2**21 to 2**26 take the same time.
 BLOCK = 2**25
-"""Logits that are there at once: 128 MiB in fp32, and a second tensor like it. A GPU wants large products; on the CPU
-2**21 to 2**26 take the same time."""
+# Log-prob of a token that a distribution of the probable ones leaves out.
 EXCLUDED = -1e4
-"""Log-prob of a token that a distribution of the probable ones leaves out."""
+# Logit of a token of probability 0.
 IMPOSSIBLE = -1e30
-"""Logit of a token of probability 0."""
+# The columns of a block are a multiple of this: narrower products are slow, and every row of a block of bf16 logits
+# then starts at a multiple of 16 bytes, which the fast kernels of GPUs require.
 COLUMN_STEP = 256
-"""The columns of a block are a multiple of this: narrower products are slow, and every row of a block of bf16 logits
-then starts at a multiple of 16 bytes, which the fast kernels of GPUs require."""
 
 
 def token_scores(
@@ -61,7 +61,8 @@ def min_p_scores(
     ``token_scores``. The projection is carried out twice: which tokens stay is known after the last block.
     """
     top = hidden.new_full((len(hidden),), torch.finfo(torch.float32).min, dtype=torch.float32)
-    chosen, mass = torch.zeros_like(top), torch.zeros_like(top)
+    chosen = torch.zeros_like(top)
+    mass = torch.zeros_like(top)
 
     def logits() -> Iterator[tuple[Tensor, int, int]]:
         for start, end in _blocks(len(weight), len(hidden), block):
@@ -147,7 +148,9 @@ class _TokenScores(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         lowest = torch.finfo(torch.float32).min
         top = hidden.new_full((len(hidden),), lowest, dtype=torch.float32)  # the largest z so far
-        mass, slope, chosen = torch.zeros_like(top), torch.zeros_like(top), torch.zeros_like(top)
+        mass = torch.zeros_like(top)
+        slope = torch.zeros_like(top)
+        chosen = torch.zeros_like(top)
         for start, end in _blocks(len(weight), len(hidden), block):
             z = _scaled(hidden, weight[start:end], None if bias is None else bias[start:end], temperature)
             place, here = _places(targets, start, end)
@@ -166,7 +169,8 @@ class _TokenScores(torch.autograd.Function):
         log_mass = mass.log()
         entropy = log_mass - slope / mass
         ctx.save_for_backward(hidden, weight, bias, targets, top, log_mass, entropy)
-        ctx.temperature, ctx.block = temperature, block
+        ctx.temperature = temperature
+        ctx.block = block
         ctx.set_materialize_grads(False)
         if not with_entropy:
             ctx.mark_non_differentiable(entropy)

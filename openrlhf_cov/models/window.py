@@ -19,12 +19,12 @@ from openrlhf_cov.utils.ordering import quota
 from openrlhf_cov.utils.shares import ceil_share
 
 BINS = 2**16
+# An exact sum runs over integers: each value in this many parts of the power of two above the largest value. Those of
+# 1.3e8 tokens fit into 64 bits.
 PARTS = 2.0**36
-"""An exact sum runs over integers: each value in this many parts of the power of two above the largest value. Those of
-1.3e8 tokens fit into 64 bits."""
+# For a k-th largest value each rank sends its k largest scores, as long as no more than this many come together on a
+# rank; beyond, it sends counts of ``BINS`` bins, in four rounds of bisection.
 GATHERED = 4 * BINS
-"""For a k-th largest value each rank sends its k largest scores, as long as no more than this many come together on a
-rank; beyond, it sends counts of ``BINS`` bins, in four rounds of bisection."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class Ranks:
     """The two collectives of the data-parallel ranks."""
 
     all_reduce_sum: Callable[[Tensor], Tensor]
+    # A 1-d tensor, of equal length on every rank -> all of them, one after another.
     all_gather: Callable[[Tensor], Tensor]
-    """A 1-d tensor, of equal length on every rank -> all of them, one after another."""
+    # How many there are.
     size: int = 1
-    """How many there are."""
 
 
+# One rank.
 ALONE = Ranks(all_reduce_sum=lambda tensor: tensor, all_gather=lambda tensor: tensor)
-"""One rank."""
 
 
 class Window:
@@ -69,9 +69,15 @@ class Window:
         positive_prompts: Tensor | None = None,
         discriminator_means: Sequence[Tensor] = (),
     ) -> None:
-        self.batches, self.keys, self._ppo_clip, self._ranks = batches, keys, ppo_clip, ranks
-        self.entropies, self.old_entropies, self.rollout_entropy = entropies, old_entropies, rollout_entropy
-        self.proxies, self.positive_prompts = proxies, positive_prompts
+        self.batches = batches
+        self.keys = keys
+        self._ppo_clip = ppo_clip
+        self._ranks = ranks
+        self.entropies = entropies
+        self.old_entropies = old_entropies
+        self.rollout_entropy = rollout_entropy
+        self.proxies = proxies
+        self.positive_prompts = positive_prompts
         self.discriminator_means = discriminator_means
         self.masks = [batch.action_mask.bool() for batch in batches]
         self.count = self.total(self.masks)
@@ -173,7 +179,9 @@ class LocalWindow:
     position, lots from ``generator``. It offers what methods by covariance may ask for, and nothing else."""
 
     def __init__(self, batch: TokenBatch, ppo_clip: tuple[float, float], generator: torch.Generator) -> None:
-        self._batch, self._ppo_clip, self._generator = batch, ppo_clip, generator
+        self._batch = batch
+        self._ppo_clip = ppo_clip
+        self._generator = generator
         self.masks = [batch.action_mask.bool()]
 
     def covariance(self) -> list[Tensor]:
@@ -222,7 +230,8 @@ def _by_digits(scores: Tensor, k: int, ranks: Ranks) -> Tensor:
     """Each round fixes 16 bits: the digit at which the counts from above reach k. No value is read by the host."""
     unsigned = scores ^ NOT_A_CANDIDATE  # the same order, as 64 bits without a sign
     among = torch.ones_like(scores, dtype=torch.bool)
-    found, missing = scores.new_zeros(()), scores.new_tensor(k)
+    found = scores.new_zeros(())
+    missing = scores.new_tensor(k)
     for shift in (48, 32, 16, 0):
         digits = (unsigned >> shift) & (BINS - 1)
         counts = scores.new_zeros(BINS).scatter_add_(0, digits, among.long())

@@ -2,8 +2,8 @@
 
 import re
 
+# Text of the token that ends a complete response.
 EOS_TOKEN = "<eos>"
-"""Text of the token that ends a complete response."""
 DATASOURCE = "tiny_addition"
 
 _NUMBER = re.compile("[0-9]+")

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from openrlhf_cov.settings import Settings, setting
 
+# Environment variable with the token of the reward service, on both sides.
 REWARD_TOKEN = "OPENRLHF_COV_REWARD_TOKEN"
-"""Environment variable with the token of the reward service, on both sides."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,12 +23,12 @@ __all__ = ["PoolError", "WorkerCrashed", "WorkerDied", "WorkerError", "WorkerPoo
 
 logger = logging.getLogger(__name__)
 
+# Processes of ``shared_pool``; one that has imported SymPy holds about 50 MB.
 DEFAULT_WORKERS = 2
-"""Processes of ``shared_pool``; one that has imported SymPy holds about 50 MB."""
 
 COMPARE_TARGET = "openrlhf_cov.rewards.maths.symbolic:compare_texts"
+# It has processes of its own: importing Math-Verify takes seconds, which no call of a strict run should pay for.
 SECOND_OPINION_TARGET = "openrlhf_cov.rewards.maths.second_opinion:accepts"
-"""It has processes of its own: importing Math-Verify takes seconds, which no call of a strict run should pay for."""
 
 
 class WorkerPool:
@@ -82,7 +82,8 @@ class WorkerPool:
         """Kill all workers; calls in progress end with WorkerDied. Closing again does nothing."""
         with self._changed:
             self._closed = True
-            idle, self._idle = self._idle, []
+            idle = self._idle
+            self._idle = []
             self._changed.notify_all()
         for worker in self._workers:
             worker.retire()

@@ -19,15 +19,15 @@ from typing import Any
 
 from openrlhf_cov.errors import RunStopped
 
+# Run by its path: until it drops this folder it imports from here first, hence ``maths``, not ``math``.
 WORKER_PROGRAM = Path(__file__).with_name("worker.py")
-"""Run by its path: until it drops this folder it imports from here first, hence ``maths``, not ``math``."""
 
 MAX_REPLY_BYTES = 1 << 20
+# How long to wait for the end of a killed process; only one that is stuck in the kernel takes longer.
 REAP_SECONDS = 5.0
-"""How long to wait for the end of a killed process; only one that is stuck in the kernel takes longer."""
 
+# Endings of a process that come from its own work, while SIGKILL comes from a machine without memory.
 CRASHES = tuple(-each for each in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL))
-"""Endings of a process that come from its own work, while SIGKILL comes from a machine without memory."""
 
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 
@@ -68,7 +68,8 @@ class WorkerProcess:
 
     def __init__(self, target: str, memory_bytes: int, file_bytes: int, startup_seconds: float) -> None:
         self._target = target
-        self._memory_bytes, self._file_bytes = memory_bytes, file_bytes
+        self._memory_bytes = memory_bytes
+        self._file_bytes = file_bytes
         self._startup_seconds = startup_seconds
         self._retired = False
         self._lock = threading.Lock()

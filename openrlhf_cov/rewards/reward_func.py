@@ -12,20 +12,20 @@ from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.rewards import sources
 from openrlhf_cov.rewards.grades import Grade
 
+# Status of a grade -> metric that is 1 for a response with this status.
 STATUS_METRICS = {
     "no_answer": "reward/no_answer_frac",
     "unparsable": "reward/unparsable_frac",
     "timeout": "reward/timeout_frac",
 }
-"""Status of a grade -> metric that is 1 for a response with this status."""
 
+# Verdict about a program -> metric; those about no program, syntax and time are in ``STATUS_METRICS``.
 CODE_METRICS = {
     "wrong": "reward/code_wrong_frac",
     "error": "reward/code_error_frac",
     "memory": "reward/code_memory_frac",
     "output": "reward/code_output_frac",
 }
-"""Verdict about a program -> metric; those about no program, syntax and time are in ``STATUS_METRICS``."""
 
 
 def make_reward_func(config: RewardConfig) -> Callable[..., dict[str, Any]]:

@@ -95,6 +95,7 @@ def _grade_program(response: str, label: str, config: RewardConfig, prompt: str 
     return grade_code(response, label, config)
 
 
+# --reward_source, or the field ``source`` of a row up to its first slash -> rule. A new rule is one line here.
 SOURCES: dict[str, RewardSource] = {
     "math": RewardSource(grade_math, check_math_label),
     "gsm8k": RewardSource(grade_gsm8k, check_gsm8k_label),
@@ -102,7 +103,6 @@ SOURCES: dict[str, RewardSource] = {
     "code": RewardSource(_grade_program, parse_tests, check_code_ready),
     addition.DATASOURCE: RewardSource(grade_tiny_addition, check_tiny_addition_label),
 }
-"""--reward_source, or the field ``source`` of a row up to its first slash -> rule. A new rule is one line here."""
 
 
 def split_label(label: Any) -> tuple[str, str | None]:

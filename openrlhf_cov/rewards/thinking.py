@@ -5,24 +5,24 @@ from functools import lru_cache
 
 from openrlhf_cov.config import RewardConfig
 
+# The default of ``--thinking_markers``: the opening and the closing marker.
 DEFAULT_MARKERS: tuple[str, str] = RewardConfig().thinking_markers
-"""The default of ``--thinking_markers``: the opening and the closing marker."""
+# Characters on each side of a marker in which quotation marks are looked for.
 REACH = 200
-"""Characters on each side of a marker in which quotation marks are looked for."""
+# A quotation mark that can open a quotation, also with a prefix of Python; no apostrophe, inches or derivative.
 OPENING_QUOTE = re.compile(r"(?<![A-Za-z0-9])(?:[\"`']|[bfru]{1,2}\"|[bfru]{1,2}'(?![\s(=+*/,.;:)^-]))", re.IGNORECASE)
-"""A quotation mark that can open a quotation, also with a prefix of Python; no apostrophe, inches or derivative."""
+# A quotation mark that can close a quotation.
 CLOSING_QUOTE = re.compile(r"[\"`'](?![A-Za-z0-9])")
-"""A quotation mark that can close a quotation."""
+# What stands before the marker with which a response begins: a new line, a special token or the name of the role.
 START_OF_TURN = re.compile(r"(?:\A|[\n>\]▷]|assistant\s?:)[ \t]{0,8}\Z", re.IGNORECASE)
-"""What stands before the marker with which a response begins: a new line, a special token or the name of the role."""
+# What begins another turn: a special token, or the name of a role on a line.
 NEXT_TURN = re.compile(
     r"<[|｜][^<>|｜\s]{1,40}[|｜]>|</s>|<end_of_turn>|\[/?INST\]"
     r"|^[ \t]{0,8}(?:user|human|assistant|question|problem)[ \t]{0,8}:",
     re.IGNORECASE | re.MULTILINE,
 )
-"""What begins another turn: a special token, or the name of a role on a line."""
+# Characters at the end of a prompt in which an opened thinking is looked for.
 MAX_PREFILL = 20_000
-"""Characters at the end of a prompt in which an opened thinking is looked for."""
 WORDS_OR_SIGNS = re.compile(r"\w+|[^\w\s]")
 
 

@@ -2,13 +2,13 @@
 
 import re
 
+# Characters of a response that are looked at, counted from its end.
 MAX_RESPONSE = 400_000
-"""Characters of a response that are looked at, counted from its end."""
 END_TOKEN = re.compile(
     r"(?:<[|｜][^<>|｜\s]{1,40}[|｜]>|</?s>|<eos>|<bos>|<end_of_turn>|<pad>|\[/?INST\]|<\|im_start\|>[a-z]{4,9})\Z"
 )
+# Last signs of these tokens and of the role that may follow one: user, assistant, system.
 ENDS_OF_TOKENS = frozenset(">]rtm")
-"""Last signs of these tokens and of the role that may follow one: user, assistant, system."""
 MAX_END_TOKENS = 20
 
 

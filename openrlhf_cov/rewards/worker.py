@@ -18,14 +18,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+# A worker ends itself this long after the timeout of a call, at which its pool would have killed it.
 GRACE_SECONDS = 5.0
-"""A worker ends itself this long after the timeout of a call, at which its pool would have killed it."""
 
+# Above Python's 1000, for deep expressions; recursion through C fits a stack of 8 MiB (at 10,000 it does not).
 RECURSION_LIMIT = 3000
-"""Above Python's 1000, for deep expressions; recursion through C fits a stack of 8 MiB (at 10,000 it does not)."""
 
+# Characters of an error message that are passed on; SymPy puts whole expressions into some.
 MAX_MESSAGE = 500
-"""Characters of an error message that are passed on; SymPy puts whole expressions into some."""
 
 
 def main() -> None:

@@ -20,18 +20,18 @@ from openrlhf_cov.models.token_head import discriminator_means, min_p_scores, to
 
 logger = init_logger(__name__)
 
+# Implementations of attention that take a mask of any pattern.
 ANY_MASK = ("sdpa", "eager")
-"""Implementations of attention that take a mask of any pattern."""
+# In the names of settings that count tokens by their place in a row and not by their position.
 BY_PLACE = ("window", "chunk", "floor_scale")
-"""In the names of settings that count tokens by their place in a row and not by their position."""
+# In the names of settings that count layers (``max_window_layers``, ``sliding_window_pattern``).
 OF_LAYERS = ("layers", "pattern")
-"""In the names of settings that count layers (``max_window_layers``, ``sliding_window_pattern``)."""
+# Rotary embeddings whose frequencies follow the longest sequence of a batch.
 BY_LONGEST = {"dynamic", "longrope", "su"}
-"""Rotary embeddings whose frequencies follow the longest sequence of a batch."""
+# The same of settings up to which an implementation of attention without a kernel of its own may keep its masks.
 PLACES = ("max_position", "n_positions")
-"""The same of settings up to which an implementation of attention without a kernel of its own may keep its masks."""
+# Difference of logits, of the largest one, up to which two ways of computing them in fp32 count as one.
 ROUNDING = 1e-4
-"""Difference of logits, of the largest one, up to which two ways of computing them in fp32 count as one."""
 
 
 class CovActor(Actor):
@@ -138,7 +138,8 @@ class CovActor(Actor):
         goes into the second, and places are told by positions."""
         weight = next(self.model.parameters())
         sequences = torch.tensor([[2, 1, 3, 4, 0, 1], [2, 1, 3, 0, 2, 4]], device=self.model.device)
-        attention_mask, asked = torch.ones_like(sequences), torch.zeros_like(sequences, dtype=torch.bool)
+        attention_mask = torch.ones_like(sequences)
+        asked = torch.zeros_like(sequences, dtype=torch.bool)
         asked[:, 2:5] = True
         layout = shared_layout(sequences, attention_mask, asked, token_cost=1e9)
         assert layout is not None  # at such a cost of a token, sharing always pays
@@ -226,13 +227,18 @@ class CovActor(Actor):
         layout = self._layout(sequences, attention_mask, before)
         targets = sequences.roll(-1, 1)[before]
         if layout:
-            tokens, positions, rows = layout.tokens, layout.positions, layout.places
+            tokens = layout.tokens
+            positions = layout.positions
+            rows = layout.places
             mask = layout.additive(next(self.model.parameters()).dtype)
         elif self.packing_samples:
             tokens, positions, _, _, places = unpad_and_slice_tensor(sequences, attention_mask, None)
-            rows, mask = before.flatten()[places].nonzero().squeeze(1), None
+            rows = before.flatten()[places].nonzero().squeeze(1)
+            mask = None
         else:
-            tokens, rows, mask = sequences, before.flatten().nonzero().squeeze(1), attention_mask
+            tokens = sequences
+            rows = before.flatten().nonzero().squeeze(1)
+            mask = attention_mask
             positions = (attention_mask.long().cumsum(1) - 1).masked_fill(attention_mask == 0, 1)
         scores = HeadScores(head, rows, targets, self.temperature, with_entropy, proxy_min_p, with_discriminator_mean)
         with answering(head, scores.answer):
@@ -255,12 +261,12 @@ class CovActor(Actor):
 class Sharing(NamedTuple):
     """How samples of one prompt may share it."""
 
+    # Tokens of a row, at most.
     longest: float
-    """Tokens of a row, at most."""
+    # As ``shared_layout`` takes it: products with the weights of a layer for a token, by 2 x width.
     token_cost: float
-    """As ``shared_layout`` takes it: products with the weights of a layer for a token, by 2 x width."""
+    # In training the model draws random numbers, which samples would share, too.
     draws: bool
-    """In training the model draws random numbers, which samples would share, too."""
 
 
 def draws_in_training(model: nn.Module) -> bool:
@@ -321,8 +327,12 @@ class HeadScores:
         with_discriminator_mean: bool = False,
     ) -> None:
         self.with_discriminator_mean = with_discriminator_mean
-        self.head, self.rows, self.targets = head, rows, targets
-        self.temperature, self.with_entropy, self.min_p = temperature, with_entropy, min_p
+        self.head = head
+        self.rows = rows
+        self.targets = targets
+        self.temperature = temperature
+        self.with_entropy = with_entropy
+        self.min_p = min_p
 
     def answer(self, hidden: Tensor) -> Tensor:
         """What the head gives for its input (..., width)."""

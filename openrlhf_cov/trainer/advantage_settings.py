@@ -32,7 +32,8 @@ class AdvantageSettings:
     @classmethod
     def of(cls, args: SimpleNamespace) -> "AdvantageSettings":
         """Read the settings off the flags of a run."""
-        advantage, kl = args.algo.advantage, args.algo.kl
+        advantage = args.algo.advantage
+        kl = args.algo.kl
         gamma = advantage.gamma
         if gamma != 1.0 and advantage.estimator not in ("gae", "reinforce"):
             logger.warning(f"--algo.advantage.gamma {gamma:g} has no effect with {advantage.estimator}: 1 is taken")

@@ -15,8 +15,8 @@ from openrlhf_cov.errors import RunStopped
 
 logger = init_logger(__name__)
 
+# Bad updates without a good one between them, after which ``--train.on_nan stop`` ends the run.
 IN_A_ROW = 3
-"""Bad updates without a good one between them, after which ``--train.on_nan stop`` ends the run."""
 KEPT_BATCHES = 3
 
 
@@ -40,7 +40,8 @@ def check_every_gradient(engine: Any) -> None:
 
         optimizer._update_scale = check_first
     else:  # stage 0, and stage 1 with fp32 gradients of a bf16 model: no check of their own
-        step, parameters = optimizer.step, list(engine.module.parameters())
+        step = optimizer.step
+        parameters = list(engine.module.parameters())
 
         @wraps(step)
         def step_if_finite(*args, **kwargs) -> Any:
@@ -71,7 +72,10 @@ class BadUpdates:
     """Watches the optimizer of a DeepSpeed engine (``check_every_gradient``); counts and keeps what was skipped."""
 
     def __init__(self, engine: Any, on_nan: str, folder: Path, rank: int, model: str = "policy") -> None:
-        self.engine, self.on_nan, self.folder, self.rank = engine, on_nan, folder, rank
+        self.engine = engine
+        self.on_nan = on_nan
+        self.folder = folder
+        self.rank = rank
         self.model = model
         self.total = self.in_a_row = 0
         check_every_gradient(engine)

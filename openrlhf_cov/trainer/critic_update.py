@@ -21,7 +21,9 @@ def update_critic(critic: TrainedModel, settings: StepSettings, samples: Sequenc
     Raises:
         RunStopped: As ``update.update_policy``.
     """
-    args, ranks, layout = critic.args, critic.ranks, critic.layout
+    args = critic.args
+    ranks = critic.ranks
+    layout = critic.layout
     seed_step(critic.strategy, settings.step)
     value_loss = ValueLoss(args.critic.value_clip)
     skipped_before = critic.bad_updates.total

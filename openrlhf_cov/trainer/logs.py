@@ -19,8 +19,8 @@ from openrlhf_cov.utils.trackers import Trackers, tracker_names
 
 logger = init_logger(__name__)
 
+# File in ``--ckpt.output_dir`` with the id of the W&B run.
 WANDB_RUN = "wandb_run_id"
-"""File in ``--ckpt.output_dir`` with the id of the W&B run."""
 
 
 class CovWandbLogger(WandbLogger):

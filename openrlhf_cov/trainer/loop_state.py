@@ -18,7 +18,11 @@ from openrlhf_cov.trainer.records import StepResult
 logger = init_logger(__name__)
 
 # Entries of a checkpoint's client states.
-STEP, KL_COEF, LAW, DYNAMICS, CONTROL = "global_step", "kl_coef", "law", "entropy_dynamics", "entropy_control"
+STEP = "global_step"
+KL_COEF = "kl_coef"
+LAW = "law"
+DYNAMICS = "entropy_dynamics"
+CONTROL = "entropy_control"
 
 
 @dataclass

@@ -4,8 +4,8 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+# Sum of lengths, number of samples, and each sample's (place, length).
 Part = tuple[int, int, list[tuple[int, int]]]
-"""Sum of lengths, number of samples, and each sample's (place, length)."""
 
 
 @dataclass
@@ -32,7 +32,8 @@ def balanced_partitions(lengths: Sequence[int], count: int) -> list[list[int]]:
     states = [_state([(length, 1, [(place, length)])], count) for place, length in enumerate(lengths)]
     heapq.heapify(states)
     while len(states) > 1:
-        first, second = heapq.heappop(states), heapq.heappop(states)
+        first = heapq.heappop(states)
+        second = heapq.heappop(states)
         heapq.heappush(states, _merged(first.parts, second.parts, count))
     return [sorted(place for place, _ in samples) for _, _, samples in states[0].parts]
 

@@ -97,7 +97,8 @@ class StepDiagnostics:
     def observe(self, ids: Tensor, record: LossRecord) -> None:
         """Note what the loss did with a micro-batch of samples ``ids`` (B,); the host waits for nothing here."""
         self.metrics.add(*update_metrics(record))
-        picked, update = record.selected, record.update
+        picked = record.selected
+        update = record.update
         self._selected_counts[update] = self._selected_counts.get(update, 0) + picked.sum()
         self.selected[self._rows_of(ids), : picked.shape[1]] |= picked
 

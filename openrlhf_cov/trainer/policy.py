@@ -93,7 +93,8 @@ class Policy:
 
     def ppo_loss(self, config: CovConfig) -> PolicyLoss:
         """Return upstream's PPO loss with the clip that is in force under the settings of a step."""
-        actor, correction = self.args.actor, self.args.algo.advantage
+        actor = self.args.actor
+        correction = self.args.algo.advantage
         low, high = config.clip_of_step(tuple(actor.eps_clip_low_high))
         return PolicyLoss(
             clip_eps_low=low,

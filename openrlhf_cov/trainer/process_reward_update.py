@@ -31,7 +31,8 @@ def update_process_reward(model: TrainedModel, settings: StepSettings, samples: 
     Raises:
         RunStopped: As ``update.update_policy``.
     """
-    ranks, layout = model.ranks, model.layout
+    ranks = model.ranks
+    layout = model.layout
     options = process_reward_of(settings.config)
     assert options is not None  # a run with this model has its settings
     seed_step(model.strategy, settings.step)

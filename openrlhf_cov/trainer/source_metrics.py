@@ -13,8 +13,8 @@ from openrlhf_cov.utils.metric_table import OF_SOURCES
 
 MAX_SOURCES = 30
 OTHER = "other"
+# Upstream's name for the source of a row without a column ``datasource``.
 UNNAMED = "default"
-"""Upstream's name for the source of a row without a column ``datasource``."""
 
 
 def source_metrics(samples: Sequence[Sample], trained: Sequence[TrainSample], rewards: Tensor) -> dict[str, float]:

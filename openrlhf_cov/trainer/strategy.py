@@ -11,15 +11,15 @@ from openrlhf_cov.trainer.checkpoint.checkpoints import tag_to_restore
 from openrlhf_cov.trainer.offload_buffers import drop_offload_buffers
 from openrlhf_cov.trainer.weights.lora_weights import merged_state_dict
 
+# Folder of an exported model that holds its LoRA adapters.
 ADAPTER = "adapter"
-"""Folder of an exported model that holds its LoRA adapters."""
 
 
 class CovStrategy(DeepspeedStrategy):
     """Upstream's, which restores the checkpoint that all trained models have."""
 
+    # Tag and global step of what this process has loaded.
     restored: tuple[str, int] | None = None
-    """Tag and global step of what this process has loaded."""
 
     def load_ckpt(self, model: Any, load_dir: str, *args, **kwargs) -> tuple:
         """Upstream's, which gets no tag from its actors."""

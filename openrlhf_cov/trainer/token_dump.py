@@ -17,8 +17,8 @@ from openrlhf_cov.trainer.records import TrainSample
 from openrlhf_cov.utils.json_lines import json_number, write_lines
 from openrlhf_cov.utils.metrics_log import TOKENS_FOLDER
 
+# Tokens of text before and after a token.
 CONTEXT = 20
-"""Tokens of text before and after a token."""
 
 Record = dict[str, Any]
 

@@ -50,13 +50,15 @@ def update_policy(policy: Policy, settings: StepSettings, samples: Sequence[Trai
     Raises:
         RunStopped: The samples make no whole number of updates, or the gradient stays NaN (``--train.on_nan stop``).
     """
-    config, args = settings.config, policy.args
+    config = settings.config
+    args = policy.args
     rank = seed_step(policy.strategy, settings.step)
     ppo_loss = policy.ppo_loss(config)
     # The coefficient of the entropy bonus. None: entropies are not computed; 0: they are only logged.
     bonus = config.entropy_bonus_in_force
     bonus = args.actor.entropy_coef if bonus is None else bonus
-    updates_before, skipped_before = policy.engine.global_steps, policy.bad_updates.total
+    updates_before = policy.engine.global_steps
+    skipped_before = policy.bad_updates.total
     norms: list[float] = []
 
     # Entropy and covariance of the step are measured once, with the policy before its first update.

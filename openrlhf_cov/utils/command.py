@@ -12,8 +12,8 @@ from openrlhf_cov.utils.redaction import redact_settings, redact_words
 
 COMMAND_FILE = "command.txt"
 SETTINGS_FILE = "settings.json"
+# Defaults of openrlhf 0.11.2, for runs of the trainer that were made before ``settings.json`` existed.
 TRAINER_DEFAULTS = {"--rollout.batch_size": "1024", "--train.num_episodes": "1"}
-"""Defaults of openrlhf 0.11.2, for runs of the trainer that were made before ``settings.json`` existed."""
 
 
 def write_command(folder: str | Path, words: Sequence[str]) -> None:

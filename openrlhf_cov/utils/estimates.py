@@ -7,10 +7,10 @@ import numpy as np
 
 LEVEL = 0.95
 SEED = 0
+# Nats: a vocabulary of 5e21 tokens. What is above is another quantity, and its exponential is out of bounds.
 HIGHEST_ENTROPY = 50.0
-"""Nats: a vocabulary of 5e21 tokens. What is above is another quantity, and its exponential is out of bounds."""
+# Standard deviation of exp(H) in parts of its mean that is rounding, of numbers that were computed in float32.
 SMALLEST_SPREAD = 1e-6
-"""Standard deviation of exp(H) in parts of its mean that is rounding, of numbers that were computed in float32."""
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ again takes a quarter of the time.
 import gc
 import threading
 
+# Seconds after which a process collects again that was never told to.
 LONGEST = 60.0
-"""Seconds after which a process collects again that was never told to."""
 
 
 def pause() -> None:

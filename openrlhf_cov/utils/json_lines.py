@@ -17,8 +17,8 @@ BOM = b"\xef\xbb\xbf"
 MAX_FILE_BYTES = 2**26
 MAX_SETTINGS_BYTES = 2**22
 MAX_LINE_BYTES = 2**28
+# Of an integer that a float can hold; int() takes quadratic time, and refuses thousands.
 MAX_DIGITS = 300
-"""Of an integer that a float can hold; int() takes quadratic time, and refuses thousands."""
 
 
 def json_number(value: float) -> float | None:

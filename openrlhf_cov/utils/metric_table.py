@@ -6,41 +6,49 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+# Before the numbers that one method has for itself.
 OF_METHODS = "method/"
-"""Before the numbers that one method has for itself."""
+# Before the metrics of one data source: ``source/NAME/reward`` and others.
 OF_SOURCES = "source/"
-"""Before the metrics of one data source: ``source/NAME/reward`` and others."""
+# Families of numbers that methods have for themselves, whichever they are.
 OWN = ("control/", OF_METHODS)
-"""Families of numbers that methods have for themselves, whichever they are."""
+# Places at the beginning of a response whose entropy is followed: what decides often stands there, and the mean over
+# all tokens hides it.
 POSITIONS = 8
-"""Places at the beginning of a response whose entropy is followed: what decides often stands there, and the mean over
-all tokens hides it."""
-STEP, TIME, ENTROPY, STEP_TOTAL, CPU_TIME = "step", "time", "entropy/mean", "timing/step_total", "timing/cpu"
+STEP = "step"
+TIME = "time"
+ENTROPY = "entropy/mean"
+STEP_TOTAL = "timing/step_total"
+CPU_TIME = "timing/cpu"
 
 
 @dataclass(frozen=True)
 class Definition:
     """What the metrics of a row are. A name may be a pattern, such as ``eval/*/pass@*``."""
 
+    # Name -> title.
     titles: Mapping[str, str]
-    """Name -> title."""
     text: str
     unit: str = ""
+    # How micro-batches and ranks add up, a class of ``utils.metrics`` in small letters; "" where one process knows.
     reduction: str = ""
-    """How micro-batches and ranks add up, a class of ``utils.metrics`` in small letters; "" where one process knows."""
     expected: str = ""
+    # A run without it does not log this.
     only_with: str = ""
-    """A run without it does not log this."""
+    # A value above it is worth an alert.
     limit: float | None = None
-    """A value above it is worth an alert."""
 
 
 SOURCES = "rows that name a data source"
 PROCESS_REWARD = "a process reward model"
 DYNAMIC = "`--algo.dynamic_filtering_enable`"
-NATS, SHARE, TOKENS, SECONDS = "nats", "share", "tokens", "s"
+NATS = "nats"
+SHARE = "share"
+TOKENS = "tokens"
+SECONDS = "s"
 
 # fmt: off
+# Table of docs/metrics.md -> its rows.
 TABLE: dict[str, tuple[Definition, ...]] = {
     "rollout": (
         Definition({ENTROPY: "entropy"}, "mean entropy of all tokens", unit=NATS, reduction="mean", expected="0 to ln V; falls as the policy sharpens"),
@@ -155,12 +163,11 @@ TABLE: dict[str, tuple[Definition, ...]] = {
         Definition({"eval/*/truncated_frac": "cut at the limit", "eval/*/no_answer_frac": "no answer"}, "shares of responses that were cut at the token limit, that have no answer in the form asked for", unit=SHARE, only_with="benchmarks"),
     ),
 }
-"""Table of docs/metrics.md -> its rows."""
 # fmt: on
 
 _ROWS = {name: row for rows in TABLE.values() for row in rows for name in row.titles}
+# What a step spends its time on.
 PHASES = tuple(name for name in _ROWS if name.startswith("timing/") and name not in (STEP_TOTAL, CPU_TIME))
-"""What a step spends its time on."""
 
 
 def family(prefix: str) -> tuple[str, ...]:

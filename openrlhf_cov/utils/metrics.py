@@ -11,11 +11,11 @@ from torch import Tensor
 
 from openrlhf_cov.utils.ordering import ordered_bits, quota
 
+# (1-d tensor, "sum" | "max") -> the tensor reduced over all ranks.
 AllReduce = Callable[[Tensor, str], Tensor]
-"""(1-d tensor, "sum" | "max") -> the tensor reduced over all ranks."""
 
+# The reduced parts of a metric (n,), on the CPU -> the values it logs.
 Read = Callable[[Tensor], dict[str, float]]
-"""The reduced parts of a metric (n,), on the CPU -> the values it logs."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,8 @@ class Distribution:
 
     def reader(self) -> Read:
         """Every level."""
-        histogram, levels = self.histogram, dict(self.levels)
+        histogram = self.histogram
+        levels = dict(self.levels)
         return lambda parts: {name: histogram.read(parts, level) for name, level in levels.items()}
 
 
@@ -200,7 +201,8 @@ class MetricBuffer:
     def add(self, *metrics: Metric) -> None:
         """Record metrics; names already seen are merged."""
         for metric in metrics:
-            key, parts = (metric.op, metric.name), metric.parts()
+            key = (metric.op, metric.name)
+            parts = metric.parts()
             seen = self._parts.setdefault(key, [])
             if seen and len(parts) > 2:
                 seen[0] = seen[0] + parts  # one histogram, not one per micro-batch

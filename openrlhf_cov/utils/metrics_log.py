@@ -17,12 +17,12 @@ logger = logging.getLogger(__name__)
 MAX_BYTES = 2**30
 METRICS_FILE = "metrics.jsonl"
 EVAL_FILE = "eval.jsonl"
+# Of a run: the tokens of highest covariance, a file for each step that was dumped.
 TOKENS_FOLDER = "cov_tokens"
-"""Of a run: the tokens of highest covariance, a file for each step that was dumped."""
+# Of a run of the lab or of a study: problem by problem, what was right in the test.
 TEST_FILE = "test.json"
-"""Of a run of the lab or of a study: problem by problem, what was right in the test."""
+# Of the same: the last evaluation and the test, written when the run is complete.
 RESULT_FILE = "result.json"
-"""Of the same: the last evaluation and the test, written when the run is complete."""
 
 
 class MetricsLog:
@@ -78,7 +78,8 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
 
 def _write_backup(path: Path, lines: list[bytes]) -> Path:
     """Write lines to ``path`` with .bak, .bak2, ... at its end: the first of them that does not exist."""
-    backup, number = path.with_name(f"{path.name}.bak"), 1
+    backup = path.with_name(f"{path.name}.bak")
+    number = 1
     while os.path.lexists(backup):
         number += 1
         backup = path.with_name(f"{path.name}.bak{number}")

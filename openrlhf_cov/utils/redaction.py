@@ -6,29 +6,30 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote
 
+# Stands in place of a secret.
 HIDDEN = "***"
-"""Stands in place of a secret."""
 
 OWNERS = (
     "api|access|private|secret|signing|encryption|account|service|auth|ssh|wandb|hf|hub|openai|anthropic|judge|master"
     "|session|storage|license|x_api"
 )
 TEXT = "pad|eos|bos|unk|sep|cls|mask|stop|start|end|image|video|audio|per|special|prefix|suffix|next|first|last"
+# Names of settings, parameters and variables that hold secrets, once they are ``lower_case``; a ``…_key`` of data is
+# none.
 SECRET_NAME = re.compile(
     rf"(?:^|_)(?:(?:{OWNERS})_?keys?(?:_id)?|secrets?|pass(?:word|wd|phrase|code)?s?|pwd|credentials?|authorization"
     r"|(?:set_?)?cookies?|connection_string|signature|runtime_env_json|[a-z0-9]*token)$"
 )
-"""Names of settings, parameters and variables that hold secrets, once they are ``lower_case``; a ``…_key`` of data is
-none."""
 TOKEN_OF_TEXT = re.compile(rf"(?:^|_)(?:{TEXT})_?token$")
 # Names that say how many, or which way, and end like the name of a secret.
 NO_SECRET = re.compile(r"(?:^|_)(?:first|second|one|two|single|per|n|num|max|min|forward|backward)_pass(?:es)?$")
-WANDB_KEY, SHORTEST = "--logger.wandb.key", "--logger.wandb.k"
-"""Upstream's flag of a key, and the shortest beginning by which argparse knows it."""
+# Upstream's flag of a key, and the shortest beginning by which argparse knows it.
+WANDB_KEY = "--logger.wandb.key"
+SHORTEST = "--logger.wandb.k"
+# Parameters of a URL that are secrets there, though no flag is called so.
 IN_QUERIES = re.compile(
     r"(?:^|[._-])(?:keys?|sig|sas|signature|auth|access|code|pass|pw|pwd|jwt|sid|session|credential)$", re.IGNORECASE
 )
-"""Parameters of a URL that are secrets there, though no flag is called so."""
 # Keys that services give out, by their published prefixes; as in the tables of detect-secrets, gitleaks and GitHub.
 KNOWN_KEYS = re.compile(
     r"(?<![\w-])(?:"

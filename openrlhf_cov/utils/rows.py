@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+# Stands for no default in ``value_at``.
 REQUIRED = object()
-"""Stands for no default in ``value_at``."""
 
 
 def value_at(row: Mapping[str, Any], key: str, default: Any = REQUIRED) -> Any:

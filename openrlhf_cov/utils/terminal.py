@@ -179,7 +179,8 @@ def clean_logs() -> None:
         except (TypeError, ValueError):  # arguments that do not fit: logging says so
             return record
         if (cleaned := _printable_lines(redact(message))) != message:
-            record.msg, record.args = cleaned, ()
+            record.msg = cleaned
+            record.args = ()
         if record.exc_info and record.exc_info[0]:
             record.exc_text = _clean_traceback(*record.exc_info).rstrip("\n")
         return record

@@ -5,8 +5,8 @@ from collections.abc import Collection, Sequence
 
 from openrlhf_cov.utils.terminal import printable
 
+# A cell without a value.
 NONE = "-"
-"""A cell without a value."""
 Row = tuple[str, ...]
 
 

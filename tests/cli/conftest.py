@@ -17,8 +17,8 @@ from openrlhf_cov.trainer.preflight import dry_run
 
 cpu_host.install()
 
+# A command line without a reward or an engine is refused; later flags win over earlier ones.
 REQUIRED = ("--reward.remote_url", "reward.py", "--vllm.num_engines", "1")
-"""A command line without a reward or an engine is refused; later flags win over earlier ones."""
 
 REWARD = """
 def reward_func(queries, prompts, labels):

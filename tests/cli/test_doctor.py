@@ -13,6 +13,7 @@ from openrlhf_cov.cluster.host.checks import CHECKS, Line
 
 GOLDEN = Path(__file__).parent / "host" / "doctor_cpu_host.txt"
 
+# First words of checks that say something else on the next machine.
 VOLATILE = (
     "g++",
     "nvcc",
@@ -29,7 +30,6 @@ VOLATILE = (
     "extensions",
     "code",
 )
-"""First words of checks that say something else on the next machine."""
 
 
 def masked(text):

@@ -7,6 +7,7 @@ import pytest
 from openrlhf_cov.trainer.preflight import dry_run
 
 COLOCATED_FLAGS = "--train.colocate_all --vllm.enable_sleep --ds.enable_sleep --vllm.gpu_memory_utilization 0.8"
+# Model, flags, nodes of 8 GPUs, and the sums of the actor's GPUs as docs/sizing.md has them.
 LAYOUTS = {
     "7b colocated": (
         "Qwen/Qwen2.5-7B",
@@ -37,11 +38,10 @@ LAYOUTS = {
         ["36.4", "52.4", "75.6", "39.3"],
     ),
 }
-"""Model, flags, nodes of 8 GPUs, and the sums of the actor's GPUs as docs/sizing.md has them."""
 
 SIZING = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text(encoding="utf-8")
+# The outputs that docs/sizing.md shows.
 DOCUMENTED = [block for block in SIZING.split("\n```\n") if block.startswith("cluster: ")]
-"""The outputs that docs/sizing.md shows."""
 
 STEP = """--ds.zero_stage 3 --ds.grad_accum_dtype fp32 --actor.gradient_checkpointing_enable
 --train.dynamic_batch_enable --data.max_len 10240 --rollout.max_new_tokens 8192 --rollout.batch_size 256

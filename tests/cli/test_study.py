@@ -224,8 +224,8 @@ def test_a_study_without_hope_ends(tmp_path, base_policies, spec_file, capsys):
     assert f"{HOPELESS} of the runs failed" in capsys.readouterr().err
 
 
+# File of a run -> what is left of it.
 DAMAGE = {"eval.jsonl": "", "metrics.jsonl": '{"step": 1', "test.json": "{}", "result.json": ""}
-"""File of a run -> what is left of it."""
 
 
 @pytest.mark.slow

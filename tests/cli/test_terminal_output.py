@@ -8,8 +8,8 @@ import pytest
 from openrlhf_cov.cli import compare, evaluate, grade, main, prepare_data, report, watch
 from openrlhf_cov.utils.metrics_log import MetricsLog
 
+# Part of a name: colours, the title of the window, a cleared screen, a turned direction, no width.
 ESC = "x\x1b[31m\x1b]0;owned\x07\x9b2J\u202eb\u200b"
-"""Part of a name: colours, the title of the window, a cleared screen, a turned direction, no width."""
 
 
 @pytest.fixture

@@ -117,8 +117,8 @@ def settings_read(tree):
                     yield code.removeprefix(root).removesuffix(".split").removesuffix(".format")  # methods
 
 
+# Values that travel with the flags to code that upstream calls with the flags alone.
 SET_BY_THE_CONTROLLER = {"global_step"}
-"""Values that travel with the flags to code that upstream calls with the flags alone."""
 
 
 def test_the_settings_we_read_are_flags(ours, our_flags):

@@ -76,11 +76,11 @@ HOSTILE = {
     "control characters": b'{"step": "\x1b[31m"}',
     "other newlines": '{"step": 3}\u2028{"step": 4}\x85\x1c'.encode(),
 }
+# In place of a value of a record.
 VALUES = [
     *(b"null", b"true", b"-1", b"0", b"1.5", b"1e999", b"-1e999", b"NaN", b"9" * 5000, b'"many"', b'""', b"[]", b"{}"),
     *(b'"\\ud800"', b'"\\u001b[31m"', b"[" * 50_000 + b"]" * 50_000, b'[null, {"a": -1}]', b"9007199254740993"),
 ]
-"""In place of a value of a record."""
 
 
 def replaced(record, name, value):
@@ -249,6 +249,7 @@ def read_a_token(tmp_path, line):
     serve_reward.read_token(tmp_path / "token")
 
 
+# What is read: a good record of it, the module that reads it, and how (folder, line).
 READERS = {
     "run.json of an evaluation": (
         RUN,
@@ -298,7 +299,6 @@ READERS = {
     "tensorboard": ({"a": 1}, "analysis/foreign_logs.py", read_event_files),
     "token file": ({"a": 1}, "cli/serve_reward.py", read_a_token),
 }
-"""What is read: a good record of it, the module that reads it, and how (folder, line)."""
 
 
 def refuses_well(reader, folder, line):

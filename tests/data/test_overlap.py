@@ -6,8 +6,8 @@ import pytest
 from openrlhf_cov.data.overlap import EvaluationSet, EvaluationSets, read_evaluation_sets
 from openrlhf_cov.errors import UsageError
 
+# 14 words.
 TRAINS = "A train leaves Boston at noon and goes west at fifty miles an hour."
-"""14 words."""
 
 
 @pytest.fixture

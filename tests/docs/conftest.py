@@ -30,6 +30,7 @@ HEADING = re.compile(r"^#+ +(.+?) *$", re.M)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
+# Inputs that the pages name: text, or rows of JSON Lines.
 FILES = {
     "responses.jsonl": [{"response": "\\boxed{2}", "answer": "2"}],
     "train/dapo_math_8k.jsonl": [{"problem": "1+1?", "answer": "2", "id": "1", "source": "math/dapo"}],
@@ -41,7 +42,7 @@ FILES = {
     "verl_run.csv": "step,critic/score/mean,actor/entropy\n1,0.2,1.1\n2,0.3,0.9\n3,0.4,0.8\n",
     "their_run.csv": "iteration,score/mean,policy/H\n1,0.2,1.1\n2,0.3,0.9\n3,0.4,0.8\n",
 }
-"""Inputs that the pages name: text, or rows of JSON Lines."""
+# Runs that the pages name beside those of the tutorial, and the method of the real run in their place.
 ALIASES = {
     "runs/none": "none",
     "runs/kl_cov": "kl_cov",
@@ -49,7 +50,6 @@ ALIASES = {
     "runs/demo-kl_cov": "kl_cov",
     "checkpoints/qwen2.5_7b_kl_cov": "kl_cov",
 }
-"""Runs that the pages name beside those of the tutorial, and the method of the real run in their place."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from openrlhf_cov.errors import UsageError
 
 SHELL = ("bash",)
 OTHER_LANGUAGES = ("", "text", "python", "json", "diff", "markdown", "yaml", "toml", "ini", "html")
+# How a block of commands is tested, beyond parsing.
 MARKERS = {
     "run": "executed in test_execution.py",
     "terminal": "executed there, those that need a terminal in one",
@@ -29,16 +30,15 @@ MARKERS = {
     "parse": "has a place for the reader's own flags",
     "parse with the changes": "executed with the changes of its page in test_extending.py",
 }
-"""How a block of commands is tested, beyond parsing."""
 
 TRAINER = "train_ppo_ray"
+# Programs whose flags are not ours to check.
 FOREIGN = (
     "cat cd cp curl docker export git head jq kubectl ls mkdir nvidia-smi pip pre-commit ruff sbatch scancel scp "
     "source squeue ssh sudo tail tee tmux vllm"
 ).split()
-"""Programs whose flags are not ours to check."""
+# Flags of sbatch that the pages may use.
 SBATCH = {"--nodes", "--partition", "--account", "--time"}
-"""Flags of sbatch that the pages may use."""
 MODULES = ("venv", "pytest", "json.tool", "pip", "http.server", "mkdocs", "build", "torch.distributed.run")
 
 

@@ -14,11 +14,11 @@ from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig
 cpu_host.install()
 STEP = re.compile(r"^\d+\. .*?(?=^\d+\. |^$)", re.M | re.S)
 NAME = re.compile(r"`((?:experiments\.lab|models)\.(?!json`)[\w.]+)`")
+# Of a run that calls each function of the loop's steps once, but for evaluations.
 FLAGS = """
     --cov_type kl_cov --kl_cov_ratio 0.02 --entropy_target 1 --steps 1 --updates 1 --rollout.batch_size 2
     --rollout.n_samples_per_prompt 2 --eval.n_samples_per_prompt 1 --test_samples 1
 """.split()
-"""Of a run that calls each function of the loop's steps once, but for evaluations."""
 
 
 @pytest.fixture

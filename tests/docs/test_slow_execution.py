@@ -15,10 +15,10 @@ pytestmark = [
     pytest.mark.skipif(not Path(sys.prefix, ".ready").is_file(), reason="needs the environment that make has set up"),
 ]
 
+# Inputs that the pages name, as rows of JSON Lines.
 FILES = {"FILE.jsonl": [{"id": "1", "problem": "What is 2 + 3?", "answer": "5", "source": "math"}]}
-"""Inputs that the pages name, as rows of JSON Lines."""
+# What the pages call the run of their ``make demo``.
 TUTORIAL_RUN = "demo-kl_cov-20261121-155139"
-"""What the pages call the run of their ``make demo``."""
 
 
 @pytest.fixture(scope="module")

@@ -140,8 +140,8 @@ def test_the_main_table_is_that_of_the_raw_numbers(path):
             assert printed(against[0][3]) == pytest.approx(students(apart), abs=0.00501, nan_ok=True)
 
 
+# Number of seeds -> the 0.975 quantile of Student's t with one degree of freedom less, as in every table of it.
 T = {2: 12.7062, 3: 4.3027, 4: 3.1824, 5: 2.7764, 6: 2.5706, 7: 2.4469, 8: 2.3646, 12: 2.2010}
-"""Number of seeds -> the 0.975 quantile of Student's t with one degree of freedom less, as in every table of it."""
 
 
 def printed(cell: str) -> list[float]:

@@ -80,8 +80,8 @@ def no_idle_workers():
         yield
 
 
+# Environment variable: what starts the processes of a run in place of Python (test_forkserver.py).
 PYTHON = "COV_TEST_PYTHON"
-"""Environment variable: what starts the processes of a run in place of Python (test_forkserver.py)."""
 
 
 @pytest.fixture(scope="session")
@@ -133,8 +133,8 @@ class Run:
 
     stderr: str
     folder: Path
+    # With what its actors log.
     stdout: str = ""
-    """With what its actors log."""
 
     @property
     def metrics(self) -> list[dict]:

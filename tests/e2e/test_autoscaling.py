@@ -20,6 +20,7 @@ from openrlhf_cov.cluster.local_ray import PORT_FLAGS, environment, free_ports, 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 HEAD_ID = "f" * 51 + "00000"
+# In the language of ``ray start --autoscaling-config``.
 CLOUD = {
     "cluster_name": "fake_multinode",
     "max_workers": 2,
@@ -45,7 +46,6 @@ CLOUD = {
     **{f"{kind}_commands": [] for kind in ("initialization", "setup", "head_setup", "worker_setup")},
     **{f"{kind}_start_ray_commands": [] for kind in ("head", "worker")},
 }
-"""In the language of ``ray start --autoscaling-config``."""
 
 RUN = """
 import sys, time

@@ -22,8 +22,8 @@ FLAGS = """
     --train.batch_size 16 --train.micro_batch_size 16 --ckpt.save_steps 1 --ckpt.max_num 9
     --reward_workers 2
 """.split()
+# Metrics of the clock, and of verdicts that only the straight run has already.
 NOT_REPEATED = ("time", "timing/", "reward/code_seconds", "reward/code_cached_frac")
-"""Metrics of the clock, and of verdicts that only the straight run has already."""
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 
+# Without the argument ``bare`` the model is asked for another sum than that of the label, which is at least 44.
 TEMPLATE = "{% if bare %}{{ messages[0].content }}{% else %}11+11={% endif %}"
-"""Without the argument ``bare`` the model is asked for another sum than that of the label, which is at least 44."""
 
 
 def test_rollouts_and_the_evaluation_of_a_run_have_the_arguments(task, run_trainer, ray, tmp_path):

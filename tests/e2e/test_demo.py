@@ -18,8 +18,8 @@ from openrlhf_cov.experiments.tiny_task.task_files import TaskSettings, write_ta
 pytestmark = pytest.mark.e2e
 
 
+# Environment variable that all processes of one demo inherit, those of its Ray too.
 MARK = "COV_TEST_RUN"
-"""Environment variable that all processes of one demo inherit, those of its Ray too."""
 
 
 def processes_of(mark: str) -> list[int]:

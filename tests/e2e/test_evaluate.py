@@ -16,8 +16,8 @@ from openrlhf_cov.evaluation.response_records import read_responses
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 SAMPLES = 16
+# More than vLLM runs at once, so that responses arrive over some seconds.
 TOTAL = 40 * SAMPLES
-"""More than vLLM runs at once, so that responses arrive over some seconds."""
 
 
 @pytest.fixture

@@ -317,15 +317,15 @@ def assert_same_update(before: dict, after: dict, expected: dict, what: object) 
     assert relative_difference(moved, expected) < 1e-4, what
 
 
+# A method, its closed loop, and where this moves the number of the method, once, to raise the entropy.
 LOOPS = [
     # the coefficient of the entropy bonus, the PPO clip, a setting of a method
     ("--method adaptive_entropy --entropy_bonus 0.05", "--entropy_step 0.2 --entropy_high 1", 0.25),
     ("--method adaptive_clip --adaptive_clip_eps 0.02", "--entropy_step 0.3", 0.3),
     ("--method positive_weight --positive_weight 0.5", "--entropy_step 0.4", 0.1),
 ]
-"""A method, its closed loop, and where this moves the number of the method, once, to raise the entropy."""
+# Nats. The entropies of the rollouts are drawn from 0.1 to 2.1, so their mean is below it.
 TARGET = 2.0
-"""Nats. The entropies of the rollouts are drawn from 0.1 to 2.1, so their mean is below it."""
 
 
 @pytest.mark.parametrize(("method", "loop", "moved"), LOOPS)

@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 pytestmark = pytest.mark.e2e
 
 LORA = ["--ds.lora.rank", "4", "--ds.lora.alpha", "8", "--ds.lora.target_modules", "all-linear"]
+# Flags with which upstream logs ``vllm_kl``, the difference of log-probs between engine and policy.
 MISMATCH = ["--algo.advantage.is_correction_level", "token"]
-"""Flags with which upstream logs ``vllm_kl``, the difference of log-probs between engine and policy."""
 
 
 def test_lora_trains_exports_and_resumes(run_trainer, task, tmp_path, ray):

@@ -12,16 +12,17 @@ from openrlhf_cov.models.methods import METHODS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
+# Two updates in a step: in the second one the policy has moved, but so little that no ratio comes near to what PPO
+# clips, 0.8 and 1.2. All tokens are written out, with their advantages.
 SMALL = """
     --rollout.batch_size 8 --rollout.n_samples_per_prompt 4 --rollout.micro_batch_size 32 --train.batch_size 16
     --train.micro_batch_size 16 --data.max_samples 24 --algo.kl.init_coef 0
     --rollout_seeded --actor.adam.lr 1e-5 --cov_dump_every 1 --cov_dump_tokens 100000
 """.split()
-"""Two updates in a step: in the second one the policy has moved, but so little that no ratio comes near to what PPO
-clips, 0.8 and 1.2. All tokens are written out, with their advantages."""
+# Nats, above what a policy of the embedded task has, 0.7 to 0.9: the loop moves its setting in every step.
 TARGET = 2.0
-"""Nats, above what a policy of the embedded task has, 0.7 to 0.9: the loop moves its setting in every step."""
 
+# Names of the methods -> settings with which each of them shows, and the setting that a target entropy moves.
 RUNS = {
     "clip_cov qae steer cw_grpo entropy_advantage": """
         --clip_cov_lb 0.1 --clip_cov_ub 1e3 --entropy_control clip_cov_ratio
@@ -56,9 +57,10 @@ RUNS = {
         --gmpo_clip 1e-3 --entropy_bonus 100 --entropy_control entropy_bonus --entropy_step 50 --entropy_high 200
     """,
 }
-"""Names of the methods -> settings with which each of them shows, and the setting that a target entropy moves."""
 
 RIGHT, WRONG = 1.0, -1.0
+# Estimator -> the advantages that it can give, or what holds of them. GRPO's, beside 0, are 1.5, 0.866025, 0.5 and
+# their negatives.
 ADVANTAGES = {
     # 1, 2 or 3 of 4 responses are right: their deviation is 1/2, 0.577350 or 1/2, the second smallest reward 0, 0 or 1
     "qae": {0.0, 2.0, 1.732051, -2.0},
@@ -94,8 +96,6 @@ ADVANTAGES = {
     },
     "entrocraft": {0.0, WRONG},  # the entropy is below its band
 }
-"""Estimator -> the advantages that it can give, or what holds of them. GRPO's, beside 0, are 1.5, 0.866025, 0.5 and
-their negatives."""
 
 
 def dropped(line):
@@ -117,6 +117,7 @@ def drops_selected(line):
     return line["cov/selected_count"] > 0 and dropped(line) == pytest.approx(line["cov/selected_frac"], abs=1e-6)
 
 
+# Method -> what holds in a step, as its metrics say, if and only if it acted. Estimators have ``ADVANTAGES``.
 ACTS = {
     "clip_cov": drops_selected,
     "random_drop": drops_selected,
@@ -148,7 +149,6 @@ ACTS = {
     "cegppo": lambda line: line["gradient/coefficient_mean"] > line["ppo/ratio_max"],  # k above the clip is 100
     "adaptive_entropy": lambda line: line["gradient/norm"] > 50,  # without it, 3 to 6
 }
-"""Method -> what holds in a step, as its metrics say, if and only if it acted. Estimators have ``ADVANTAGES``."""
 
 
 def test_every_method_has_a_run_and_something_to_know_it_by():

@@ -20,11 +20,11 @@ FLAGS = """
     --train.batch_size 16 --train.micro_batch_size 4 --train.max_tokens_per_gpu 160 --rollout.max_tokens_per_gpu 160
     --ckpt.save_steps 1 --ckpt.max_num 9 --train.num_episodes 2
 """.split()
+# Prompts of an episode: two rollouts of 8; or a third of 5, of which 4 make an update of 16 samples.
 PROMPTS = {"full": 16, "short": 21}
-"""Prompts of an episode: two rollouts of 8; or a third of 5, of which 4 make an update of 16 samples."""
+# Of the two episodes. The group that is cut from the short rollout is the first of the next episode, where 8, 8 and 6
+# groups are left for three steps; two groups of the last 6 make no update any more.
 STEPS = {"full": 4, "short": 6}
-"""Of the two episodes. The group that is cut from the short rollout is the first of the next episode, where 8, 8 and
-6 groups are left for three steps; two groups of the last 6 make no update any more."""
 
 
 def flags_of(task, folder: Path, ranks: int, zero_stage: int, batches: str, last: str) -> list[str]:
@@ -46,8 +46,8 @@ def back_to_the_first_checkpoint(straight: Path, folder: Path) -> None:
     (folder / "checkpoints" / "_actor" / "latest").write_text("global_step1")
 
 
+# Nothing and everything over the ranks; test_resume.py has the stage between, ``make test-long`` the others.
 TELLING = [(2, 0, "static", "short"), (2, 3, "dynamic", "short")]
-"""Nothing and everything over the ranks; test_resume.py has the stage between, ``make test-long`` the others."""
 TWO_RANKS = [(2, z, b, last) for z in (0, 2, 3) for b in ("static", "dynamic") for last in ("full", "short")]
 OTHERS = [(2, 1, "static", "short"), *((1, z, "static", "short") for z in (0, 1, 2, 3))]
 LAYOUTS = [

@@ -20,12 +20,13 @@ from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, read_metrics
 
 pytestmark = pytest.mark.e2e
 
+# The closed loop halves the ratio step by step: the policy starts well above the target.
 ONE_RANK = """
     --algo.dynamic_filtering_enable --rollout_seeded --ckpt.save_steps 1 --cov_type kl_cov --kl_cov_ratio 2e-2
     --rollout.batch_size 16 --eval.steps 1 --eval.n_samples_per_prompt 2
     --entropy_target 0.1 --entropy_control kl_cov_ratio
 """.split()
-"""The closed loop halves the ratio step by step: the policy starts well above the target."""
+# What makes the recipe small; its method, sampling, ZeRO stage, packing and dynamic batches stay.
 TOY = """
     --actor.num_gpus_per_node 2 --vllm.num_engines 1 --vllm.gpu_memory_utilization 0.2
     --data.input_key input --data.label_key label --reward_source tiny_addition
@@ -35,7 +36,6 @@ TOY = """
     --kl_cov_ratio 2e-2 --actor.adam.lr 1e-4 --rollout_seeded
     --eval.steps 1 --eval.template none --eval.max_tokens 24 --ckpt.save_steps 2 --cov_dump_every 3
 """.split()
-"""What makes the recipe small; its method, sampling, ZeRO stage, packing and dynamic batches stay."""
 CLOCK = ("time", "timing/")
 
 

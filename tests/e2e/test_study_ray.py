@@ -40,8 +40,8 @@ arms:
 """
 
 
+# What vLLM says of an engine that it starts.
 STARTED = "Initializing a V1 LLM engine"
-"""What vLLM says of an engine that it starts."""
 
 
 def test_a_study_of_the_trainer(tmp_path):

@@ -26,6 +26,7 @@ TWO_RANKS = ["--actor.num_gpus_per_node", "2", "--ref.num_gpus_per_node", "2", "
 
 
 GAE = ["--algo.advantage.estimator", "gae", "--critic.num_gpus_per_node", "1", "--critic.adam.lr", "1e-4"]
+# Conditions of metrics that every run here meets.
 ALWAYS = frozenset(
     {
         "several samples per prompt",
@@ -35,7 +36,6 @@ ALWAYS = frozenset(
         "log-probs of the engine",
     }
 )
-"""Conditions of metrics that every run here meets."""
 
 
 def documented_names(*conditions: str) -> set[str]:
@@ -128,6 +128,7 @@ def test_only_uncertain_tokens_train_with_capped_weights_beside_a_ray_of_somebod
     assert_moved(run, task, updates=12)
 
 
+# Surrogate -> (settings with which it shows, what holds then and not of PPO's ratio).
 SURROGATES = {
     # their clip is the only one, and takes a small move for a large one
     "dppo": ("--dppo_delta 0.01", lambda line: line["ppo/clip_frac"] > 0.01),
@@ -137,13 +138,12 @@ SURROGATES = {
     "sapo": ("--sapo_tau_pos 1e3 --sapo_tau_neg 1e3", lambda line: line["gradient/coefficient_mean"] < 0.7),
     "cegppo": ("--cegppo_clip 0.01 0.01 --cegppo_beta2 10", lambda line: line["gradient/coefficient_mean"] > 1.5),
 }
-"""Surrogate -> (settings with which it shows, what holds then and not of PPO's ratio)."""
+# Estimator without a baseline -> the mean advantage of responses whose mean reward is ``reward``; GRPO's is 0.
 RETURNS = {
     "psr": lambda reward: pytest.approx(reward, abs=1e-6),
     "nsr": lambda reward: pytest.approx(reward - 1, abs=1e-6),
     "w_reinforce": lambda reward: pytest.approx(0.1 * reward - (1 - reward), abs=1e-6),
 }
-"""Estimator without a baseline -> the mean advantage of responses whose mean reward is ``reward``; GRPO's is 0."""
 
 
 @pytest.mark.parametrize(

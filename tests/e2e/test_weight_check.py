@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 
 pytestmark = pytest.mark.e2e
 
+# A ``sitecustomize.py`` with which the second engine takes part in every transfer and keeps the weights it has.
 BREAKS_ENGINE_1 = """
 import importlib.abc
 import importlib.machinery
@@ -56,7 +57,6 @@ class Finder(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Finder())
 """
-"""A ``sitecustomize.py`` with which the second engine takes part in every transfer and keeps the weights it has."""
 
 
 def test_an_engine_that_keeps_the_initial_weights_ends_the_run_with_one_line(run_trainer, task, tmp_path):

@@ -7,8 +7,8 @@ import torch
 
 pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings("ignore")]
 
+# Nats; both sides compute in fp32, in different kernels.
 TOLERANCE = 1e-3
-"""Nats; both sides compute in fp32, in different kernels."""
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from openrlhf_cov.evaluation.plan import Completion, EvaluationPlan, Request
 from openrlhf_cov.evaluation.response_records import AskedProblem, BenchmarkSettings, RunSettings
 from openrlhf_cov.evaluation.runner import Grader, open_run, run
 
+# p0 to p2 are asked twice with seeds, q0 and q1 once, greedily; p2 is too long for a response.
 ANSWERS = {"p0": "0", "p1": "1", "p2": "2", "q0": "10", "q1": "11"}
-"""p0 to p2 are asked twice with seeds, q0 and q1 once, greedily; p2 is too long for a response."""
 
 
 def benchmark(name, problems, samples):
@@ -41,8 +41,8 @@ SETTINGS = RunSettings(
     model="m", protocol="paper", template="none", template_text="{problem}", seed=3, log_probs=False,
     reward_format="boxed", max_model_len=50, benchmarks=PLAN.benchmarks, packages={"vllm": "1"},
 )  # fmt: skip
+# Right, wrong, right outside of a box, none.
 TEXTS = (r"So \boxed{{{answer}}}.", r"So \boxed{{7}}, 二.", "So the answer is {answer}.", "\u2028\n")
-"""Right, wrong, right outside of a box, none."""
 
 
 def completion_of(request):

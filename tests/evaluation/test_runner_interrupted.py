@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.evaluation.response_records import read_responses
 
+# Requests of a small run that fit.
 ASKED = 6
-"""Requests of a small run that fit."""
 
 STOPS = st.tuples(st.integers(0, ASKED), st.sampled_from([RunStopped, KeyboardInterrupt]))
 

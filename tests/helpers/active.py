@@ -5,6 +5,7 @@ from dataclasses import replace
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.methods import METHODS
 
+# Settings with which a method acts; those of the others are their defaults.
 ACTIVE = {
     "kl_cov": {"kl_cov_ratio": 0.04},
     "lp_reg": {"lp_reg_frac": 0.05},
@@ -23,8 +24,8 @@ ACTIVE = {
     "wapo": {"wapo_length": 7.0},
     "dr_grpo": {"dr_grpo_length": 7.0},
 }
-"""Settings with which a method acts; those of the others are their defaults."""
 
+# Settings in which a method is GRPO.
 NEUTRAL = {
     "clip_b": {"clip_b_mu": 1e9},
     "entropic": {"entropic_alpha": 0.0},
@@ -45,13 +46,12 @@ NEUTRAL = {
     "psr": {},
     "nsr": {},
 }
-"""Settings in which a method is GRPO."""
+# Advantage of all tokens with which it is: equal covariances, no positive token, no response that is left out.
 EQUAL = {"cw_grpo": 1.0, "random_drop": -0.5, "psr": 1.0, "nsr": -1.0}
-"""Advantage of all tokens with which it is: equal covariances, no positive token, no response that is left out."""
 
 
+# Methods that the laboratory has: it has no process reward model.
 IN_THE_LAB = tuple(name for name, method in METHODS.items() if method.process_reward is None)
-"""Methods that the laboratory has: it has no process reward model."""
 
 
 def active(name, **settings):

@@ -6,8 +6,8 @@ from typing import Any
 
 from processes import HANGS
 
+# Characters of each output.
 SHOWN = 20_000
-"""Characters of each output."""
 
 
 def ended(command: Sequence[Any], what: str, *, status: int = 0, **settings: Any) -> subprocess.CompletedProcess:

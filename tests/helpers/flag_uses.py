@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
+# A flag on a command line, or its dotted name as tests with nested settings write it.
 FLAG = re.compile(r"--[a-z_]+(?:\.[a-z0-9_]+)*|(?<![\w.])[a-z_]+(?:\.[a-z0-9_]+)+")
-"""A flag on a command line, or its dotted name as tests with nested settings write it."""
 
 Definitions = dict[str, list[ast.AST]]
 

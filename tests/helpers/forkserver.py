@@ -30,29 +30,29 @@ from processes import children_of, command_line
 
 from openrlhf_cov.utils.orphans import die_with_parent
 
+# In a command line: a run, a worker of Ray, and a child that one of these starts with multiprocessing.
 FORKED = ("openrlhf_cov.cli.train_ppo_ray", "setup_worker.py", "spawn_main")
-"""In a command line: a run, a worker of Ray, and a child that one of these starts with multiprocessing."""
+# Without Ray, which reads variables of a process once, when it is imported.
 IMPORTED = """
     torch deepspeed transformers transformers.models.llama.modeling_llama datasets peft openrlhf.models
     openrlhf.datasets vllm vllm.engine.arg_utils vllm.v1.worker.cpu_worker vllm.v1.engine.input_processor 
     vllm.v1.engine.output_processor vllm.model_executor.models.llama openrlhf_cov.trainer.preflight.preflight
 """.split()
-"""Without Ray, which reads variables of a process once, when it is imported."""
+# They take turns from one run to the next, so that no two in a row have the hashes of one process.
 SERVERS = 2
-"""They take turns from one run to the next, so that no two in a row have the hashes of one process."""
+# Time that the servers have until they listen: on a busy machine importing takes minutes.
 START_SECONDS = 1200.0
-"""Time that the servers have until they listen: on a busy machine importing takes minutes."""
+# Open files of a request, as many as Linux passes at once.
 MAX_FILES = 253
-"""Open files of a request, as many as Linux passes at once."""
+# Above the numbers of open files.
 FAR = 1000
-"""Above the numbers of open files."""
+# The ``ray`` whose workers are started by a program, beside it.
 RAY = """#!{python}
 import sys
 sys.executable = {program!r}
 from ray.scripts.scripts import main
 main()
 """
-"""The ``ray`` whose workers are started by a program, beside it."""
 
 PROGRAM = """#!{python} -ISE
 import ctypes, json, os, signal, socket, sys
@@ -134,12 +134,12 @@ def place_of(program: Path, number: int) -> Path:
 class Request:
     """What a caller is to be."""
 
+    # Arguments of Python.
     words: list[str]
-    """Arguments of Python."""
     variables: dict[str, str]
     folder: str
+    # Number there -> number here.
     files: dict[int, int]
-    """Number there -> number here."""
 
 
 def read_request(caller: socket.socket) -> Request:

@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 HOOK = type("Hook", (backend_registration._DummyPrivateUse1Hook,), {"is_available": lambda self: False})
+# Nothing asks for this device but the tests here.
 BACKEND = type("Backend", (backend_registration._DummyBackendModule,), {"is_available": lambda self: False})
-"""Nothing asks for this device but the tests here."""
 
 
 def gpu_device():

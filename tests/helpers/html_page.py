@@ -6,10 +6,10 @@ import json
 import re
 from html.parser import HTMLParser
 
+# Text that is a formula which is none, has a letter that fonts lack, ends a script and begins others.
 HOSTILE = (
     "$\\frac{$ 模</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"><!--"
 )
-"""Text that is a formula which is none, has a letter that fonts lack, ends a script and begins others."""
 
 
 class Page(HTMLParser):

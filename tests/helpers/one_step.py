@@ -8,10 +8,10 @@ from torch.nn.functional import pad
 from openrlhf_cov.trainer.records import TrainSample
 
 SAMPLES, GROUP, PROMPT = 16, 8, 7
+# Of the embedded tasks' tokenizers; 0 is padding.
 EOS = 1
-"""Of the embedded tasks' tokenizers; 0 is padding."""
+# Of log ratios, nats, where their signs must not be those of rounding: the penalty of KL-Cov is their size.
 DRIFT = 0.05
-"""Of log ratios, nats, where their signs must not be those of rounding: the penalty of KL-Cov is their size."""
 
 
 def make_rollouts(model_folder, drift: float = 0.0) -> list[TrainSample]:

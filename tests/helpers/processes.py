@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 
 import psutil
 
+# Seconds after which a test is taken to hang. A wait ends as soon as its end is known.
 HANGS = 1800.0
-"""Seconds after which a test is taken to hang. A wait ends as soon as its end is known."""
 
 
 def wait_until(

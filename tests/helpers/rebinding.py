@@ -14,14 +14,14 @@ FOREIGN, OBJECT, CLASS, CALLABLE = "foreign", "object of ours", "class of ours",
 
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 LOOKUPS = {"importlib.import_module", "import_module", "__import__", "sys.modules.get"}
+# What is made of these is nobody else's.
 EMPTY = {"ModuleType", "types.ModuleType", "SimpleNamespace", "types.SimpleNamespace"}
-"""What is made of these is nobody else's."""
 MAKES_CALLABLES = {"partial", "partialmethod", "wraps", "update_wrapper", "MethodType", "staticmethod", "classmethod"}
 MODULES = "sys.modules"
 HOOKS = ("register_forward_hook", "register_forward_pre_hook")
 
+# Name, or ``self.name``, or ``.name`` for a method of ours -> what it stands for.
 Known = dict[str, str]
-"""Name, or ``self.name``, or ``.name`` for a method of ours -> what it stands for."""
 
 
 def rebound(tree: ast.Module) -> Iterator[str]:

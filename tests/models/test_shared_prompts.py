@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from openrlhf_cov.models.shared_prompts import cost, shared_layout
 
+# Cost of a token at which attention does not count.
 PRODUCTS = 1e6
-"""Cost of a token at which attention does not count."""
 
 
 def padded(samples):

@@ -12,9 +12,9 @@ from torch.nn import functional
 from openrlhf_cov.models import token_head
 from openrlhf_cov.models.token_head import EXCLUDED, min_p_scores, min_p_scores_of_logits, token_scores
 
+# Of gradients, as a part of the largest term that goes into one; in bfloat16 a number has 8 bits, and parts of ours
+# are rounded block by block.
 ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 1e-2}
-"""Of gradients, as a part of the largest term that goes into one; in bfloat16 a number has 8 bits, and parts of ours
-are rounded block by block."""
 
 
 @pytest.fixture(autouse=True)

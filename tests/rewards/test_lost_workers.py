@@ -23,11 +23,11 @@ from openrlhf_cov.rewards.reward_func import make_reward_func
 pytestmark = pytest.mark.usefixtures("no_shared_pool")
 
 RIGHT = (r"\boxed{\sqrt{8}}", r"2\sqrt{2}")
+# Seconds of work on any machine: eight times 50 functions at 22 points.
 SLOW = [
     f"({','.join(['+'.join(term % k for k in order)] * 8)})"
     for term, order in ((r"\sin(%dx)", range(1, 26)), (r"(-\sin(-%dx))", range(25, 0, -1)))
 ]
-"""Seconds of work on any machine: eight times 50 functions at 22 points."""
 
 
 @contextlib.contextmanager

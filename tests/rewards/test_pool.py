@@ -13,8 +13,8 @@ import pytest
 from openrlhf_cov.rewards.pool import WorkerDied, WorkerError, WorkerPool, WorkerTimeout, shared_pool
 
 pytestmark = [pytest.mark.usefixtures("pool_targets"), pytest.mark.usefixtures("no_shared_pool")]
+# Seconds that a kill and its bookkeeping may take on a busy machine.
 SLACK = 1.0
-"""Seconds that a kill and its bookkeeping may take on a busy machine."""
 
 
 def gone(pid):

@@ -14,10 +14,10 @@ import pytest
 from openrlhf_cov.rewards.pool import WorkerDied, WorkerPool, WorkerTimeout
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("pool_targets"), pytest.mark.usefixtures("no_shared_pool")]
+# Seconds after which a kill is taken not to work; on a busy machine it and its bookkeeping take seconds.
+#
+# Shorter than the naps below, which would end by themselves.
 SLACK = 30.0
-"""Seconds after which a kill is taken not to work; on a busy machine it and its bookkeeping take seconds.
-
-Shorter than the naps below, which would end by themselves."""
 
 
 def wait_until(condition, seconds):

@@ -15,8 +15,8 @@ from openrlhf_cov.rewards.reward_func import make_reward_func
 from openrlhf_cov.rewards.service import make_app, make_service, parse_request
 
 PROMPT = "What is 6 * 7? "
+# Right, wrong, without an answer, with one that is too long to be read, right.
 RESPONSES = [r"\boxed{42}", r"\boxed{43}", "42", rf"\boxed{{{'1' * 4001}}}", r"so \boxed{042}"]
-"""Right, wrong, without an answer, with one that is too long to be read, right."""
 CONFIG = RewardConfig(reward_incorrect=-0.1, reward_format_bonus=0.25)
 
 

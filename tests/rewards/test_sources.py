@@ -6,8 +6,8 @@ from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.rewards.sources import SOURCES, check_label, grade_label, source_of, split_label
 
 ROW = RewardConfig(reward_source="row")
+# The rules that read an answer in the form of ``--reward_format``.
 OF_FORMATS = sorted(SOURCES.keys() - {"tiny_addition", "code"})  # the others find their answers in their own way
-"""The rules that read an answer in the form of ``--reward_format``."""
 
 
 @pytest.mark.parametrize(

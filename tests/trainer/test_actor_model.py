@@ -16,8 +16,8 @@ from openrlhf_cov.trainer.actor_model import CovActor
 
 pytestmark = pytest.mark.usefixtures("uncompiled")
 
+# Padding on the left, tokens of prompt and response of each sample; the rest is padding on the right.
 LENGTHS = [(0, 2, 7), (3, 1, 3), (0, 9, 8), (1, 5, 1), (2, 1, 1)]
-"""Padding on the left, tokens of prompt and response of each sample; the rest is padding on the right."""
 ROUNDING = 1e-5
 SIZE = dict(
     hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
@@ -36,13 +36,15 @@ PLAIN = {
     "learned positions": transformers.GPT2Config(**TINY, **STILL, bos_token_id=1),
     "experts": transformers.Qwen2MoeConfig(**SIZE, **MOE, output_router_logits=True),
 }
+# What these models do after the head must be in the log-probs.
 CHANGING = {
     "soft cap": transformers.Gemma2Config(**SIZE, head_dim=8, final_logit_softcapping=3.0),
     "scaled": transformers.CohereConfig(**SIZE, logit_scale=0.3),
     "scaled otherwise": transformers.Cohere2Config(**SIZE, logit_scale=0.3),
     "divided": transformers.GraniteConfig(**SIZE, logits_scaling=4.0),
 }
-"""What these models do after the head must be in the log-probs."""
+# Not all samples may stand side by side: places in a row count, neighbours mix, what is drawn would be shared, or the
+# longest sample counts for all.
 APART = {
     "window": transformers.MistralConfig(**SIZE, sliding_window=8),
     "wide window": transformers.MistralConfig(**SIZE, sliding_window=16),
@@ -51,8 +53,6 @@ APART = {
     "dynamic": transformers.LlamaConfig(**SIZE, max_position_embeddings=8, rope_parameters=DYNAMIC),
     "pattern": transformers.Gemma3TextConfig(**SIZE, head_dim=8, sliding_window=64),
 }
-"""Not all samples may stand side by side: places in a row count, neighbours mix, what is drawn would be shared, or the
-longest sample counts for all."""
 
 
 @pytest.fixture(scope="module")

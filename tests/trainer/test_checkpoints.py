@@ -285,8 +285,8 @@ class Killed(BaseException):
 
 
 DISK_CALLS = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.scandir", "os.listdir", "shutil.rmtree"}
+# How many calls to the disk go well before the process is killed, while this is not empty.
 countdown = []
-"""How many calls to the disk go well before the process is killed, while this is not empty."""
 
 
 def watch(event, _):

@@ -9,8 +9,8 @@ from torch import nn
 from openrlhf_cov.cluster import cpu_adam
 from openrlhf_cov.cluster.cpu_adam import replay_bias_corrections
 
+# Upstream's. In float32, 0.95 ** 7 is not the product of seven 0.95, nor is that of 6, 8, 10 and more.
 BETAS = (0.9, 0.95)
-"""Upstream's. In float32, 0.95 ** 7 is not the product of seven 0.95, nor is that of 6, 8, 10 and more."""
 STEPS = 14
 
 

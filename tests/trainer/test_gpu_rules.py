@@ -51,6 +51,7 @@ from openrlhf_cov.trainer.windows import BatchLayout
 from openrlhf_cov.utils import masked, metrics, ordering
 from openrlhf_cov.utils.metrics import Max
 
+# Modules whose public functions a rank calls in a step.
 MODULES = (
     *(
         covariance,
@@ -68,8 +69,8 @@ MODULES = (
     *registry.MODULES,
     *(losses, observation, collectives, masked, metrics, ordering),
 )
-"""Modules whose public functions a rank calls in a step."""
 
+# Why -> public functions that need not be called below, beside ``refuses``, which looks at flags.
 ON_THE_HOST = {
     "of settings": "adaptive_entropy.bonus",
     "of flags": (
@@ -88,7 +89,6 @@ ON_THE_HOST = {
     ),
     "the collectives of torch.distributed, which take what the rules check in `ranks`": "ranks.ranks_of",
 }
-"""Why -> public functions that need not be called below, beside ``refuses``, which looks at flags."""
 
 
 @pytest.fixture(scope="module")

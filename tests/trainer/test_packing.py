@@ -19,8 +19,8 @@ pytestmark = [
     pytest.mark.usefixtures("uncompiled"),
 ]
 
+# Tokens of prompt and response of each sample.
 LENGTHS = [(2, 7), (1, 3), (9, 8), (5, 1), (1, 1)]
-"""Tokens of prompt and response of each sample."""
 ROUNDING = 1e-5
 SIZE = dict(
     hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,

@@ -13,8 +13,8 @@ from openrlhf_cov.trainer.weights import weight_check
 from openrlhf_cov.trainer.weights.weight_check import TEXT_TOKENS, TEXTS, WeightCheck, texts_of
 
 TOKENS = 100
+# Numbers of the weights of a ``Model``, of which each token's log-prob depends on all.
 SIZE = 24
-"""Numbers of the weights of a ``Model``, of which each token's log-prob depends on all."""
 
 
 class Model:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from openrlhf_cov.utils.seeds import seed_of
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/"))
+# Run seed, benchmark (the stem of a file name has no slash), problem id and sample number.
 KEYS = st.tuples(st.integers(), NAMES, st.text(), st.integers(0))
-"""Run seed, benchmark (the stem of a file name has no slash), problem id and sample number."""
 
 
 def test_it_is_the_first_63_bits_of_a_hash_of_the_parts():

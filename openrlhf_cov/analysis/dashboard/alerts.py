@@ -14,11 +14,13 @@ from openrlhf_cov.models.config import methods_of
 from openrlhf_cov.utils.metric_table import ENTROPY, limit
 
 # The entropy at the start is the median of this many steps, the one of a step that of it and those before it.
-START_POINTS, LEVEL_POINTS = 5, 3
+START_POINTS = 5
+LEVEL_POINTS = 3
 # Share of its start below which little entropy is left to buy reward with.
 LOW_ENTROPY = 0.1
 # Steps whose mean reward is compared with that of as many before them; a tenth of a long run.
-HALF_WINDOW, HALF_SHARE = 20, 0.1
+HALF_WINDOW = 20
+HALF_SHARE = 0.1
 # Share by which the entropy must fall between the two.
 ENTROPY_FALL = 0.1
 # And standard errors.
@@ -26,7 +28,8 @@ FALL_ERRORS = 3
 # Steps over which failures of the grader and empty bands are averaged.
 RECENT = 10
 # Steps for which a skipped update, a large ratio, is remembered.
-SKIPS_WITHIN, RATIOS_WITHIN = 20, 5
+SKIPS_WITHIN = 20
+RATIOS_WITHIN = 5
 # Metric, whose limit is for the mean over the recent steps; what it is, what to do.
 GRADER = (
     ("reward/error_frac", "rewards fail", "see the errors of the reward function or server in the log of the run"),
@@ -101,7 +104,8 @@ def _flat_reward(table: Table) -> Alert | None:
         return None
     gain, gain_error = _halves(reward, half)
     change, change_error = _halves(entropy, half)
-    fall, before = -change, _means(entropy, half)[:-half]
+    fall = -change
+    before = _means(entropy, half)[:-half]
     falls = (fall > ENTROPY_FALL * before) & (fall > FALL_ERRORS * change_error)
     since = _holding(steps[2 * half - 1 :], falls & (gain < gain_error))
     if since is None:

@@ -38,15 +38,19 @@ from openrlhf_cov.utils.metric_table import title_and_unit
 # --- places
 
 # Columns and rows from which the panels stand beside the curves, in full, instead of a few lines below them.
-WIDE, TALL = 110, 32
-SIDE_WIDTH, SIDE_WIDTH_LARGE, LARGE = 46, 64, 170
+WIDE = 110
+TALL = 32
+SIDE_WIDTH = 46
+SIDE_WIDTH_LARGE = 64
+LARGE = 170
 # Charts in a row -> columns that each of them needs.
 CHART_WIDTHS = {4: 40, 2: 28, 1: 0}
 # Columns that a chart needs for two in a row beside the panels; there, wide charts below each other read better.
 BESIDE_PANELS = 50
 CHART_HEIGHT = 5
 # Lines below the curves, at most, and at most a third of the screen.
-TEXT_LINES, TEXT_SHARE = 8, 3
+TEXT_LINES = 8
+TEXT_SHARE = 3
 CHARTS = 4
 
 
@@ -79,12 +83,14 @@ def layout(width: int, height: int, taken: int = 2) -> Layout:
 
 # Okabe and Ito's, for eyes that do not tell all colors apart; a curve also ends in the number of its run.
 COLORS = ((86, 180, 233), (230, 159, 0), (0, 158, 115), (204, 121, 167), (240, 228, 66), (213, 94, 0))
-ROWS_PER_TICK, COLUMNS_PER_TICK = 2, 9
+ROWS_PER_TICK = 2
+COLUMNS_PER_TICK = 9
 NARROW_TABLE = ("step", "reward", "entropy", "s/step", "alerts", "state")
 # Columns of the terminal from which the table has all of ``TABLE_COLUMNS``.
 WIDE_TABLE = 115
 # What all cells but the name take; the name gets the rest, within ``NAME_WIDTHS``.
-CELLS_WIDTH, CELLS_WIDTH_WIDE = 58, 92
+CELLS_WIDTH = 58
+CELLS_WIDTH_WIDE = 92
 NAME_WIDTHS = (10, 60)
 # So that the axes of charts below each other line up.
 LABEL_WIDTH = 5
@@ -121,11 +127,14 @@ class CurveChart(PlotextPlot):
         self.border_title = title_and_unit(metric)
         self.theme = "clear"
         self.drawn: list[Drawn] = []
-        self._view, self._numbered = View(), False
+        self._view = View()
+        self._numbered = False
 
     def show(self, drawn: list[Drawn], view: View, numbered: bool) -> None:
         """Draw these curves, the selected run's first; ``numbered``: a curve ends in the number of its run."""
-        self.drawn, self._view, self._numbered = drawn, view, numbered
+        self.drawn = drawn
+        self._view = view
+        self._numbered = numbered
         is_log = view.log and _positive(drawn)
         notes = [" (log)"] * is_log + [" (not above 0: no log)"] * (view.log and not is_log)
         notes += [" (smoothed)"] * view.smooth
@@ -135,7 +144,8 @@ class CurveChart(PlotextPlot):
 
     def render(self) -> RenderResult:
         self.plt.clear_figure()
-        width, height = self.size.width, self.size.height
+        width = self.size.width
+        height = self.size.height
         lines = [(each.number, *self._points(each.curve, width)) for each in self.drawn if len(each.curve.values)]
         if not lines or width < 12 or height < 3:
             return Text("")
@@ -157,14 +167,16 @@ class CurveChart(PlotextPlot):
 
     def _axes(self, lines: list[tuple[int, Floats, Floats]], is_log: bool, width: int, height: int) -> None:
         xs, ys = (np.concatenate([line[place] for line in lines]) for place in (1, 2))
-        low, high = ys.min(), ys.max()
+        low = ys.min()
+        high = ys.max()
         count = max(2, (height - 2) // ROWS_PER_TICK)
         marks = log_ticks(low, high, count) if is_log else ticks(low, high, count)
         low, high, at = (np.log10(low), np.log10(high), np.log10(marks)) if is_log else (low, high, np.array(marks))
         margin = MARGIN * (high - low) or abs(low) * 0.1 or 1.0
         self.plt.ylim(low - margin, high + margin)
         self.plt.yticks(at.tolist(), [text.rjust(LABEL_WIDTH) for text in labels(marks)])
-        first, last = int(xs.min()), int(xs.max())
+        first = int(xs.min())
+        last = int(xs.max())
         steps = ticks(first, last, max(2, width // COLUMNS_PER_TICK), whole=True)
         self.plt.xlim(first, last if last > first else first + 1)
         names = [f"{step:,.0f}" for step in steps]
@@ -178,7 +190,8 @@ class RunTable(DataTable):
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__(id="runs", cursor_type="row")
-        self._names, self._headings = names, ()
+        self._names = names
+        self._headings = ()
 
     def show(self, states: Sequence[RunState | None], now: float, width: int) -> None:
         """Bring the cells up to date, with the columns that fit into ``width``."""
@@ -211,7 +224,8 @@ class TextScreen(ModalScreen[None]):
 
     def __init__(self, title: str, text: str | Text) -> None:
         super().__init__()
-        self._title, self._text = title, text
+        self._title = title
+        self._text = text
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="text") as box:
@@ -229,7 +243,8 @@ def _positive(drawn: list[Drawn]) -> bool:
 # Of the table of runs, its head included; more runs scroll.
 TABLE_ROWS = 8
 # Alerts that are shown above the curves; the others wait behind a key.
-ALERTS_SMALL, ALERTS_SIDE = 3, 6
+ALERTS_SMALL = 3
+ALERTS_SIDE = 6
 HELP = """\
 Tab, Right        next run
 Shift+Tab, Left   run before
@@ -275,7 +290,8 @@ class Watch(App[None]):
 
         def __init__(self, number: int, state: RunState | None) -> None:
             super().__init__()
-            self.number, self.state = number, state
+            self.number = number
+            self.state = state
 
     class ReadAll(Message):
         """All sources have been asked; ``trouble`` is what went wrong, or empty."""
@@ -286,7 +302,9 @@ class Watch(App[None]):
 
     def __init__(self, sources: Sequence[WatchedRun], interval: float, clock: Callable[[], float] = time.time) -> None:
         super().__init__()
-        self.sources, self.interval, self.clock = list(sources), interval, clock
+        self.sources = list(sources)
+        self.interval = interval
+        self.clock = clock
         self.states: list[RunState | None] = [None] * len(self.sources)
         self.selected, self.overlay, self.view, self.trouble = 0, len(self.sources) > 1, View(), ""
         self.first_curve = 0
@@ -383,7 +401,8 @@ class Watch(App[None]):
     def _show_words(self) -> None:
         if not self.query("#side"):
             return
-        now, place = self.clock(), self.place
+        now = self.clock()
+        place = self.place
         for table in self.query(RunTable):
             table.show(self.states, now, self.size.width)
         if self.state is None:

@@ -182,7 +182,8 @@ def _fit(state: RunState) -> list[str]:
     result = state.law
     if result is None or result.fit is None:
         return ["no fit yet"]
-    fit, ceiling = result.fit, result.fit.ceiling
+    fit = result.fit
+    ceiling = result.fit.ceiling
     return [
         f"a {label(fit.a.estimate)}, b {label(fit.b.estimate)}, R² {label(round(fit.r2, 2))}, {fit.points:,} points",
         f"ceiling R(H=0) {label(ceiling.estimate)} ({label(ceiling.low)} to {label(ceiling.high)})",
@@ -222,7 +223,8 @@ def _bar(share: float) -> str:
 # --- curves and axes
 
 # A smoothed value is the mean of a window of a twentieth of the points, at least five.
-SMOOTH_SHARE, SMOOTH_LEAST = 20, 5
+SMOOTH_SHARE = 20
+SMOOTH_LEAST = 5
 
 
 def smoothed(values: Floats) -> Floats:
@@ -245,7 +247,8 @@ def ticks(low: float, high: float, most: int, whole: bool = False) -> list[float
         steps = [step for step in (1.0, 2.0, 5.0, *steps) if step >= 1 and step == int(step)]
     for least in (2, 1):
         for step in steps:
-            first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+            first = math.ceil(low / step - 1e-9)
+            last = math.floor(high / step + 1e-9)
             if least <= last - first + 1 <= most:
                 return [float(f"{place * step:.15g}") for place in range(first, last + 1)]
     return [low if whole else (low + high) / 2]
@@ -292,7 +295,8 @@ def sparkline(values: Floats, width: int) -> str:
         return ""
     first = np.unique(np.linspace(0, len(values), min(width, len(values)), endpoint=False).astype(np.intp))
     means = np.add.reduceat(values, first) / np.diff([*first, len(values)])
-    low, span = means.min(), np.ptp(means)
+    low = means.min()
+    span = np.ptp(means)
     bars = "▁▂▃▄▅▆▇█"
     places = np.zeros(len(means)) if not span else (means - low) / span * (len(bars) - 1)
     return "".join(bars[int(place + 0.5)] for place in places)

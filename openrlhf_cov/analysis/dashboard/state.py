@@ -42,7 +42,8 @@ WINDOW = 20
 # Intervals above this many usual ones are pauses: a run that was stopped and resumed.
 PAUSE = 10
 # A run is silent when no step came for this many usual intervals, and at least for these seconds.
-SILENT_AFTER, SILENT_SECONDS = 5, 10.0
+SILENT_AFTER = 5
+SILENT_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ def total_steps(settings: Mapping[str, str], asked: int | None = None, kept_frac
     if (steps := _whole(settings.get(LAB_STEPS))) and "--data.max_samples" not in settings:
         stops_early = settings.get("--stop_early") == "true"
         return Total(steps, f"{LAB_STEPS} {steps}", exact=not stops_early)
-    found, limit = _steps_of_the_data(settings, kept_frac), _whole(settings.get("--rollout_limit"))
+    found = _steps_of_the_data(settings, kept_frac)
+    limit = _whole(settings.get("--rollout_limit"))
     if limit and (found is None or limit < found.steps):
         return Total(limit, "--rollout_limit", exact=False)
     return found
@@ -172,7 +174,8 @@ PHASE_STEPS = 50
 
 
 CURVES = ("reward", ENTROPY, "cov/mean", "response_length")
-LENGTH, SAMPLES = "rollout/response_length_mean", "rollout/num_samples"
+LENGTH = "rollout/response_length_mean"
+SAMPLES = "rollout/num_samples"
 SAMPLING = (
     *("sampling/kept_frac", "sampling/all_right_frac", "sampling/all_wrong_frac"),
     *("sampling/wasted_token_frac", "sampling/rounds"),
@@ -323,7 +326,8 @@ class RunningVerdict:
 
     def _still_good(self, points: LawPoints) -> bool:
         """True if the points are those fitted, and few more."""
-        fitted, new = self._points, len(points) - len(self._points)
+        fitted = self._points
+        new = len(points) - len(self._points)
         same = new >= 0 and np.array_equal(points.reward[: len(fitted)], fitted.reward)
         return same and new < max(1.0, LAW_GROWTH * len(fitted))
 
@@ -374,7 +378,9 @@ class WatchedRun:
     """A run and its state; ``update`` reads what is new."""
 
     def __init__(self, path: Path, name: str, asked_steps: int | None = None) -> None:
-        self.path, self.name, self.asked_steps = path, name, asked_steps
+        self.path = path
+        self.name = name
+        self.asked_steps = asked_steps
         self._follower = RunFollower(path, COLUMNS) if _is_ours(path) else None
         self._fixed = Run("", path, EMPTY) if self._follower else read_run(path, columns=COLUMNS)
         self._law = RunningVerdict()

@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 # Colors of the page, which differ in dark mode; a picture has black, grey and white.
-INK, FAINT, GROUND = "var(--ink)", "var(--faint)", "var(--ground)"
+INK = "var(--ink)"
+FAINT = "var(--faint)"
+GROUND = "var(--ground)"
 # The palette of Okabe and Ito for color-blind readers, without yellow, which is hard to see on white.
 COLORS = ("#0072b2", "#d55e00", "#009e73", INK, "#cc79a7", "#e69f00", "#56b4e9")
 # Five dashes and seven colors: a pair repeats only after 35 lines.
@@ -93,7 +95,8 @@ class Axis:
         least, most = (0.0, 1.0) if self.share else self.possible
         if self.ends or self.log or not len(values) or (least, most) == UNBOUNDED:
             return self.ends
-        low, high = float(values.min()), float(values.max())
+        low = float(values.min())
+        high = float(values.max())
         # A constant curve gets a range around its value.
         margin = MARGIN * (high - low) or 0.1 * abs(high) or 0.1
         return max(low - margin, min(least, low)), min(high + margin, max(most, high))

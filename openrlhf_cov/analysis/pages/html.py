@@ -18,10 +18,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 TEMPLATES = Path(__file__).parent / "templates"
+# Scripts of every page.
 SHARED_SCRIPTS = ("page.js", "charts.js")
-"""Scripts of every page."""
+# Characters of a row's heading beyond which it gets more room, and breaks.
 LONG_HEADING = 12
-"""Characters of a row's heading beyond which it gets more room, and breaks."""
 
 
 @dataclass(frozen=True)

@@ -21,17 +21,21 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from openrlhf_cov.analysis.pages.chart import FAINT, FEW_POINTS, GROUND, INK, Axis, Chart, Look, Mark, Panel
 from openrlhf_cov.utils.json_lines import replacing
 
-PANEL_WIDTH, AROUND = 4.2, 0.5
-"""Inches of a panel, and of the title above all of them."""
-DOTS_PER_INCH, POINTS_PER_INCH = 130, 72
+# Inches of a panel, and of the title above all of them.
+PANEL_WIDTH = 4.2
+AROUND = 0.5
+DOTS_PER_INCH = 130
+POINTS_PER_INCH = 72
+# Names in a legend; the others are counted.
 MAX_NAMED = 12
-"""Names in a legend; the others are counted."""
+# Markers of a long line.
 MARKERS = 8
-"""Markers of a long line."""
-LEGEND_ROW, LEGEND_LINE, LETTER = 0.19, 0.6, 0.068
-"""Of a legend, in inches: the height of a row, what a line and the space around it take, a letter."""
+# Of a legend, in inches: the height of a row, what a line and the space around it take, a letter.
+LEGEND_ROW = 0.19
+LEGEND_LINE = 0.6
+LETTER = 0.068
+# Nearer to 0 a logarithmic axis with values that are not above 0 is linear.
 LINEAR_BELOW = 0.1
-"""Nearer to 0 a logarithmic axis with values that are not above 0 is linear."""
 
 PAPER = {INK: "#000000", FAINT: "#777777", GROUND: "#ffffff"}
 DASHES = {
@@ -71,7 +75,8 @@ def write_pictures(charts: Iterable[Chart], folder: Path, formats: Sequence[str]
 
 def draw(chart: Chart) -> Figure:
     """Panels row by row, and the legend below them."""
-    count, columns = len(chart.panels), min(len(chart.panels), chart.columns)
+    count = len(chart.panels)
+    columns = min(len(chart.panels), chart.columns)
     rows = ceil(count / columns)
     size = max(columns * PANEL_WIDTH, 5.5), rows * chart.row + AROUND
     figure = Figure(figsize=size, layout="constrained")
@@ -126,13 +131,15 @@ def _draw_line(axes: Axes, mark: Mark, zorder: float) -> None:
 
 
 def _draw_dots(axes: Axes, mark: Mark, zorder: float) -> None:
-    look, color = mark.look, _color(mark.look)
+    look = mark.look
+    color = _color(mark.look)
     if np.size(mark.low):
         columns = (mark.values("x"), mark.values("y"), mark.values("low"), mark.values("high"))
         for x, y, low, high in zip(*columns, strict=True):
             ends = ([x, x], [low, high]) if mark.whiskers == "y" else ([low, high], [y, y])
             axes.plot(*ends, color=color, linewidth=1.2, zorder=zorder)
-    area, symbol = look.size**2 * 0.6, SYMBOLS[look.marker or "circle"]
+    area = look.size**2 * 0.6
+    symbol = SYMBOLS[look.marker or "circle"]
     shared = {"s": area, "marker": symbol, "alpha": look.opacity, "zorder": zorder + 0.01}
     if mark.by_time:
         axes.scatter(mark.x, mark.y, c=np.arange(np.size(mark.x)), cmap=EARLY_TO_LATE, linewidths=0, **shared)

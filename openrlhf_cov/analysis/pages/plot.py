@@ -11,7 +11,8 @@ from openrlhf_cov.analysis.pages.chart import FAINT, FEW_POINTS, GROUND, Axis, C
 
 DIGITS = 5
 # Pixels: the height of one of several panels, and of a single one.
-PANEL_HEIGHT, SINGLE_HEIGHT = 260, 320
+PANEL_HEIGHT = 260
+SINGLE_HEIGHT = 320
 # Ratio of the largest and smallest value up to which a logarithmic axis has labels between the powers of ten.
 FEW_DECADES = 30
 EARLY_TO_LATE = [[0, "var(--early)"], [1, "var(--late)"]]
@@ -84,7 +85,8 @@ def _trace(mark: Mark) -> Json:
 
 
 def _whiskers(mark: Mark) -> Json:
-    low, high = mark.values("low"), mark.values("high")
+    low = mark.values("low")
+    high = mark.values("high")
     if not len(low) or not np.isfinite([low, high]).all():
         return {}
     middle = mark.values(mark.whiskers)

@@ -73,9 +73,11 @@ FORECAST_PLACES = 100
 # Space around the rewards of the law, as a share of their span.
 MARGIN = 0.08
 # The axes of a cloud reach at most 1.6 times as far as the range between these quantiles.
-SHOWN, REACH = (0.005, 0.995), 1.6
+SHOWN = (0.005, 0.995)
+REACH = 1.6
 # A stack is cut at 1.6 times the height that 95 % of the steps stay below.
-ABOVE, STALL = 1.05, 1.6
+ABOVE = 1.05
+STALL = 1.6
 # Pixels of a chart of the law.
 LAW_HEIGHT = 420
 COEFFICIENTS = {"a": "a", "b": "b", "ceiling": "ceiling, −a + b"}
@@ -159,7 +161,9 @@ def curve_chart(contents: Contents, figure: CurveFigure, *, without: Sequence[st
 
 def _run_panel(contents: Contents, panel: Curve) -> Panel:
     """Return a panel with a line per run; it has no marks if no run has values."""
-    runs, names, column = contents.runs, labels(contents), panel.column
+    runs = contents.runs
+    names = labels(contents)
+    column = panel.column
     is_evaluation = any(column in run.evaluations for run in runs)
     marks = [
         mark
@@ -240,9 +244,12 @@ def evaluation_charts(contents: Contents) -> tuple[Chart | None, list[Chart]]:
 
 def law_of_all(contents: Contents) -> Chart | None:
     """Return R against exp(H) of all runs, with the line of each run that the law describes, down to its ceiling."""
-    metric, names, marks = contents.options.metric, labels(contents), []
+    metric = contents.options.metric
+    names = labels(contents)
+    marks = []
     for place, run in enumerate(contents.runs):
-        points, line = run.law.points, run.law.line
+        points = run.law.points
+        line = run.law.line
         if not len(points):
             continue
         few = spread_out(len(points), DOTS)
@@ -386,7 +393,9 @@ def _chart(name: str, title: str, panels: list[Panel], note: str) -> Chart | Non
 
 def law_panels(run: RunReport, options: Options) -> list[Panel]:
     """Return the points, and where the law applies its line with both intervals, the ceiling and the forecast."""
-    law, points, line = run.law, run.law.points, run.law.line
+    law = run.law
+    points = run.law.points
+    line = run.law.line
     if not len(points):
         return []
     x = np.exp(points.entropy)
@@ -401,7 +410,8 @@ def law_panels(run: RunReport, options: Options) -> list[Panel]:
         hover="step %{customdata}: exp(H) %{x:.4~g}, R %{y:.4~g}<extra></extra>",
         texts=points.steps.tolist(),
     )
-    marks, shown = [dots], points.reward
+    marks = [dots]
+    shown = points.reward
     if line is not None and law.accepted:
         marks = [*_law_bands(line), dots, *_law_line(line, law.accepted), *_forecast(law)]
         shown = np.concatenate([shown, line.reward])
@@ -434,7 +444,8 @@ def _law_note(law: LawSection) -> str:
 
 
 def _law_bands(line: LawLine) -> list[Mark]:
-    level, look = share(LEVEL), Look(color_of(0), opacity=0.1)
+    level = share(LEVEL)
+    look = Look(color_of(0), opacity=0.1)
     outer = bands(
         line.exp_entropy,
         line.point_low,
@@ -466,7 +477,8 @@ def _forecast(law: LawSection) -> list[Mark]:
         return []
     order = np.argsort(found.later.entropy, kind="stable")
     order = order[spread_out(len(order), FORECAST_PLACES)]
-    x, look = np.exp(found.later.entropy[order]), Look(color_of(1), "dash", width=2.5)
+    x = np.exp(found.later.entropy[order])
+    look = Look(color_of(1), "dash", width=2.5)
     name = f"forecast of the first {found.fit.points:,} points"
     hover = "forecast at exp(H) %{x:.4~g}: R %{y:.4~g}<extra></extra>"
     area = bands(x, found.low[order], found.high[order], replace(look, opacity=0.12), group="forecast")
@@ -496,7 +508,8 @@ def accuracy_panels(run: RunReport) -> list[Panel]:
 
 def fall_panels(run: RunReport) -> list[Panel]:
     """Return −ΔH of a step and equation 8 before it, each relative to its maximum (paper, figure 8)."""
-    changes, covariance = run.series.get("entropy/delta"), run.series.get(GROUP_COVARIANCE)
+    changes = run.series.get("entropy/delta")
+    covariance = run.series.get(GROUP_COVARIANCE)
     if changes is None or covariance is None:
         return []
     # The change that step t + 1 measures is that of the updates of step t.
@@ -532,7 +545,8 @@ def theory_panels(run: RunReport) -> list[Panel]:
 
 
 def _theory_panel(theory: TheorySection) -> Panel:
-    check, title = theory.check, f"theorem {theory.theorem}"
+    check = theory.check
+    title = f"theorem {theory.theorem}"
     if check is None:
         return Panel((), title=title, said=theory.reason)
     hover = "predicted %{x:.3~g}, measured %{y:.3~g}<extra></extra>"
@@ -550,7 +564,8 @@ def _theory_panel(theory: TheorySection) -> Panel:
 def _reach(values: Floats) -> tuple[float, float]:
     """Return ends of an axis that show the cloud, 0, and outliers that are not far."""
     low, high = np.quantile(values, SHOWN)
-    middle, half = (low + high) / 2, (high - low) / 2 or abs(high) or 1.0
+    middle = (low + high) / 2
+    half = (high - low) / 2 or abs(high) or 1.0
     low = min(max(values.min(), middle - REACH * half), 0.0)
     high = max(min(values.max(), middle + REACH * half), 0.0)
     margin = 0.05 * (high - low or 1.0)

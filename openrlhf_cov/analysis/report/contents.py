@@ -410,7 +410,8 @@ def _result(run: Run, points: LawPoints, options: Options) -> LawResult:
 
 def _missing(run: Run, options: Options) -> str:
     """Return which of entropy and R the log does not have at all."""
-    metric, entropy = options.metric, options.entropy
+    metric = options.metric
+    entropy = options.entropy
     table = run.training if of_training(metric) else run.evaluations
     lacks = "entropy" if entropy == ENTROPY else entropy
     missing = [lacks if entropy not in run.training.columns else "", metric if metric not in table.columns else ""]
@@ -478,7 +479,8 @@ def size_section(runs: Sequence[RunReport], options: Options) -> SizeSection | N
     if not options.sizes:
         return None
     used = [run for run in runs if run.name in options.sizes and run.law.result.fit]
-    names, sizes = tuple(run.name for run in used), tuple(options.sizes[run.name] for run in used)
+    names = tuple(run.name for run in used)
+    sizes = tuple(options.sizes[run.name] for run in used)
     if used and len(_unfit(used)) == len(used):
         return SizeSection(names, _unfit(used), sizes, None, NO_LAW, (), None)
     try:
@@ -630,7 +632,8 @@ def _phases(table: Table) -> Phases | None:
 
 def _notes(runs: Sequence[Run], options: Options) -> list[str]:
     """Return notes on an R above its bound, on unknown flags, and on an R of the kept groups only."""
-    bound, notes = options.highest_reward, []
+    bound = options.highest_reward
+    notes = []
     for run in runs:
         points = law_points(run, options)
         if usable_bound(points, bound) != bound:

@@ -35,7 +35,10 @@ from openrlhf_cov.utils.metric_table import (
     PHASES as PHASE_COLUMNS,
 )
 
-REWARD, SCORE, LENGTH_COLUMN, SELECTED_SHARE = "reward", "score", "response_length", "cov/selected_frac"
+REWARD = "reward"
+SCORE = "score"
+LENGTH_COLUMN = "response_length"
+SELECTED_SHARE = "cov/selected_frac"
 # H of equation 5 of the paper.
 RESPONSE_ENTROPY = "entropy/response_mean"
 
@@ -183,12 +186,14 @@ def to_series(
     A short gap is bridged, a long gap interrupts the curve. ``smoothed`` is the share of the points in the running
     mean.
     """
-    steps, values = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    steps = np.asarray(steps, dtype=np.float64)
+    values = np.asarray(values, dtype=np.float64)
     there = np.flatnonzero(~np.isnan(values))
     if not len(there):
         return None
     if len(there) < len(steps):
-        steps, values = steps[there], values[there]
+        steps = steps[there]
+        values = values[there]
     window = max(1, int(len(steps) * smoothed) // 2 * 2 + 1)
     gaps = _gaps(steps)
     chosen = extremes(values, most - len(gaps))
@@ -213,7 +218,8 @@ def stacked(steps: ArrayLike, columns: Mapping[str, Floats], most: int = MAX_BAR
     means = {}
     for name, values in columns.items():
         there = ~np.isnan(values)
-        shares, sums = thinned(there.astype(np.float64), most), thinned(np.where(there, values, 0.0), most)
+        shares = thinned(there.astype(np.float64), most)
+        sums = thinned(np.where(there, values, 0.0), most)
         means[name] = np.divide(sums, shares, out=np.full(len(shares), np.nan), where=shares > 0)
     return thinned(np.asarray(steps, dtype=np.float64), most), means
 

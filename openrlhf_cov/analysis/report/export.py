@@ -10,10 +10,10 @@ from openrlhf_cov.analysis.report.contents import Contents, RunReport, SameSecti
 from openrlhf_cov.analysis.report.curves import ACCURACY_CURVES
 from openrlhf_cov.utils.estimates import LEVEL
 
+# Counts up when a field changes its meaning or goes.
 SCHEMA = 1
-"""Counts up when a field changes its meaning or goes."""
+# In the order of ``ACCURACY_CURVES``.
 ACCURACY_FIELDS = ("weighted_covariance_by_accuracy", "covariance_by_accuracy", "token_covariance_by_accuracy")
-"""In the order of ``ACCURACY_CURVES``."""
 
 
 def export_text(contents: Contents) -> str:

@@ -40,7 +40,8 @@ Table = tuple[Sequence[str], list[list[Cell]], str]
 
 def report_page(contents: Contents) -> str:
     """Return the page as HTML; all numbers, words and tables can be read without a script."""
-    options, runs = contents.options, contents.runs
+    options = contents.options
+    runs = contents.runs
     charts = page_charts(contents)
     details = [detail_charts(run) for run in runs]
     laws = [law_charts(run, options) for run in runs]

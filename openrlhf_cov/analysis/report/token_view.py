@@ -43,16 +43,16 @@ def read_tokens(path: Path) -> list[dict[str, Any]]:
     return [record for _, record in rows]
 
 
+# Files of a run in one page, at most; the first and the last one are among them.
 TOKEN_STEPS = 8
-"""Files of a run in one page, at most; the first and the last one are among them."""
+# Tokens in one page, about; each takes some 300 bytes.
 TOKEN_BUDGET = 6000
-"""Tokens in one page, about; each takes some 300 bytes."""
+# Of every file, however many there are.
 FEWEST_TOKENS = 20
-"""Of every file, however many there are."""
+# Tokens of text on either side of a token, as ``trainer.token_dump`` writes them.
 CONTEXT = 20
-"""Tokens of text on either side of a token, as ``trainer.token_dump`` writes them."""
+# Characters of a token, and of the text on either side; more is no text that a tokenizer made.
 LONGEST_TEXT = 400
-"""Characters of a token, and of the text on either side; more is no text that a tokenizer made."""
 
 # No number of a token is as large.
 LARGEST = 1e300
@@ -60,8 +60,8 @@ LARGEST = 1e300
 NUMBERS = ("cov", "entropy", "advantage", "log_prob")
 PLACES = ("position", "sample_id", "prompt_id", "token_id")
 
+# What the page has of a token beside its passage.
 FACTS = ("token", "selected", *NUMBERS, *PLACES)
-"""What the page has of a token beside its passage."""
 
 Token = dict[str, Any]
 
@@ -114,7 +114,8 @@ def clean(records: Sequence[Mapping[str, Any]]) -> list[Token]:
     for record in records:
         token: Token = {name: _number(record.get(name)) for name in NUMBERS}
         token |= {name: _whole(record.get(name)) for name in PLACES}
-        before, after = _text(record.get("before")), _text(record.get("after"))
+        before = _text(record.get("before"))
+        after = _text(record.get("after"))
         token |= {"before": before[-LONGEST_TEXT:], "after": after[:LONGEST_TEXT]}
         token |= {"token": _text(record.get("token"))[:LONGEST_TEXT], "selected": record.get("selected") is True}
         if token["cov"] is not None:
@@ -156,7 +157,8 @@ def _joined(tokens: Sequence[Token], chain: Sequence[int]) -> Iterator[list[str 
         between = text_between(text, tokens[last], tokens[place])
         if between is None:
             yield [*parts, tokens[last]["after"]]
-            parts, text = [tokens[place]["before"], place], tokens[place]["before"]
+            parts = [tokens[place]["before"], place]
+            text = tokens[place]["before"]
         else:
             parts += [between, place]
             text += between

@@ -56,7 +56,8 @@ def run_table(contents: Contents) -> list[str]:
 
 def law_row(run: RunReport, options: Options) -> Row:
     """Return a row of ``LAW_HEAD`` for a run that the law describes."""
-    fit, found = run.law.accepted, run.law.forecast
+    fit = run.law.accepted
+    found = run.law.forecast
     if fit is None:
         return (run.name, *[NONE] * (len(LAW_HEAD) - 1))
     slope = number(run.slope.estimate) if run.slope else NONE
@@ -284,7 +285,8 @@ def theory_sentence(theory: TheorySection) -> str:
 
 
 def _against_zero(check: TheoryCheck) -> str:
-    low, high = check.correlation.low, check.correlation.high
+    low = check.correlation.low
+    high = check.correlation.high
     if math.isnan(low):
         return ""
     if low > 0:

@@ -18,6 +18,7 @@ class Line:
     fix: str | None
 
 
+# All checks, in the order of the report.
 CHECKS: dict[str, Check] = {
     "python": software.check_python,
     "openrlhf_cov": software.check_own_package,
@@ -56,7 +57,6 @@ CHECKS: dict[str, Check] = {
     "code sandbox": machine.check_sandbox,
     "hub": machine.check_hub,
 }
-"""All checks, in the order of the report."""
 
 
 def examine(facts: Facts) -> list[Line]:

@@ -20,14 +20,14 @@ from openrlhf_cov.cluster.host.installed import Package, find_packages, pins
 from openrlhf_cov.rewards.code.sandbox import Limits, Sandbox, SandboxError
 from openrlhf_cov.utils.cores import cores
 
+# Of a Ray head: its store, its dashboard.
 PORTS = (6379, 8265)
-"""Of a Ray head: its store, its dashboard."""
 
+# Environment variables that checks look at.
 VARIABLES = (
     *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_DISABLE", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"),
     *("CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE"),
 )
-"""Environment variables that checks look at."""
 
 COMMAND_TIMEOUT = 10.0
 HUB_TIMEOUT = 5.0
@@ -36,8 +36,8 @@ HUB_TIMEOUT = 5.0
 @dataclass(frozen=True)
 class Gpu:
     name: str
+    # MiB.
     memory: int
-    """MiB."""
     driver: str
 
 
@@ -45,8 +45,8 @@ class Gpu:
 class Disk:
     path: str
     total: int
+    # Bytes that this user may write.
     free: int
-    """Bytes that this user may write."""
 
 
 @dataclass(frozen=True)
@@ -82,34 +82,34 @@ class Facts:
     system: str
     cpu_host: bool
     packages: Mapping[str, Package]
+    # Versions that openrlhf asks for.
     pins: Mapping[str, str]
-    """Versions that openrlhf asks for."""
+    # None: there is no nvidia-smi, or it fails.
     gpus: tuple[Gpu, ...] | None
-    """None: there is no nvidia-smi, or it fails."""
+    # g++ and nvcc, where they are, with the line that names their version.
     compilers: Mapping[str, str]
-    """g++ and nvcc, where they are, with the line that names their version."""
     python_headers: bool
     model_disk: Disk
     ray_disk: Disk
     here_disk: Disk
     shared_memory: Disk | None
+    # Those of ``PORTS`` on which somebody listens.
     ports: Mapping[int, Process]
-    """Those of ``PORTS`` on which somebody listens."""
     limits: Mapping[str, Limit]
     cores: int
+    # What an x86 CPU says it can do; None: another kind of CPU.
     instructions: frozenset[str] | None
-    """What an x86 CPU says it can do; None: another kind of CPU."""
+    # Bytes, those of the control group where it has fewer.
     memory: int
-    """Bytes, those of the control group where it has fewer."""
     environment: Mapping[str, str]
+    # Names of network interfaces.
     interfaces: tuple[str, ...]
-    """Names of network interfaces."""
+    # Of torch's compiled extensions, those that nobody here holds.
     locks: Locks
-    """Of torch's compiled extensions, those that nobody here holds."""
+    # Why no program that a model wrote can be run here; None if one can.
     sandbox_fault: str | None
-    """Why no program that a model wrote can be run here; None if one can."""
+    # None: it was not to be asked.
     hub: Hub | None = None
-    """None: it was not to be asked."""
 
 
 def gather(ask_hub: bool) -> Facts:
@@ -232,7 +232,8 @@ def _process(pid: int | None) -> Process:
         return Process(None, "")
     try:
         process = psutil.Process(pid)
-        command, mode = " ".join(process.cmdline()), process.environ().get("RAY_AUTH_MODE", "disabled")
+        command = " ".join(process.cmdline())
+        mode = process.environ().get("RAY_AUTH_MODE", "disabled")
     except psutil.Error:
         return Process(pid, "")
     return Process(pid, command, "gcs_server" in command and mode == "disabled")

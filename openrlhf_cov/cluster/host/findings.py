@@ -27,8 +27,8 @@ class Finding:
             raise ValueError(f"a finding has a fix if and only if it is not ok: {self}")
 
 
+# None: there is nothing to say, as nobody asked.
 Check = Callable[[Facts], Finding | None]
-"""None: there is nothing to say, as nobody asked."""
 
 
 def on_cpu(facts: Facts) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 
+# Module -> names under which it can be installed.
 DISTRIBUTIONS: dict[str, tuple[str, ...]] = {
     "openrlhf_cov": ("openrlhf-cov",),
     "openrlhf": ("openrlhf",),
@@ -24,13 +25,12 @@ DISTRIBUTIONS: dict[str, tuple[str, ...]] = {
     "ray": ("ray",),
     "transformers": ("transformers",),
 }
-"""Module -> names under which it can be installed."""
 
+# Modules that one process imports one after the other, all that import torch in one; the chains run side by side.
 CHAINS = (("torch", "vllm", "flash_attn", "deepspeed"), ("ray", "transformers"))
-"""Modules that one process imports one after the other, all that import torch in one; the chains run side by side."""
 
+# Seconds for the imports of one process; a busy host needs half a minute.
 TIMEOUT = 120.0
-"""Seconds for the imports of one process; a busy host needs half a minute."""
 
 PIN = re.compile(r"\s*([A-Za-z0-9._-]+)\s?(?:\[[^]]*])?\s?==\s*([^\s;,]+)")
 
@@ -63,7 +63,8 @@ def find_packages() -> dict[str, Package]:
 
 def try_imports(names: Iterable[str], timeout: float = TIMEOUT) -> dict[str, dict[str, Any]]:
     """``fault`` and ``facts`` of every import. One that ends its process, or hangs, does not keep the next from it."""
-    results, left = {}, list(names)
+    results = {}
+    left = list(names)
     while left:
         printed, end = _probe(left, timeout)
         for result in printed:

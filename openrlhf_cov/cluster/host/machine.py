@@ -66,7 +66,8 @@ def check_disk(facts: Facts, name: str, gpu_gib: int, fix: str) -> Finding:
     """Room for what a run puts on the disk that ``Facts`` call so: ``gpu_gib`` on a GPU host, 5 GiB on a CPU host;
     below 1 GiB nothing works."""
     disk: Disk = getattr(facts, name)
-    needed, found = 5 if on_cpu(facts) else gpu_gib, f"{disk.free / GIB:.1f} GiB free for {disk.path}"
+    needed = 5 if on_cpu(facts) else gpu_gib
+    found = f"{disk.free / GIB:.1f} GiB free for {disk.path}"
     if disk.free < GIB:
         return Finding("fail", found, fix)
     if disk.free < needed * GIB:
@@ -75,7 +76,8 @@ def check_disk(facts: Facts, name: str, gpu_gib: int, fix: str) -> Finding:
 
 
 def check_ray_disk(facts: Facts) -> Finding:
-    disk, fix = facts.ray_disk, "export TMPDIR=/larger/disk RAY_TMPDIR=/larger/disk"
+    disk = facts.ray_disk
+    fix = "export TMPDIR=/larger/disk RAY_TMPDIR=/larger/disk"
     finding = check_disk(facts, "ray_disk", 20, fix)
     if finding.status == "ok" and disk.free < 0.05 * disk.total:
         return Finding("warn", f"{finding.found}; Ray stores no objects on a disk that is more than 95 % full", fix)
@@ -119,7 +121,8 @@ def check_locked_memory(facts: Facts) -> Finding:
 
 
 def check_extension_locks(facts: Facts) -> Finding:
-    stale, unclear = facts.locks.stale, facts.locks.young + facts.locks.foreign
+    stale = facts.locks.stale
+    unclear = facts.locks.young + facts.locks.foreign
     if not stale + unclear:
         return Finding("ok", "no lock of a killed process")
     parts = []
@@ -170,7 +173,8 @@ def _size(value: int | None) -> str:
 
 def _names_an_interface(value: str, interfaces: tuple[str, ...]) -> bool:
     """NCCL's language: beginnings of names with commas; ``=`` in front: whole names; ``^``: all others."""
-    exclude, exact = value.startswith("^"), value.lstrip("^").startswith("=")
+    exclude = value.startswith("^")
+    exact = value.lstrip("^").startswith("=")
     names = [name for name in value.lstrip("^=").split(",") if name]
     named = {each for each in interfaces for name in names if (each == name if exact else each.startswith(name))}
     return bool(set(interfaces) - named if exclude else named)

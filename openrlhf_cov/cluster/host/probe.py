@@ -16,7 +16,8 @@ from typing import Any, TextIO
 def main(names: list[str], output: TextIO) -> None:
     """Import the packages of these names, and write what comes of it."""
     for name in names:
-        fault, facts = None, {}
+        fault = None
+        facts = {}
         try:
             facts = FACTS.get(name, lambda module: {})(importlib.import_module(name))
         except BaseException as error:  # anything, SystemExit included, may come out of a broken package

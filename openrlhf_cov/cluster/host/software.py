@@ -6,13 +6,13 @@ from openrlhf_cov.cluster.host.facts import Facts
 from openrlhf_cov.cluster.host.findings import ON_CPUS, ON_GPUS, Finding, on_cpu
 from openrlhf_cov.cluster.packages import OPENRLHF
 
+# PyPI has no build of torch for CPUs alone.
 TORCH_INDEX = "--extra-index-url https://download.pytorch.org/whl/cpu"
-"""PyPI has no build of torch for CPUs alone."""
+# From the first up to, but not including, the second.
 PYTHONS = ((3, 11), (3, 13))
-"""From the first up to, but not including, the second."""
 
+# Of the packages in requirements-cpu.txt.
 CPU_PYTHON = (3, 11)
-"""Of the packages in requirements-cpu.txt."""
 
 
 def check_python(facts: Facts) -> Finding:
@@ -33,7 +33,8 @@ def check_own_package(facts: Facts) -> Finding:
 
 
 def check_openrlhf(facts: Facts) -> Finding:
-    package, fix = facts.packages["openrlhf"], f"pip install --no-deps openrlhf=={OPENRLHF}"
+    package = facts.packages["openrlhf"]
+    fix = f"pip install --no-deps openrlhf=={OPENRLHF}"
     if not package.present or package.version is None:
         return Finding("fail", "not installed", fix)
     if package.version != OPENRLHF:
@@ -43,7 +44,8 @@ def check_openrlhf(facts: Facts) -> Finding:
 
 def check_package(facts: Facts, module: str) -> Finding:
     """A package that every host needs; ``module`` is its name with underscores."""
-    package, name = facts.packages[module], module.replace("_", "-")
+    package = facts.packages[module]
+    name = module.replace("_", "-")
     fix = ON_CPUS if on_cpu(facts) else ON_GPUS
     if not package.present:
         metadata = f"metadata of {package.version}, but no module" if package.version else "not installed"
@@ -69,9 +71,11 @@ def check_torch(facts: Facts) -> Finding:
     if facts.gpus and known.get("devices") == 0:
         visible = facts.environment.get("CUDA_VISIBLE_DEVICES")
         if visible is not None:
-            why, fix = f"CUDA_VISIBLE_DEVICES is {visible!r}", "unset CUDA_VISIBLE_DEVICES"
+            why = f"CUDA_VISIBLE_DEVICES is {visible!r}"
+            fix = "unset CUDA_VISIBLE_DEVICES"
         else:
-            why, fix = f"driver {facts.gpus[0].driver} may be too old", "sudo apt install nvidia-open && sudo reboot"
+            why = f"driver {facts.gpus[0].driver} may be too old"
+            fix = "sudo apt install nvidia-open && sudo reboot"
         return Finding("fail", f"{finding.found} for CUDA {known['built_for']} sees no GPU: {why}", fix)
     return Finding("ok", f"{finding.found} for CUDA {known['built_for']}")
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from openrlhf_cov.cluster.sizing.memory import ENGINE_ASLEEP, FRAGMENTATION, PROCESS, Engine, Pass, Sharding
 from openrlhf_cov.cluster.sizing.model_shape import ModelShape
 
+# vLLM makes rollouts; every model scores them; policy and critic train, or before them the process reward model; the
+# policy's weights go to vLLM.
 PHASES = ("generate", "score", "train", "send")
-"""vLLM makes rollouts; every model scores them; policy and critic train, or before them the process reward model; the
-policy's weights go to vLLM."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +19,8 @@ class Role:
     shape: ModelShape
     sharding: Sharding
     scoring: Pass
+    # None: it does not train.
     training: Pass | None = None
-    """None: it does not train."""
 
     @property
     def weights(self) -> float:

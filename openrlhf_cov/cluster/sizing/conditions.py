@@ -29,7 +29,8 @@ def rollout_faults(args: SimpleNamespace) -> Iterator[str]:
     if args.train.dynamic_batch_enable:
         yield from _uneven_dynamic_batches(args)
         return
-    samples, micro = args.rollout.batch_size * args.rollout.n_samples_per_prompt, args.rollout.micro_batch_size
+    samples = args.rollout.batch_size * args.rollout.n_samples_per_prompt
+    micro = args.rollout.micro_batch_size
     for name, ranks in ranks_in_step(args).items():
         if ranks > 1 and samples % (micro * ranks):
             yield (
@@ -98,7 +99,8 @@ def _colocation_faults(args: SimpleNamespace) -> Iterator[str]:
 
 def shape_faults(args: SimpleNamespace, shape: ModelShape) -> Iterator[str]:
     """Faults of the flags with an actor of this shape."""
-    shards, stride = args.vllm.tensor_parallel_size, args.ds.ring_attn_head_stride
+    shards = args.vllm.tensor_parallel_size
+    stride = args.ds.ring_attn_head_stride
     if not _divides(shards, shape):
         fitting = ", ".join(str(n) for n in range(1, shape.heads + 1) if _divides(n, shape))
         yield (

@@ -19,11 +19,11 @@ from openrlhf_cov.models.config import (
 )
 from openrlhf_cov.utils.engine_limits import engine_limits
 
+# --ds.param_dtype and --ds.grad_accum_dtype -> bytes of a number.
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
-"""--ds.param_dtype and --ds.grad_accum_dtype -> bytes of a number."""
 
+# CPUs of the trainer, sampler and queue actors that upstream starts beside the model actors.
 CONTROLLER_CPUS = 4
-"""CPUs of the trainer, sampler and queue actors that upstream starts beside the model actors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +33,11 @@ class Step:
     prompts: int
     samples_per_prompt: int
     updates: int
+    # Tokens of the longest sample, prompt and response.
     longest: int
-    """Tokens of the longest sample, prompt and response."""
     longest_response: int
+    # Mean over the data; None if they were not tokenized.
     prompt_tokens: float | None
-    """Mean over the data; None if they were not tokenized."""
 
     @property
     def samples(self) -> int:
@@ -157,13 +157,15 @@ def scoring_tokens(args: SimpleNamespace) -> int:
     """
     if not args.train.dynamic_batch_enable:
         return _per_gpu(args, args.rollout.micro_batch_size * args.data.max_len)
-    ranks, limit = ranks_of(args), args.rollout.max_tokens_per_gpu or args.train.max_tokens_per_gpu
+    ranks = ranks_of(args)
+    limit = args.rollout.max_tokens_per_gpu or args.train.max_tokens_per_gpu
     limit *= args.ds.tensor_parallel_size
     return max(limit * (2 * ranks - 1) // ranks, _per_gpu(args, args.data.max_len))
 
 
 def _role(name: str, args: SimpleNamespace, shape: ModelShape, on_gpus: bool) -> Role:
-    element, trains = BYTES[args.ds.param_dtype], name in ("actor", "critic", "prm")
+    element = BYTES[args.ds.param_dtype]
+    trains = name in ("actor", "critic", "prm")
     longest = args.data.max_len if args.ds.attn_implementation == "eager" else 0
     common = {
         "element": element,

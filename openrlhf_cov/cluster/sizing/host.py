@@ -10,14 +10,14 @@ from openrlhf_cov.cluster.sizing.model_shape import ModelShape
 from openrlhf_cov.cluster.sizing.placement import Placement
 from openrlhf_cov.utils.engine_limits import engine_limits
 
+# Measured on the embedded task, on a CPU host: Python, torch and Ray in one process, without model.
 CPU_PROCESS = 2 * GIB // 3
-"""Measured on the embedded task, on a CPU host: Python, torch and Ray in one process, without model."""
 
+# Of a vLLM engine on a CPU host: Ray's actor and the engine, which has a worker beside it if it is several ranks.
 ENGINE_PROCESSES = 2
-"""Of a vLLM engine on a CPU host: Ray's actor and the engine, which has a worker beside it if it is several ranks."""
 
+# Of the run: its command, the trainer, and what Ray itself takes.
 RUN_PROCESSES = 3
-"""Of the run: its command, the trainer, and what Ray itself takes."""
 
 
 def off_gpu_bytes(
@@ -41,7 +41,8 @@ def off_gpu_bytes(
 
 def cpu_engine(args: SimpleNamespace, shape: ModelShape, kv_space: float) -> Engine:
     """An engine on a CPU host: its weights, ``kv_space`` bytes of KV cache, nothing else."""
-    shards, element = args.vllm.tensor_parallel_size, BYTES[args.ds.param_dtype]
+    shards = args.vllm.tensor_parallel_size
+    element = BYTES[args.ds.param_dtype]
     weights = shape.parameters * element / shards
     return Engine(
         tensor_parallel=shards,
@@ -90,7 +91,8 @@ def _kinds(plan: Placement) -> dict[int, list[str]]:
 
 def _on_host(role: Role, sleeps: bool) -> float:
     """Bytes that one process keeps in its host's memory instead of on its GPU."""
-    sharding, shape = role.sharding, role.shape
+    sharding = role.sharding
+    shape = role.shape
     weights = shape.parameters * sharding.element / sharding.world if sharding.weights_on_cpu else 0.0
     if role.training is None:
         return weights if sharding.stage == 3 else 0.0

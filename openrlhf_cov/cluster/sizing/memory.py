@@ -10,53 +10,53 @@ from openrlhf_cov.utils.engine_limits import GPU_LIMITS, EngineLimits
 
 GIB = 2**30
 
+# DeepSpeed's stage3_max_live_parameters: parameters that a rank holds gathered at once.
 LIVE_PARAMETERS = 10**9
-"""DeepSpeed's stage3_max_live_parameters: parameters that a rank holds gathered at once."""
 
+# DeepSpeed's reduce_bucket_size, in gradients.
 REDUCE_BUCKET = 5 * 10**8
-"""DeepSpeed's reduce_bucket_size, in gradients."""
 
+# DeepSpeed's sub_group_size: parameters that ZeRO-3 updates at once.
 SUB_GROUP = 10**9
-"""DeepSpeed's sub_group_size: parameters that ZeRO-3 updates at once."""
 
+# Assumed: share of what comes and goes that torch's allocator holds beyond it.
 FRAGMENTATION = 0.1
-"""Assumed: share of what comes and goes that torch's allocator holds beyond it."""
 
+# Assumed: CUDA context, NCCL and cuBLAS of one process.
 PROCESS = 1 * GIB
-"""Assumed: CUDA context, NCCL and cuBLAS of one process."""
 
+# Assumed: CUDA graphs of vLLM and workspaces of its kernels, inside of its share, beside activations and logits.
 ENGINE_WORKSPACE = 2 * GIB
-"""Assumed: CUDA graphs of vLLM and workspaces of its kernels, inside of its share, beside activations and logits."""
 
+# Assumed: what a sleeping engine keeps beside its process, mainly CUDA graphs.
 ENGINE_ASLEEP = 1 * GIB
-"""Assumed: what a sleeping engine keeps beside its process, mainly CUDA graphs."""
 
 HEAD_BLOCK = 2**25
+# ``BLOCK`` and ``COLUMN_STEP`` of ``models/token_head.py``: logits that are there at once.
 HEAD_COLUMNS = 256
-"""``BLOCK`` and ``COLUMN_STEP`` of ``models/token_head.py``: logits that are there at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sharding:
     """How one group of processes holds a model."""
 
+    # Processes, one per GPU; ZeRO partitions over those that tensor parallelism leaves.
     world: int
-    """Processes, one per GPU; ZeRO partitions over those that tensor parallelism leaves."""
     stage: int
     tensor_parallel: int = 1
+    # Bytes of a weight.
     element: int = 2
-    """Bytes of a weight."""
+    # Bytes of an accumulated gradient; None for those of a weight.
     grad_element: int | None = None
-    """Bytes of an accumulated gradient; None for those of a weight."""
+    # ``--ds.zpg``: GPUs over which ZeRO++ keeps a second copy of the weights; 1 for none.
     secondary: int = 1
-    """``--ds.zpg``: GPUs over which ZeRO++ keeps a second copy of the weights; 1 for none."""
     optimizer_on_cpu: bool = False
+    # ``--ref.offload`` and ``--reward.offload``; DeepSpeed heeds them in stage 3 alone.
     weights_on_cpu: bool = False
-    """``--ref.offload`` and ``--reward.offload``; DeepSpeed heeds them in stage 3 alone."""
+    # Parameters that are trained, those of LoRA adapters; None for all of the model.
     trained: int | None = None
-    """Parameters that are trained, those of LoRA adapters; None for all of the model."""
+    # False on a CPU host: memory that nothing is written to does not count.
     whole_buffers: bool = True
-    """False on a CPU host: memory that nothing is written to does not count."""
 
     def trained_parameters(self, shape: ModelShape) -> int:
         """Return how many parameters have gradients and a state of the optimizer."""
@@ -125,20 +125,20 @@ class Sharding:
 class Pass:
     """One micro-batch through the model on one GPU."""
 
+    # Tokens that this GPU computes.
     tokens: int
-    """Tokens that this GPU computes."""
     element: int = 2
     checkpointing: bool = False
+    # It ends in an output head over the vocabulary; critics and reward models do not.
     head: bool = True
-    """It ends in an output head over the vocabulary; critics and reward models do not."""
+    # All logits stand side by side, as upstream has them; ours come in blocks (``trainer/actor_model.py``).
     whole_logits: bool = False
-    """All logits stand side by side, as upstream has them; ours come in blocks (``trainer/actor_model.py``)."""
+    # With ``whole_logits``: flash-attn's cross entropy is there.
     fused_loss: bool = True
-    """With ``whole_logits``: flash-attn's cross entropy is there."""
+    # With ``whole_logits``: the loss has a part in the entropies.
     entropy_gradient: bool = False
-    """With ``whole_logits``: the loss has a part in the entropies."""
+    # Longest sequence, where attention scores are written out (``eager``); 0 where they are not.
     score_length: int = 0
-    """Longest sequence, where attention scores are written out (``eager``); 0 where they are not."""
 
     def kept(self, shape: ModelShape) -> float:
         """Bytes per token that autograd keeps of one layer."""
@@ -175,7 +175,8 @@ class Pass:
         Either at the head and the loss, where whole fp32 logits, their gradient and its cast would stand side by side,
         or in the backward of a layer, with whole fp32 logits still held by upstream's ``output``.
         """
-        one, backward = self.kept(shape), (2 * shape.intermediate + 2 * shape.hidden) * self.element
+        one = self.kept(shape)
+        backward = (2 * shape.intermediate + 2 * shape.hidden) * self.element
         outputs = shape.layers * shape.hidden * self.element
         kept = outputs if self.checkpointing else shape.layers * one
         last_norm = (4 + 2 * self.element) * shape.hidden

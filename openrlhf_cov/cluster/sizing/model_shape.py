@@ -16,14 +16,14 @@ class ModelShape:
     head_dim: int
     intermediate: int
     vocab: int
+    # The output head is the embedding.
     tied: bool
-    """The output head is the embedding."""
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    # Longest sequence, with what rotary embeddings are stretched by; None if the config does not say.
     max_positions: int | None = None
-    """Longest sequence, with what rotary embeddings are stretched by; None if the config does not say."""
 
     @property
     def query_width(self) -> int:
@@ -55,11 +55,11 @@ class ModelShape:
         return self.embedding * (1 if self.tied else 2) + self.layers * self.layer_parameters + self.hidden
 
 
+# model_type -> parts that a layer of it has beside matrices and norms; what the config switches on comes on top.
 BIASES = {"llama": (), "mistral": (), "qwen2": ("qkv_bias",), "qwen3": ("qk_norm",)}
-"""model_type -> parts that a layer of it has beside matrices and norms; what the config switches on comes on top."""
 
+# Numbers of a head where the config does not say, unless the heads divide the hidden size among them.
 HEAD_DIM = {"qwen3": 128}
-"""Numbers of a head where the config does not say, unless the heads divide the hidden size among them."""
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
@@ -96,8 +96,8 @@ def shape_of_config(config: Mapping[str, Any]) -> ModelShape:
     )
 
 
+# Rotary embeddings whose max_position_embeddings is the longest sequence already.
 UNSTRETCHED = ("default", "llama3", "longrope", "su")
-"""Rotary embeddings whose max_position_embeddings is the longest sequence already."""
 
 
 def _stretched(config: Mapping[str, Any]) -> int | None:
@@ -129,6 +129,7 @@ def _known(*row: Any, qkv_bias: bool = False) -> ModelShape:
     return ModelShape(**dict(zip(_COLUMNS, row, strict=True)), qkv_bias=qkv_bias)
 
 
+# Hub name -> shape of the models of the recipes, for hosts without a network.
 KNOWN: dict[str, ModelShape] = {
     "Qwen/Qwen2.5-0.5B": _known(896, 24, 14, 2, 64, 4864, 151936, True, 32768, qkv_bias=True),
     "Qwen/Qwen2.5-1.5B": _known(1536, 28, 12, 2, 128, 8960, 151936, True, 131072, qkv_bias=True),
@@ -148,4 +149,3 @@ KNOWN: dict[str, ModelShape] = {
     "HuggingFaceTB/SmolLM2-135M": _known(576, 30, 9, 3, 64, 1536, 49152, True, 8192),
     "HuggingFaceTB/SmolLM2-135M-Instruct": _known(576, 30, 9, 3, 64, 1536, 49152, True, 8192),
 }
-"""Hub name -> shape of the models of the recipes, for hosts without a network."""

@@ -11,8 +11,8 @@ class Tenant:
 
     name: str
     count: int
+    # Above 1 for engines: so many consecutive processes, on one node if that can be, are one engine.
     tensor_parallel: int = 1
-    """Above 1 for engines: so many consecutive processes, on one node if that can be, are one engine."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,15 @@ class GpuLayout:
     """Sizes, in GPUs, of what a run starts; None where it does not."""
 
     actor: int
+    # 0: the run needs none.
     engines: int
-    """0: the run needs none."""
     tensor_parallel: int = 1
     ref: int | None = None
     prm: int | None = None
     critic: int | None = None
     reward: int | None = None
+    # All models share GPUs, the engines included unless ``asynchronous``.
     colocate_all: bool = False
-    """All models share GPUs, the engines included unless ``asynchronous``."""
     colocate_actor_ref: bool = False
     colocate_critic_reward: bool = False
     asynchronous: bool = False
@@ -59,7 +59,8 @@ class GpuLayout:
         )
         count = self.engines * self.tensor_parallel
         engines = [Tenant("engine", count, self.tensor_parallel)] if count else []
-        shared, apart = list(actor), []
+        shared = list(actor)
+        apart = []
         first = engines if not self.engines_share else []
         shared += engines if self.engines_share else []
         if self.colocate_all or self.colocate_actor_ref:
@@ -121,8 +122,10 @@ def pack(slots: int, free: Sequence[int]) -> list[int] | None:
 
 def place(groups: Sequence[GpuGroup], nodes: Sequence[int]) -> Placement:
     """Put groups, in their order, on nodes with so many GPUs each. A group that finds no room stays unplaced."""
-    free, used = list(nodes), Counter()
-    gpus, unplaced = [], []
+    free = list(nodes)
+    used = Counter()
+    gpus = []
+    unplaced = []
     for group in groups:
         where = pack(group.slots, free)
         if where is None:

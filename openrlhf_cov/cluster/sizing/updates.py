@@ -33,7 +33,8 @@ def usable_groups(count: int, args: SimpleNamespace) -> int:
 
     0 if they make fewer chunks than a model has ranks.
     """
-    unit, samples = update_unit(args), args.rollout.n_samples_per_prompt
+    unit = update_unit(args)
+    samples = args.rollout.n_samples_per_prompt
     groups = count - count % (unit // math.gcd(unit, samples))
     return 0 if ranks_without_chunk(groups * samples, args) else groups
 

@@ -2,9 +2,10 @@
 
 import ctypes
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
+# Bytes: glibc takes no more.
 LARGEST_KEPT = 2**25
-"""Bytes: glibc takes no more."""
 
 
 def keep_freed_memory() -> None:

@@ -15,8 +15,8 @@ from transformers import LlamaForCausalLM
 
 from openrlhf_cov.models.token_head import EXCLUDED
 
+# Of each layer the rotated keys and the values so far, (B, heads, T, size) each; empty before the first call.
 Cache = list[tuple[Tensor, Tensor]]
-"""Of each layer the rotated keys and the values so far, (B, heads, T, size) each; empty before the first call."""
 
 
 @dataclass(frozen=True)
@@ -117,20 +117,25 @@ def logits_of(model: LlamaForCausalLM, ids: Tensor, last: int, cache: Cache) -> 
     layers: Any = model.model.layers  # their attributes are what nn.Module finds
     x = model.model.embed_tokens(ids)
     for number, layer in enumerate(layers):
-        attention, mlp, size = layer.self_attn, layer.mlp, layer.self_attn.head_dim
+        attention = layer.self_attn
+        mlp = layer.mlp
+        size = layer.self_attn.head_dim
 
         def heads(h: Tensor, linear: nn.Linear, size: int = size) -> Tensor:
             return F.linear(h, linear.weight).view(batch, h.shape[1], -1, size).transpose(1, 2)
 
         h = _normed(x, layer.input_layernorm)
-        k, v = _rotated(heads(h, attention.k_proj), cos, sin), heads(h, attention.v_proj)
+        k = _rotated(heads(h, attention.k_proj), cos, sin)
+        v = heads(h, attention.v_proj)
         if start:
-            k, v = torch.cat([cache[number][0], k], 2), torch.cat([cache[number][1], v], 2)
+            k = torch.cat([cache[number][0], k], 2)
+            v = torch.cat([cache[number][1], v], 2)
             cache[number] = k, v
         else:
             cache.append((k, v))
         if number == len(layers) - 1:
-            x, h = x[:, -last:], h[:, -last:]
+            x = x[:, -last:]
+            h = h[:, -last:]
         q = _rotated(heads(h, attention.q_proj), cos[-x.shape[1] :], sin[-x.shape[1] :])
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=_causal(x.shape[1], start + length))
         x = x + F.linear(attended.transpose(1, 2).flatten(2), attention.o_proj.weight)

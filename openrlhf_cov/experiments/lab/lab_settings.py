@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields
 
 from openrlhf_cov.settings import Settings, setting
 
+# Lower and upper range, where neither the flags nor a method say another.
 PPO_CLIP = (0.2, 0.2)
-"""Lower and upper range, where neither the flags nor a method say another."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,13 +27,13 @@ from openrlhf_cov.utils.terminal import Parser, say
 from openrlhf_cov.utils.trackers import TRACKERS, Trackers, tracker_names
 
 ABOUT = "Train an embedded task in one process, without Ray, vLLM and DeepSpeed: a method in a minute."
+# What a run was asked for.
 RUN_FILE = "lab.json"
-"""What a run was asked for."""
 
 MAX_THREADS = 1024
 
+# Keys of ``lab.tasks.TASKS``, which takes PyTorch to import.
 TASKS = ("commands", "addition", "code", "shortcut", "tail", "graph_paths", "two_peaks")
-"""Keys of ``lab.tasks.TASKS``, which takes PyTorch to import."""
 
 
 def build_parser(kind: type[Parser] = Parser) -> Parser:
@@ -247,7 +247,8 @@ def _train(lab: Any, request: LabRequest) -> dict[str, float]:
     write_settings(output, request.flags)
     for name in (METRICS_FILE, EVAL_FILE, RESULT_FILE):
         (output / name).unlink(missing_ok=True)  # of a run that was cut off: a minute's work, done again
-    metrics, evaluations = MetricsLog(output / METRICS_FILE), MetricsLog(output / EVAL_FILE)
+    metrics = MetricsLog(output / METRICS_FILE)
+    evaluations = MetricsLog(output / EVAL_FILE)
     trackers = Trackers(tracker_names(request.args.log_to), output, request.flags)
     before = lab.evaluate()
     evaluations.write(0, before)

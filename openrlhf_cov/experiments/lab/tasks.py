@@ -32,11 +32,12 @@ from openrlhf_cov.rewards import addition
 from openrlhf_cov.rewards.code.rule import grade_code
 from openrlhf_cov.utils.json_lines import read_json
 
-HELD_OUT_SUMS, HELD_OUT_PROGRAMS = SEEN_BY_NO_BASE_POLICY, SEEN_BY_NO_BASE_POLICY
+HELD_OUT_SUMS = SEEN_BY_NO_BASE_POLICY
+HELD_OUT_PROGRAMS = SEEN_BY_NO_BASE_POLICY
+# Seed of the base policies that come with the package.
 SHIPPED_SEED = 0
-"""Seed of the base policies that come with the package."""
+# Commands of each letter in a split, so that it has the letters as they are drawn.
 OF_A_LETTER = 8
-"""Commands of each letter in a split, so that it has the letters as they are drawn."""
 ADDITION_POLICY = BasePolicyConfig()
 
 Made = tuple[LlamaForCausalLM, PreTrainedTokenizerBase]
@@ -61,22 +62,22 @@ class Task:
     """One embedded task. All its prompts have the same number of tokens."""
 
     name: str
+    # Limit of a response.
     tokens: int
-    """Limit of a response."""
+    # A problem to train on.
     draw: Callable[[random.Random], Question]
-    """A problem to train on."""
+    # Problems that no policy trains on, with the kinds as they are drawn: of curves, and of every choice.
     validation: Sequence[Question]
-    """Problems that no policy trains on, with the kinds as they are drawn: of curves, and of every choice."""
+    # Others like these, which decide nothing.
     test: Sequence[Question]
-    """Others like these, which decide nothing."""
+    # What a problem is counted under, "" where all are alike.
     kind: Callable[[Question], str]
-    """What a problem is counted under, "" where all are alike."""
+    # (response with its end, label).
     is_right: Callable[[str, str], bool]
-    """(response with its end, label)."""
+    # Dataclass of everything that determines the base policy beside its seed.
     policy: Any
-    """Dataclass of everything that determines the base policy beside its seed."""
+    # Seed -> the base policy and its tokenizer.
     make: Callable[[int], Made]
-    """Seed -> the base policy and its tokenizer."""
     # True for the questions that the habit of the base policy does not answer. The task counts as solved by the greedy
     # accuracy on these. Where they are not all questions, evaluations report that accuracy as ``greedy_hard``.
     needs_exploration: Callable[[Question], bool] = lambda question: True
@@ -125,7 +126,8 @@ class Task:
                 part.save_pretrained(kept)
             if parts:
                 record.write_text(json.dumps(made), encoding="utf-8")
-            model, tokenizer = LlamaForCausalLM.from_pretrained(kept), PreTrainedTokenizerFast.from_pretrained(kept)
+            model = LlamaForCausalLM.from_pretrained(kept)
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(kept)
         except Exception as error:  # of a full disk or a damaged file the libraries raise what they like
             raise UsageError(
                 f"the base policy {kept} cannot be written or read: {reason_of(error)}; make room, or delete it"

@@ -62,7 +62,11 @@ class Lab:
         dump_dir: Path | None = None,
         replay_dir: Path | None = None,
     ) -> None:
-        self.task, self.model, self.tokenizer, self.settings, self.config = task, model, tokenizer, settings, config
+        self.task = task
+        self.model = model
+        self.tokenizer = tokenizer
+        self.settings = settings
+        self.config = config
         self.eos, self.pad = (tokenizer.convert_tokens_to_ids(token) for token in ENDS)
         self.words: list[str] = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
         self.base = frozen(model) if base is None else base
@@ -105,7 +109,8 @@ class Lab:
             self.dump(self.dump_dir, step, prompts, samples, scores)
         rollout = self.rollout_tokens(samples, scores, self.config.at(step - 1))
         buffer = MetricBuffer()
-        sums, groups = token_sums(rollout), group_sums(rollout, self.settings.group, self.settings.prompts)
+        sums = token_sums(rollout)
+        groups = group_sums(rollout, self.settings.group, self.settings.prompts)
         buffer.add(*rollout_metrics(rollout, sums, groups, self.settings.group))
         config = self.config.at(step - 1, self.controller)
         positive = positive_share(positive_sums(rollout, self.settings.group, self.settings.prompts))
@@ -268,7 +273,8 @@ class Lab:
         selected: list[Tensor] = []
         for number, part in enumerate(parts):
             log_probs, entropy = log_probs_and_entropy(self.model, prompts[part], responses[part])
-            mask, old = rollout.action_mask[part], rollout.log_probs[part]
+            mask = rollout.action_mask[part]
+            old = rollout.log_probs[part]
             batch = TokenBatch(log_probs, old, rollout.advantages[part], mask, rollout_log_probs=old)
             if config.plans_globally:
                 plans: Sequence[Plan] = window_plans[number]
@@ -332,7 +338,8 @@ class Lab:
         ``greedy_hard`` is the accuracy on the questions that the habit of the base policy does not answer, and
         ``distinct_correct`` the number of different correct responses among the samples of a question.
         """
-        settings, asked = self.settings, self.task.validation
+        settings = self.settings
+        asked = self.task.validation
         greedy = self._greedy(asked)
         prompts, samples = self._ask(asked, settings.eval_samples, torch.Generator().manual_seed(1))
         right = self._right(samples, asked, settings.eval_samples)

@@ -8,15 +8,18 @@ are not the paper's; its commands, metrics and figures are.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-EURUS, GSM8K, DAPO = "eurus-2-rl-math", "gsm8k", "dapo-math-17k"
-"""Training sets, names of ``prepare_data --dataset``."""
+# Training sets, names of ``prepare_data --dataset``.
+EURUS = "eurus-2-rl-math"
+GSM8K = "gsm8k"
+DAPO = "dapo-math-17k"
+# All three whole: the paper does not say which of their programs it kept.
 CODE = "eurus-2-code,acecode,kodcode"
-"""All three whole: the paper does not say which of their programs it kept."""
-DIFFICULT, HELD_OUT = "/data/eurus-difficult.jsonl", "/data/eval/code.jsonl"
-"""Files that the reader has to bring: the paper says neither which rows of Eurus are difficult, nor which programs it
-held out."""
+# Files that the reader has to bring: the paper says neither which rows of Eurus are difficult, nor which programs it
+# held out.
+DIFFICULT = "/data/eurus-difficult.jsonl"
+HELD_OUT = "/data/eval/code.jsonl"
+# R of the paper: the mean over the benchmarks of an evaluation.
 MEAN = ("--metric", "eval/mean/avg")
-"""R of the paper: the mean over the benchmarks of an evaluation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +31,8 @@ class Recipe:
     template: str = "qwen-boxed"
     variables: Mapping[str, str] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
+    # Layout in ``scripts/layouts``: 7b is one node of 8 GPUs, 32b four.
     size: str = "7b"
-    """Layout in ``scripts/layouts``: 7b is one node of 8 GPUs, 32b four."""
 
     @property
     def benchmarks(self) -> str:
@@ -105,11 +108,11 @@ def _with(run: PaperRun, name: str, *flags: str, **tiny) -> PaperRun:
 
 QWEN = {size: f"Qwen/Qwen2.5-{size}" for size in ("0.5B", "1.5B", "3B", "7B", "32B")}
 AS_THE_DEMO = ("--rollout.batch_size", "32", "--algo.kl.init_coef", "0", "--test_samples")
+# The lab on the sums, as the demo asks them; entropy falls as learning goes on.
 ADDITION = ("--task", "addition", *AS_THE_DEMO, "8")
-"""The lab on the sums, as the demo asks them; entropy falls as learning goes on."""
 BASE = (*ADDITION, "--cov_type", "none")
+# Evaluated little: each response takes the sandbox some time, and R is the reward of training.
 PROGRAMS = ("--task", "code", *AS_THE_DEMO, "1", "--eval.n_samples_per_prompt", "1", "--cov_type", "none")
-"""Evaluated little: each response takes the sandbox some time, and R is the reward of training."""
 IN_THE_LAB = {"7B": {"lab": BASE, "tiny": "grpo"}}
 QWEN_LAW = tuple(
     _law(f"qwen2.5-{size.lower()}", model, size="32b" if size == "32B" else "7b", **IN_THE_LAB.get(size, {}))
@@ -148,8 +151,8 @@ def _programs(run: PaperRun) -> PaperRun:
 
 
 CODE_LAW = tuple(map(_programs, (*QWEN_LAW, *OTHERS)))
+# Beside the runs on mathematics, at the paper's scale alone: they have reports of their own.
 QWEN_CODE = tuple(replace(run, lab=None) for run in CODE_LAW[: len(QWEN_LAW)])
-"""Beside the runs on mathematics, at the paper's scale alone: they have reports of their own."""
 
 
 def _method(size: str, method: str, **tiny) -> PaperRun:
@@ -159,14 +162,14 @@ def _method(size: str, method: str, **tiny) -> PaperRun:
 
 CLIP_COV = (*ADDITION, "--cov_type", "clip_cov", "--clip_cov_lb", "0.5", "--clip_cov_ratio")
 KL_COV = (*ADDITION, "--cov_type", "kl_cov", "--kl_cov_ratio", "2e-2", "--ppo_kl_coef")
+# Fifty times the paper's share of Clip-Cov and ten times 7B's of KL-Cov: of a batch of some thousand tokens the
+# paper's would be less than one. The names say the share of Clip-Cov, and the coefficient of KL-Cov.
 TINY_METHODS = {
     "grpo": {"lab": BASE},
     "clip_higher": {"lab": (*BASE, "--actor.eps_clip_low_high", "0.2", "0.28")},
     "clip_cov": {"lab": (*CLIP_COV, "0.01"), "tiny": "clip_cov_0.01"},
     "kl_cov": {"lab": (*KL_COV, "1"), "tiny": "kl_cov_1"},
 }
-"""Fifty times the paper's share of Clip-Cov and ten times 7B's of KL-Cov: of a batch of some thousand tokens the
-paper's would be less than one. The names say the share of Clip-Cov, and the coefficient of KL-Cov."""
 METHODS = {
     "7b": {method: _method("7b", method, **tiny) for method, tiny in TINY_METHODS.items()},
     "32b": {method: _method("32b", method) for method in TINY_METHODS},
@@ -174,12 +177,14 @@ METHODS = {
 ALL_METHODS = tuple(run for of_size in METHODS.values() for run in of_size.values())
 GRPO = METHODS["7b"]["grpo"]
 ON_POLICY = _method("7b", "on_policy", lab=(*BASE, "--updates", "1"))
-ENTROPY_COEFS, KL_COEFS = ("1e-4", "1e-3", "5e-3", "1e-2"), ("1e-3", "1e-2", "5e-2", "1e-1")
-CLIP_RATIOS, KL_PENALTIES = ("4", "5", "7"), ("0", "0.05", "0.1", "0.5")
-"""Figs. 9, 10, 12; coefficient 0 of the first two, ratio 2 and coefficient 1 of Fig. 12 are runs of Fig. 11. Fig. 12
-says "ratio" 2 to 7: parts of ten thousand, at the tiny scale fifty times that."""
+ENTROPY_COEFS = ("1e-4", "1e-3", "5e-3", "1e-2")
+KL_COEFS = ("1e-3", "1e-2", "5e-2", "1e-1")
+# Figs. 9, 10, 12; coefficient 0 of the first two, ratio 2 and coefficient 1 of Fig. 12 are runs of Fig. 11. Fig. 12
+# says "ratio" 2 to 7: parts of ten thousand, at the tiny scale fifty times that.
+CLIP_RATIOS = ("4", "5", "7")
+KL_PENALTIES = ("0", "0.05", "0.1", "0.5")
+# k3: as a loss, k1 has a gradient of 0 in expectation.
 REFERENCE = ("--algo.kl.use_loss", "--algo.kl.estimator", "k3", "--ref.num_nodes", "1", "--ref.num_gpus_per_node", "8")
-"""k3: as a loss, k1 has a gradient of 0 in expectation."""
 
 
 def _entropy(coef: str) -> PaperRun:
@@ -204,10 +209,10 @@ def _penalty(coef: str) -> PaperRun:
     return _with(run, f"qwen2.5_7b_kl_cov_{coef}", "--ppo_kl_coef", coef, lab=(*KL_COV, coef))
 
 
+# The paper's name -> upstream's; upstream normalises the advantages of ``reinforce`` over the batch.
 ESTIMATORS = {"rloo": "rloo", "reinforce++": "reinforce", "reinforce++-baseline": "reinforce_baseline"}
-"""The paper's name -> upstream's; upstream normalises the advantages of ``reinforce`` over the batch."""
+# GRPO, where the tiny scale needs the whole trainer.
 THROUGH_RAY = replace(LAW_7B, lab=None, trainer=("--algo.advantage.estimator", "group_norm"), tiny="law-grpo")
-"""GRPO, where the tiny scale needs the whole trainer."""
 
 
 def _estimator(name: str, estimator: str) -> PaperRun:

@@ -9,13 +9,13 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import select
 from openrlhf_cov.experiments.reproduction.exhibits import Exhibit, PaperRun, Recipe
 
+# Bash: a script that submits by ``ray`` prints its words instead, with NUL between them.
 PRINTED = 'ray() { printf "%s\\0" ray "$@"; }; export -f ray; exec "$0" "$@"'
-"""Bash: a script that submits by ``ray`` prints its words instead, with NUL between them."""
+# What a script must not take from the shell that asks for its command.
 VARIABLES = (
     *("MODEL", "TEMPLATE", "DATA", "EVAL_DATA", "DATA_DIR", "BENCHMARKS", "SIZE", "LAYOUT", "OUTPUT"),
     *("NODES", "ENGINES", "EPISODES", "EVAL_STEPS"),
 )
-"""What a script must not take from the shell that asks for its command."""
 PYTHON = ("python", "-m")
 
 

@@ -11,12 +11,14 @@ from openrlhf_cov.utils.text_table import aligned
 
 def scores_of(folders: Sequence[Path]) -> list[str]:
     """Lines of a table, in percent of the test's problems: greedy, mean over K samples, any of K samples right."""
-    rows, drawn = [], 0
+    rows = []
+    drawn = 0
     for folder in folders:
         test = read_json(folder / TEST_FILE)
         if not isinstance(test, dict):
             raise UsageError(f"{folder} holds no {TEST_FILE}, which a finished run of the lab has")
-        problems, drawn = len(test["greedy"]), test["samples"]
+        problems = len(test["greedy"])
+        drawn = test["samples"]
         right = (sum(test["greedy"]), sum(test["right"]) / drawn, sum(each > 0 for each in test["right"]))
         rows.append((folder.name, str(problems), *(f"{100 * each / problems:.1f}" for each in right)))
     return aligned([("run", "problems", "greedy", f"avg@{drawn}", f"pass@{drawn}"), *rows])

@@ -10,12 +10,12 @@ from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.table_rows import report_runs
 from openrlhf_cov.utils.estimates import Interval
 
+# Difference of two arms that a table of two digits shows; one question that all seeds have right is none.
 SHOWN = 0.005
-"""Difference of two arms that a table of two digits shows; one question that all seeds have right is none."""
 NOT_ENOUGH = "Not enough data"
 
+# The finished runs of each arm's point with fresh seeds, by seed.
 Runs = Mapping[str, dict[int, Result]]
-"""The finished runs of each arm's point with fresh seeds, by seed."""
 
 
 @dataclass(frozen=True)

@@ -18,23 +18,25 @@ from openrlhf_cov.utils.json_lines import write_lines
 from openrlhf_cov.utils.output_folders import check_folder
 from openrlhf_cov.utils.terminal import say
 
+# By the engine that a spec is written for, and the one that is asked for.
 STUDIES: dict[tuple[str, str], type[Study]] = {
     ("lab", "lab"): LabStudy,
     ("lab", "ray"): RayStudyOfLabFlags,
     ("ray", "ray"): RayStudy,
 }
-"""By the engine that a spec is written for, and the one that is asked for."""
 
-PAGE_FILE, TABLE_FILE = "study.html", "study.md"
+PAGE_FILE = "study.html"
+TABLE_FILE = "study.md"
 
+# Failures without a success after which no further run is begun.
 HOPELESS = 3
-"""Failures without a success after which no further run is begun."""
 
 
 def study_of(args: argparse.Namespace) -> Study:
     """The study of a spec; UsageError where it, or one of its folders, cannot be."""
     spec = read_spec(args.spec)
-    written, engine = spec.engine, args.engine or spec.engine
+    written = spec.engine
+    engine = args.engine or spec.engine
     if (written, engine) not in STUDIES:
         raise UsageError(
             f"--engine {engine}: {args.spec} has flags of the trainer (engine: {written}); write it with those of "
@@ -59,7 +61,8 @@ def packed(study: Study, path: Path) -> set[StudyRun]:
         raise UsageError(f"--pack {path} is a folder; give a file")
     if not path.is_file():  # nothing, a pipe or a device
         return set()
-    held, known = list(unpack(path)), list(unpack(path, study.asked))
+    held = list(unpack(path))
+    known = list(unpack(path, study.asked))
     if others := len(held) - len(known):
         raise UsageError(
             f"--pack {path} holds {others} runs that {study.spec.title!r} does not ask for; give another file, or "
@@ -77,9 +80,12 @@ class Campaign:
     """
 
     def __init__(self, study: Study, jobs: int) -> None:
-        self.study, self.jobs = study, jobs
-        self.scores, self.clock = study.scores(), time.monotonic()
-        self.before, self.total = len(self.scores), number_of_runs(study.spec)
+        self.study = study
+        self.jobs = jobs
+        self.scores = study.scores()
+        self.clock = time.monotonic()
+        self.before = len(self.scores)
+        self.total = number_of_runs(study.spec)
         self.in_flight: dict[Future[None], StudyRun] = {}
         self.suspects: set[StudyRun] = set()
         """Those that were in flight together when a process was killed."""
@@ -133,17 +139,20 @@ class Campaign:
         run = self.in_flight[future]
         try:
             future.result()
-            score, reason = self.study.score(run), "it is not complete after its end"
+            score = self.study.score(run)
+            reason = "it is not complete after its end"
         except BrokenProcessPool:
             raise
         except Exception as error:  # whatever a run fails with, the others go on
-            score, reason = None, reason_of(error)
+            score = None
+            reason = reason_of(error)
         del self.in_flight[future]
         if score is None:
             self.fail(run, reason)
             return
         self.scores[run] = score
-        made, left = len(self.scores) - self.before, self.total - len(self.scores)
+        made = len(self.scores) - self.before
+        left = self.total - len(self.scores)
         minutes = (time.monotonic() - self.clock) / made * left / 60
         say(f"{len(self.scores)}/{self.total} {run.folder}: {score.last:.3f}; about {minutes:.0f} min left\n")
 

@@ -17,6 +17,7 @@ from openrlhf_cov.experiments.study.study_charts import charts
 from openrlhf_cov.experiments.study.sweeps import maps, sweep_answer
 from openrlhf_cov.experiments.study.table_rows import ArmRow, main_rows, tuning_rows
 
+# Number of a row -> heading of the main table.
 MAIN = {
     "accuracy": "accuracy",
     "worst kind": "worst kind",
@@ -30,7 +31,7 @@ MAIN = {
     "length": "length",
     "seconds": "s/step",
 }
-"""Number of a row -> heading of the main table."""
+# The same of the table of what the updates did.
 UPDATES = {
     "selected": "selected, %",
     "positive mass": "positive mass",
@@ -41,7 +42,6 @@ UPDATES = {
     "frozen entropy": "entropy, frozen prompts",
     "base kl": "KL to the base policy",
 }
-"""The same of the table of what the updates did."""
 AGAINST = "Against the baseline"
 HOW = (
     "Accuracy is greedy, beside it that of the worst kind of questions; pass@k is unbiased from all samples of a "
@@ -123,8 +123,8 @@ def sweep_document(spec: Spec, results: Sequence[Result]) -> Document:
     return Document(spec.title, spec.about, tuple(sections), tuple(maps(spec, results)))
 
 
+# Runs that are named.
 SOME = 3
-"""Runs that are named."""
 
 
 def mixed(spec: Spec, results: Sequence[Result]) -> list[str]:

@@ -27,13 +27,13 @@ from openrlhf_cov.utils.terminal import say
 
 Made = TypeVar("Made")
 
+# Fields of a spec with flags of ``openrlhf-cov evaluate``.
 LOOKS = ("validation", "test")
-"""Fields of a spec with flags of ``openrlhf-cov evaluate``."""
 
+# Flags of the lab that a spec leaves to the study.
 OF_THE_STUDY = ("--output", "--base_policies", "--task", "--train.seed", "--help")
-"""Flags of the lab that a spec leaves to the study."""
+# Flags without which arms do not begin with the same policy, have the same budget and see the same test.
 OF_ALL_ARMS = ("--base_seed", "--steps", "--eval.steps", "--eval.n_samples_per_prompt", "--test_samples")
-"""Flags without which arms do not begin with the same policy, have the same budget and see the same test."""
 
 TIMED_STEPS = 3
 KILLED = "its process was killed, perhaps for lack of memory; fewer --jobs need less"
@@ -54,7 +54,9 @@ class Study(ABC):
     """A spec, the folder that it fills, and how each of its runs is made."""
 
     def __init__(self, spec: Spec, output: Path, base_policies: Path) -> None:
-        self.spec, self.output, self.base_policies = spec, output, base_policies
+        self.spec = spec
+        self.output = output
+        self.base_policies = base_policies
         self.given: dict[StudyRun, Result] = {}
         """Results of other machines, which count as those of the same runs."""
         self.damaged: set[StudyRun] = set()
@@ -229,13 +231,15 @@ class LabStudy(Study):
 
     def dry_run(self, jobs: int) -> None:
         """See ``Study``; how long is told by timing a step of each arm."""
-        total, finished = number_of_runs(self.spec), len(self.scores())
+        total = number_of_runs(self.spec)
+        finished = len(self.scores())
         say(f"{self.spec.title}: {total} runs, {finished} of them finished\n")
         lengths = []
         with workers(1) as pool:
             for arm in self.spec.arms:
                 run = StudyRun(arm.name, SCREEN, arm.cells[0], 0)
-                steps, found = self.request(run).settings.steps, result_of(pool, self.seconds, run)
+                steps = self.request(run).settings.steps
+                found = result_of(pool, self.seconds, run)
                 lengths.append(steps * found["step"] + found["rest"])
                 one = f"{steps} steps of {found['step']:.2f} s, a run {lengths[-1]:.0f} s"
                 say(f"  {arm.name}: {len(arm.cells)} cells, {one}\n")

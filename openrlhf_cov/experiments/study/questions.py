@@ -23,21 +23,21 @@ from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.study_law import law, theory
 from openrlhf_cov.experiments.study.table_rows import NUMBERS, PASS_AT, ArmRow, main_rows, paired
 
+# Share of its first entropy of the first token below which a run has collapsed.
 COLLAPSED_BELOW = 0.1
-"""Share of its first entropy of the first token below which a run has collapsed."""
 MIDDLE = 0.5
+# Of a run by whose end it may have collapsed: what is said is of the second, the first shows how much hangs on it.
 PARTS = (0.25, MIDDLE)
-"""Of a run by whose end it may have collapsed: what is said is of the second, the first shows how much hangs on it."""
 HEAD_OF_COLLAPSE = ("learning rate", "by step", "", "collapsed", "others", "difference")
+# Accuracy by which a run that has diverged ends below its base policy.
 DIVERGED_BELOW = 0.02
-"""Accuracy by which a run that has diverged ends below its base policy."""
+# Nats by which targets may differ by rounding.
 TARGETS_AGREE = 1e-3
-"""Nats by which targets may differ by rounding."""
 LEARNING_RATE = "--actor.adam.lr"
+# Of arms that cannot learn: what ends low there has neither collapsed nor diverged.
 RANDOM_REWARD = "--random_reward"
-"""Of arms that cannot learn: what ends low there has neither collapsed nor diverged."""
+# Numbers that the trainer and the lab both have.
 AGREEING = ("accuracy", "pass@8", "reward", "entropy", "mean first-token entropy", "length")
-"""Numbers that the trainer and the lab both have."""
 
 
 def answers(spec: Spec, results: Sequence[Result]) -> list[Answer]:
@@ -71,7 +71,8 @@ def cost_of_collapse(spec: Spec, results: Sequence[Result]) -> Answer:
         f"In {len(lost)} of {len(told)} runs, tuning included, the entropy of "
         f"the first token was below {COLLAPSED_BELOW:.0%} of its beginning by the middle of the run"
     )
-    rows, said = [], []
+    rows = []
+    said = []
     for (rate, group), by in itertools.product(sorted(by_rate.items()), PARTS):
         place = f"{rate:g}" if math.isfinite(rate) else "the default"
         groups = [[each for each in group if has_collapsed(each, by) is kind] for kind in (True, False)]
@@ -103,7 +104,8 @@ def has_collapsed(result: Result, by: float = MIDDLE) -> bool | None:
     That is an entropy of the first token of a response, on the frozen prompts, below ``COLLAPSED_BELOW`` of where it
     began. Late in a run a policy that has learned the task is sure, too.
     """
-    steps, entropy = result.evaluations.steps, result.evaluations.column("entropy/position_0")
+    steps = result.evaluations.steps
+    entropy = result.evaluations.column("entropy/position_0")
     early = entropy[steps <= steps[-1] * by]
     if len(early) < 2 or not np.isfinite(early).all():
         return None
@@ -134,9 +136,11 @@ def scope(spec: Spec, runs: Runs) -> Answer | None:
     if all(each.at is None for each in spec.arms):
         return None
     question = "Does exact global selection differ from selection by micro-batch? And other changes of one arm?"
-    rows, said = [], []
+    rows = []
+    said = []
     for arm in (each for each in spec.arms if each.at is not None):
-        first, second = runs[arm.name], runs[arm.at or ""]
+        first = runs[arm.name]
+        second = runs[arm.at or ""]
         found = {
             name: paired(NUMBERS[name], first, second) for name in ("mean first-token entropy", "accuracy", "pass@8")
         }
@@ -212,7 +216,9 @@ def learning_rates(spec: Spec, results: Sequence[Result]) -> Answer:
     if not rates or not starts:
         return Answer(question, f"{NOT_ENOUGH}: no finished run names its rate and has evaluated its base policy.")
     start = float(np.mean(starts))
-    rows, worst, apart = [], [], []
+    rows = []
+    worst = []
+    apart = []
     first, of_first = next(iter(ends.items()))
     for arm, by_rate in ends.items():
         shares = []
@@ -263,7 +269,9 @@ def cost(rows: Sequence[ArmRow]) -> Answer:
 def agreement(ours: Runs, others: Runs) -> Answer:
     """The runs of two studies whose arms have the same names: those of the whole trainer and of the lab."""
     question = "Do the trainer and the lab agree?"
-    rows, differing, compared = [], [], 0
+    rows = []
+    differing = []
+    compared = 0
     for arm, runs in ours.items():
         for name in AGREEING:
             first, second = ([NUMBERS[name](each) for each in of.values()] for of in (runs, others.get(arm, {})))

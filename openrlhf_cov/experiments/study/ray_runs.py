@@ -46,24 +46,28 @@ from openrlhf_cov.utils.metrics_log import METRICS_FILE, RESULT_FILE, TEST_FILE,
 from openrlhf_cov.utils.orphans import die_with_parent
 from openrlhf_cov.utils.terminal import say
 
-ASKED_FILE, TRAINED_FILE, LOG_FILE, STATE = "asked.json", "trained.json", "log.txt", "state"
-"""Of a run: its flags, that its training has ended, what its commands said, its checkpoints."""
+# Of a run: its flags, that its training has ended, what its commands said, its checkpoints.
+ASKED_FILE = "asked.json"
+TRAINED_FILE = "trained.json"
+LOG_FILE = "log.txt"
+STATE = "state"
+# What the Ray that runs share said.
 RAY_FILE = "ray.txt"
-"""What the Ray that runs share said."""
 
+# What a look at a trained model finds: evaluations by step, and the record of the test.
 Seen = tuple[Mapping[int, Mapping[str, float]], Mapping[str, Any]]
-"""What a look at a trained model finds: evaluations by step, and the record of the test."""
 
 
 class RayStudy(Study):
     """Each run is one of ``openrlhf-cov train``."""
 
+    # Of its trainings, beside that of this process: the Ray that they share.
     environment: Mapping[str, str] = MappingProxyType({})
-    """Of its trainings, beside that of this process: the Ray that they share."""
 
     def words(self, run: StudyRun) -> list[str]:
         """The run as a command line of the trainer; an embedded task brings policy, data and reward."""
-        folder, flags = self.output / run.folder, self.train_flags(run)
+        folder = self.output / run.folder
+        flags = self.train_flags(run)
         if self.spec.task in TINY_TASKS:
             data = ("--data.prompt_dataset", f"{self.task}/train.jsonl", "--data.input_key", "input")
             policy = ("--actor.model_name_or_path", f"{self.task}/model", "--data.label_key", "label")
@@ -115,7 +119,8 @@ class RayStudy(Study):
         from openrlhf_cov.trainer.flags.parser import parse_args
         from openrlhf_cov.trainer.preflight import preflight
 
-        argv, sys.argv = sys.argv, ["train_ppo_ray", *self.words(run)]
+        argv = sys.argv
+        sys.argv = ["train_ppo_ray", *self.words(run)]
         try:
             with refusing():
                 args = parse_args()
@@ -153,7 +158,8 @@ class RayStudy(Study):
         known = all_runs(self.spec, self.scores())
         for run in known:
             say(shlex.join(["python", "-m", "openrlhf_cov.cli.train_ppo_ray", *self.words(run)]) + "\n")
-        total, results = number_of_runs(self.spec), self.results()
+        total = number_of_runs(self.spec)
+        results = self.results()
         more = "; the others follow from tuning" if total > len(known) else ""
         say(f"# {self.spec.title}: {len(known)} of {total} runs{more}\n")
         if not results:
@@ -336,7 +342,8 @@ def seen_by_evaluate(study: RayStudy, folder: Path) -> Seen:
         return read_samples(folder / name)[1]
 
     one = ("--temperature", "0", "--samples", "1")
-    greedy, drawn = asked("test-greedy", (*study.spec.test, *one)), asked("test", study.spec.test)
+    greedy = asked("test-greedy", (*study.spec.test, *one))
+    drawn = asked("test", study.spec.test)
     validation = asked("validation-greedy", (*study.spec.validation, *one)) if study.spec.validation else greedy
     right = [each.correct for each in drawn]
     test = {

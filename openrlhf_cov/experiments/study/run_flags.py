@@ -11,15 +11,15 @@ from openrlhf_cov.experiments.tiny_task.catalogue import PACKAGE, TINY_TASKS
 from openrlhf_cov.utils.config_flags import add_config_arguments
 from openrlhf_cov.utils.terminal import Parser
 
+# Problems of an embedded task that are not in the file of those to train on.
 HELD_OUT = 512
-"""Problems of an embedded task that are not in the file of those to train on."""
+# One engine and one actor, and rollouts by the seed.
 EVERY_RUN = (
     *("--vllm.num_engines", "1", "--vllm.gpu_memory_utilization", "0.2", "--actor.num_gpus_per_node", "1"),
     *("--actor.lr_scheduler", "constant", "--ds.zero_stage", "2", "--rollout_seeded"),
 )
-"""One engine and one actor, and rollouts by the seed."""
+# Flags of the lab beside its settings and those of methods.
 OF_THE_LAB = ("--output", "--base_policies", "--task", "--base_seed", "--threads")
-"""Flags of the lab beside its settings and those of methods."""
 COIN = ("--reward.remote_url", str(PACKAGE / "experiments" / "tiny_task" / "coin_reward_func.py"))
 
 
@@ -43,7 +43,8 @@ def trainer_flags(request: LabRequest) -> list[str]:
         raise UsageError(
             f"--task {request.args.task} exists in the lab only; with the trainer use one of {', '.join(TINY_TASKS)}"
         )
-    settings, task = request.settings, TINY_TASKS[request.args.task]
+    settings = request.settings
+    task = TINY_TASKS[request.args.task]
     update = settings.prompts * settings.group // settings.updates
     part = settings.micro_batch or update
     whole = (task.problems - HELD_OUT) // settings.prompts  # rollouts of an episode

@@ -7,8 +7,10 @@ from pathlib import PurePosixPath
 
 from openrlhf_cov.experiments.study.spec import Arm, Cell, Spec, slug
 
-SCREEN, FINAL, REPORT = "screen", "final", "report"
-"""Stages: every cell of an arm, its best cells again, its point with fresh seeds."""
+# Stages: every cell of an arm, its best cells again, its point with fresh seeds.
+SCREEN = "screen"
+FINAL = "final"
+REPORT = "report"
 STAGES = (SCREEN, FINAL, REPORT)
 
 
@@ -41,8 +43,8 @@ class Score:
     hard: float = math.nan
 
 
+# Of the finished runs.
 Scores = Mapping[StudyRun, Score]
-"""Of the finished runs."""
 
 
 def runs_due(spec: Spec, scores: Scores, failed: Collection[StudyRun] = ()) -> list[StudyRun]:

@@ -17,18 +17,18 @@ from openrlhf_cov.utils.json_lines import parse_object, read_bounded, regular, r
 from openrlhf_cov.utils.metric_table import STEP, STEP_TOTAL, TIME
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, RESULT_FILE, TEST_FILE, read_metrics
 
+# Of a run of the whole trainer, whose ``eval.jsonl`` is the trainer's own: what the study saw of the policy.
 VALIDATION_FILE = "validation.jsonl"
-"""Of a run of the whole trainer, whose ``eval.jsonl`` is the trainer's own: what the study saw of the policy."""
 # In the result of a run that ended before its last step: the step after which it ended.
 STOPPED_AT = "stopped_at"
+# Significant digits of a packed number.
 DIGITS = 4
-"""Significant digits of a packed number."""
+# Metrics that a packed run of tuning keeps, beside its evaluations and its test, by which points are chosen.
 OF_TUNING = ("reward", "entropy/mean", "entropy/position_0", "gradient/norm", "response_length", STEP_TOTAL)
-"""Metrics that a packed run of tuning keeps, beside its evaluations and its test, by which points are chosen."""
+# Metrics that no packed run keeps: two more averages of what ``cov/group_weighted_acc_…``, the paper's, are of.
 LEFT_OUT = tuple(f"cov/{kind}_{share}" for kind in ("acc", "token_acc") for share in ("low", "mid", "high"))
-"""Metrics that no packed run keeps: two more averages of what ``cov/group_weighted_acc_…``, the paper's, are of."""
+# A run that is no part of a study.
 ALONE = StudyRun("", REPORT, (), 0)
-"""A run that is no part of a study."""
 # Bytes of a line, and of all lines, of a packed file. A file of a few kB can unpack to any number of bytes.
 MAX_BYTES = 2**22
 MAX_TOTAL_BYTES = 2**32
@@ -38,8 +38,8 @@ MAX_RATIO = 50
 DECOMPRESSOR_BYTES = 2**27
 # Bytes of a file of a run.
 MAX_FILE_BYTES = 2**26
+# Of a question in a test.
 MAX_SAMPLES = 2**20
-"""Of a question in a test."""
 
 Floats = NDArray[np.float64]
 
@@ -51,12 +51,12 @@ class Result:
     run: StudyRun
     metrics: Table
     evaluations: Table
+    # Of each question, "" where all are alike.
     kinds: tuple[str, ...]
-    """Of each question, "" where all are alike."""
+    # (N,) by question.
     greedy: NDArray[np.bool_]
-    """(N,) by question."""
+    # (N,) right ones of ``samples`` samples of each question.
     right: NDArray[np.int64]
-    """(N,) right ones of ``samples`` samples of each question."""
     samples: int
 
     @property
@@ -67,7 +67,8 @@ class Result:
 
 def area(steps: ArrayLike, values: ArrayLike) -> float:
     """Mean of a curve over its steps, straight between the points; NaN with fewer than three, which are no curve."""
-    steps, values = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    steps = np.asarray(steps, dtype=np.float64)
+    values = np.asarray(values, dtype=np.float64)
     return float(np.trapezoid(values, steps) / (steps[-1] - steps[0])) if len(steps) > 2 else float("nan")
 
 

@@ -11,8 +11,8 @@ from openrlhf_cov.analysis.regression import student_quantile
 from openrlhf_cov.evaluation.scores import RESAMPLES, bootstrap_means
 from openrlhf_cov.utils.estimates import LEVEL, SEED, Interval, interval_of
 
+# Seeds below which there is no interval.
 FEWEST = 2
-"""Seeds below which there is no interval."""
 
 
 def mean_over_seeds(values: ArrayLike) -> Interval:

@@ -46,10 +46,13 @@ import yaml
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.json_lines import regular, valid_text
 
-MAX_BYTES, MAX_CELLS, MAX_RUNS = 2**16, 1000, 10_000
-"""Of a file, of an arm, of a study."""
-MAX_LETTERS, MAX_QUOTED = 200, 100
-"""Of the name of a folder, and of a value in a message."""
+# Of a file, of an arm, of a study.
+MAX_BYTES = 2**16
+MAX_CELLS = 1000
+MAX_RUNS = 10_000
+# Of the name of a folder, and of a value in a message.
+MAX_LETTERS = 200
+MAX_QUOTED = 100
 ENGINES = ("lab", "ray")
 SPEC_FIELDS = (
     *("title", "about", "task", "engine", "needs", "flags", "validation", "test", "seeds", "tuning", "arms"),
@@ -60,8 +63,8 @@ MAX_BASE_POLICIES = 100
 TUNING_FIELDS = ("seeds", "finalists", "final_seeds", "grid")
 ARM_FIELDS = ("name", "flags", "grid", "at", "tier", "seeds")
 
+# Flags and values of one point of a grid, as words of a command line; () without a grid.
 Cell = tuple[str, ...]
-"""Flags and values of one point of a grid, as words of a command line; () without a grid."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +74,11 @@ class Arm:
     name: str
     words: tuple[str, ...]
     cells: tuple[Cell, ...]
+    # The arm whose point it takes.
     at: str | None = None
-    """The arm whose point it takes."""
     tier: int = 1
+    # Of what is reported.
     seeds: tuple[int, ...] = ()
-    """Of what is reported."""
 
 
 @dataclass(frozen=True)
@@ -115,13 +118,13 @@ class Spec:
     about: str
     task: str
     engine: str
+    # Flags without which the study means nothing.
     needs: tuple[str, ...]
-    """Flags without which the study means nothing."""
     words: tuple[str, ...]
+    # Flags of ``openrlhf-cov evaluate`` for what chooses, with the trainer on another task than the embedded ones.
     validation: tuple[str, ...]
-    """Flags of ``openrlhf-cov evaluate`` for what chooses, with the trainer on another task than the embedded ones."""
+    # The same for what is reported.
     test: tuple[str, ...]
-    """The same for what is reported."""
     tuning: Tuning
     arms: tuple[Arm, ...]
     # Number of base policies; seed s begins with base policy s modulo this number.
@@ -196,7 +199,8 @@ def spec_of(content: Any) -> Spec:
     arms: list[Arm] = []
     sweep = _sweep(found.get("sweep"))
     of_a_seed = sweep.runs_of_a_seed if sweep else 1
-    runs, of_a_cell = 0, len(tuning.seeds) + len(tuning.final_seeds)
+    runs = 0
+    of_a_cell = len(tuning.seeds) + len(tuning.final_seeds)
     for number, each in enumerate(found["arms"], 1):
         arms.append(_arm(each, f"arm {number}", arms, grid, seeds))
         runs += len(arms[-1].seeds) * of_a_seed + len(arms[-1].cells) * of_a_cell

@@ -11,8 +11,8 @@ from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.table_rows import NUMBERS, paired
 
 FORECAST_FROM = 0.15
+# Of a run's fit, whose own interval is not used: what counts here is the spread over seeds.
 RESAMPLES = 400
-"""Of a run's fit, whose own interval is not used: what counts here is the spread over seeds."""
 
 
 def law(spec: Spec, runs: Runs) -> Answer:
@@ -22,7 +22,9 @@ def law(spec: Spec, runs: Runs) -> Answer:
     base = {seed: fit for seed, fit in base.items() if fit}
     if len(base) < 2:
         return Answer(question, f"{NOT_ENOUGH}: fewer than two finished runs of {spec.arms[0].name}.")
-    rows, moved, along = [], [], []
+    rows = []
+    moved = []
+    along = []
     for arm in spec.arms:
         fits = [fit for each in runs[arm.name].values() if (fit := fitted(each))]
         if len(fits) < 2:
@@ -90,7 +92,9 @@ def off_line(result: Result, line: LawFit) -> float:
 def theory(runs: Runs) -> Answer:
     """Spearman's correlation of predicted and measured change of entropy, step by step."""
     question = "Does −ΔH follow the covariance (theorems 1 and 2)?"
-    rows, follows, against = [], [], []
+    rows = []
+    follows = []
+    against = []
     for name, of_arm in runs.items():
         found = [
             mean_over_seeds(

@@ -152,7 +152,8 @@ def solved_width(rates: Sequence[float], shares: Sequence[float], level: float =
     places = np.log10(np.asarray(rates, dtype=np.float64))
     width = 0.0
     for number in range(len(places) - 1):
-        left, right = shares[number], shares[number + 1]
+        left = shares[number]
+        right = shares[number + 1]
         length = float(places[number + 1] - places[number])
         if min(left, right) >= level:
             width += length

@@ -14,8 +14,8 @@ from openrlhf_cov.utils.estimates import Interval
 from openrlhf_cov.utils.metric_table import CPU_TIME, STEP_TOTAL
 
 PASS_AT = (1, 2, 4, 8, 16, 32)
+# One number of a run.
 Number = Callable[[Result], float]
-"""One number of a run."""
 
 
 def _over_steps(result: Result, name: str, reduce: Callable[[Floats], np.floating]) -> float:
@@ -65,6 +65,8 @@ def worst_kind(result: Result) -> float:
     return min(float(result.greedy[kinds == name].mean()) for name in names) if len(names) > 1 else float("nan")
 
 
+# What a row has of each run; "accuracy" and pass@k are of the test, "area" is of the validation curve, "selected" and
+# "no gradient" in percent of the tokens, "truncated" in percent of the samples.
 NUMBERS: dict[str, Number] = {
     "accuracy": accuracy,
     "worst kind": worst_kind,
@@ -85,8 +87,6 @@ NUMBERS: dict[str, Number] = {
     "norm": mean_of("gradient/norm"),
     "seconds": seconds,
 }
-"""What a row has of each run; "accuracy" and pass@k are of the test, "area" is of the validation curve, "selected" and
-"no gradient" in percent of the tokens, "truncated" in percent of the samples."""
 
 
 @dataclass(frozen=True)
@@ -94,16 +94,16 @@ class ArmRow:
     """One arm. ``numbers`` are over its seeds, ``differences`` from the first arm over the seeds that both have."""
 
     arm: str
+    # None while it is not chosen.
     point: Cell | None
-    """None while it is not chosen."""
     seeds: tuple[int, ...]
     numbers: dict[str, Interval]
     differences: dict[str, Interval]
     pairs: int
+    # Accuracy over questions, of the same runs.
     questions: Interval
-    """Accuracy over questions, of the same runs."""
+    # Its difference from the first arm over questions, of the seeds that both have.
     apart: Interval
-    """Its difference from the first arm over questions, of the seeds that both have."""
 
 
 def main_rows(spec: Spec, results: Sequence[Result]) -> list[ArmRow]:

@@ -22,12 +22,12 @@ class PolicyScore:
     """Outcome of one evaluation; the accuracy is a fraction of the responses."""
 
     responses: int
+    # Mean score of the training reward.
     accuracy: float
-    """Mean score of the training reward."""
+    # Nats per token: mean over all response tokens of the entropy of the policy at temperature 1.
     entropy: float
-    """Nats per token: mean over all response tokens of the entropy of the policy at temperature 1."""
+    # Tokens per response, ``<eos>`` included.
     mean_length: float
-    """Tokens per response, ``<eos>`` included."""
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ from openrlhf_cov.rewards.addition import EOS_TOKEN
 
 logger = logging.getLogger(__name__)
 
+# Target of the positions that do not enter the supervised loss.
 IGNORED = -100
-"""Target of the positions that do not enter the supervised loss."""
 
+# Prompt, response without its end, and whether the first token of the response enters the loss.
 Example = tuple[str, str, bool]
-"""Prompt, response without its end, and whether the first token of the response enters the loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,16 +34,16 @@ class BasePolicyConfig:
     heads: int = 6
     hidden_size: int = 192
     intermediate_size: int = 512
+    # Context in tokens.
     max_length: int = 96
-    """Context in tokens."""
+    # Optimizer steps; more of them leave less to learn for reinforcement learning.
     steps: int = 300
-    """Optimizer steps; more of them leave less to learn for reinforcement learning."""
     rows_per_step: int = 96
     learning_rate: float = 2e-3
     warmup_steps: int = 50
     max_grad_norm: float = 1.0
+    # Output and input embeddings are the same.
     tied: bool = True
-    """Output and input embeddings are the same."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -67,6 +67,7 @@ def make_base_policy(
     return make_policy(examples, build_tokenizer(config.max_length), config, seed)
 
 
+# That of the one-line programs. vLLM on a CPU wants heads of at least 32 numbers.
 PROGRAMS_POLICY = BasePolicyConfig(
     layers=2,
     heads=4,
@@ -78,7 +79,6 @@ PROGRAMS_POLICY = BasePolicyConfig(
     learning_rate=3e-3,
     warmup_steps=30,
 )
-"""That of the one-line programs. vLLM on a CPU wants heads of at least 32 numbers."""
 
 
 def make_program_policy(

@@ -19,32 +19,32 @@ PACKAGE = Path(__file__).parents[2]
 class TinyTask:
     """What the commands have to know about one embedded task."""
 
+    # Its name in files.
     datasource: str
-    """Its name in files."""
     about: str
+    # Where the demo keeps it unless a flag says otherwise.
     folder: Path
-    """Where the demo keeps it unless a flag says otherwise."""
+    # There are so many.
     problems: int
-    """There are so many."""
+    # Bound on a response in the evaluation.
     evaluation_tokens: int
-    """Bound on a response in the evaluation."""
+    # Flags of ``openrlhf-cov evaluate`` for its benchmark; None where that command has no grader for the task.
     evaluation_flags: tuple[str, ...] | None = ("--template", "none")
-    """Flags of ``openrlhf-cov evaluate`` for its benchmark; None where that command has no grader for the task."""
+    # (seed, number held out) -> what trains and what does not, each with ``to_row()``, a line of the data files, and
+    # ``to_benchmark_row()``, one of a benchmark.
     split: Callable[[int, int], tuple[Sequence[Any], Sequence[Any]]]
-    """(seed, number held out) -> what trains and what does not, each with ``to_row()``, a line of the data files,
-    and ``to_benchmark_row()``, one of a benchmark."""
+    # The ``BasePolicyConfig``.
     policy: Callable[[], Any]
-    """The ``BasePolicyConfig``."""
+    # (problems, config, seed) -> the base policy and its tokenizer.
     make_policy: Callable[[Sequence[Any], Any, int], Any]
-    """(problems, config, seed) -> the base policy and its tokenizer."""
+    # The policy that comes with the package -> the one that ``make_policy`` trains.
     adapt: Callable[[Any], Any] = lambda model: model
-    """The policy that comes with the package -> the one that ``make_policy`` trains."""
+    # The reward function, with upstream's signature.
     reward: Callable[[], Callable[..., dict[str, Any]]]
-    """The reward function, with upstream's signature."""
+    # Flags of a training: the reward, and lengths in tokens.
     flags: tuple[str, ...]
-    """Flags of a training: the reward, and lengths in tokens."""
+    # UsageError where this machine cannot grade it.
     check_ready: Callable[[], None] = lambda: None
-    """UsageError where this machine cannot grade it."""
 
 
 def _load(name: str) -> Any:
@@ -66,6 +66,7 @@ def check_sandbox() -> None:
         raise UsageError(f"--task code runs programs in a sandbox, and {error.__cause__ or error}") from error
 
 
+# --task -> the task.
 TINY_TASKS = {
     "addition": TinyTask(
         datasource=addition.DATASOURCE,
@@ -123,4 +124,3 @@ TINY_TASKS = {
         check_ready=check_sandbox,
     ),
 }
-"""--task -> the task."""

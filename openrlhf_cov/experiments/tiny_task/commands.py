@@ -18,18 +18,18 @@ from dataclasses import dataclass
 from openrlhf_cov.rewards.addition import EOS_TOKEN
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ@#$%&!"
+# Name of a skill -> the place in the prompt from which each digit of its result comes.
 SKILLS = {"a": (2, 1, 0), "b": (1, 2, 0), "c": (2, 0, 1), "d": (1, 0, 2)}
-"""Name of a skill -> the place in the prompt from which each digit of its result comes."""
 CHARACTERS = "0123456789" + "".join(SKILLS) + LETTERS
+# How many letters stand for each skill, in the order of ``LETTERS``. Always naming ``a`` scores 14/32.
 LETTERS_OF = {"a": 14, "b": 8, "c": 6, "d": 4}
-"""How many letters stand for each skill, in the order of ``LETTERS``. Always naming ``a`` scores 14/32."""
+# How often the base policy names each skill.
 HABIT = {"a": 0.80, "b": 0.13, "c": 0.05, "d": 0.02}
-"""How often the base policy names each skill."""
+# A name, three digits and the end.
 RESPONSE_TOKENS = 5
-"""A name, three digits and the end."""
 DATASOURCE = "hidden_commands"
+# Triples of digits that no policy sees: as many to choose by, and as many for the test.
 HELD_OUT_DIGITS = 60
-"""Triples of digits that no policy sees: as many to choose by, and as many for the test."""
 
 _ANSWER = re.compile(f"[{''.join(SKILLS)}][0-9]{{3}}")
 

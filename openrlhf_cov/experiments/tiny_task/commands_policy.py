@@ -54,7 +54,8 @@ def in_wider_heads(model: LlamaForCausalLM, size: int) -> LlamaForCausalLM:
     if size % old or config.num_key_value_heads != heads:
         raise ValueError(f"heads of {old} numbers, each with keys of its own, become heads of a multiple, not {size}")
     config.head_dim = size
-    times, first = size // old, torch.arange(old // 2)
+    times = size // old
+    first = torch.arange(old // 2)
     of_head = torch.cat([times * first, size // 2 + times * first])  # a number is turned with that half a head behind
     places = (torch.arange(heads)[:, None] * size + of_head).flatten()
     wide = LlamaForCausalLM(config).eval()

@@ -65,13 +65,13 @@ def _tens_then_units(problem: Addition) -> str:
     return f"{10 * tens_a}+{10 * tens_b}={10 * (tens_a + tens_b)};{units_a + units_b};{problem.label}"
 
 
+# Name of a style -> its probability and its writer. Several styles give the policy an entropy to lose.
 ANSWER_STYLES: dict[str, tuple[float, Callable[[Addition], str]]] = {
     "digit_wise": (0.3, _digit_wise),
     "swapped_operands": (0.25, lambda problem: f"{problem.b}+{problem.a};{problem.label}"),
     "tens_then_units": (0.2, _tens_then_units),
     "direct": (0.25, lambda problem: problem.label),
 }
-"""Name of a style -> its probability and its writer. Several styles give the policy an entropy to lose."""
 
 
 def write_answer(problem: Addition, rng: random.Random) -> str:

@@ -18,16 +18,17 @@ from dataclasses import dataclass
 from openrlhf_cov.config import RewardConfig
 
 DATASOURCE = "tiny_programs"
+# Source of a row that is graded by the rule of its row.
 SOURCE = f"code/{DATASOURCE}"
-"""Source of a row that is graded by the rule of its row."""
+# A response is a program, without a fence around it.
 REWARD = RewardConfig(reward_source="code", code_extract="whole")
-"""A response is a program, without a fence around it."""
 FUNCTION = "f"
 CONSTANTS = range(2, 10)
+# Of an exercise; each is a list of ``NUMBERS`` numbers.
 TESTS = 5
-"""Of an exercise; each is a list of ``NUMBERS`` numbers."""
 NUMBERS = 12
-SMALLEST, LARGEST = -20, 60
+SMALLEST = -20
+LARGEST = 60
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Part:
     meaning: Callable
     right: Sequence[str]
     slips: Sequence[str]
+    # How often the base policy's teachers write a slip.
     carelessness: float
-    """How often the base policy's teachers write a slip."""
 
 
 KEEP = {
@@ -62,22 +63,22 @@ GIVE = {
     "total modulo": Part(lambda y, k: sum(y) % k, ["sum({y})%{k}"], ["sum({y})//{k}", "sum({y}%{k})"], 0.25),
 }
 BEGINNINGS = (f"{FUNCTION}=lambda x:", f"def {FUNCTION}(x):return ")
+# How often the last one is.
 FORGOTTEN_BRACKET = 0.04
-"""How often the last one is."""
 
+# Tokens. Many a text of them is no program.
 WORDS = (
     *(str(digit) for digit in range(10)),
     *(f"{word} " for parts in (KEEP, CHANGE, GIVE) for word in parts),
     *(", ", *BEGINNINGS, "x", "v", " for v in ", " if ", "sorted", "sum", "max", "min"),
     *"[]():+-*/%<>=!",
 )
-"""Tokens. Many a text of them is no program."""
 EXERCISES = len(KEEP) * len(CHANGE) * len(GIVE) * len(CONSTANTS) ** 3
+# Bound on a response; the longest written program has 28 tokens with its end.
 RESPONSE_TOKENS = 32
-"""Bound on a response; the longest written program has 28 tokens with its end."""
 
+# A word and its number.
 Choice = tuple[str, int]
-"""A word and its number."""
 
 
 @dataclass(frozen=True)

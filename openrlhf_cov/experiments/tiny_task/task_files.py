@@ -113,7 +113,8 @@ def evaluate(model_dir: Path, rows: list[dict[str, str]], seed: int, task: TinyT
     logger.info("evaluating the policy in %s on %d held-out problems", model_dir, len(rows))
     bounds = {"batch_size": EVALUATION_BATCH_SIZE, "max_new_tokens": task.evaluation_tokens}
     score = partial(evaluate_policy, model_dir, rows, seed=seed, reward=task.reward(), **bounds)
-    greedy, sampled = score(temperature=0.0), score(temperature=1.0)
+    greedy = score(temperature=0.0)
+    sampled = score(temperature=1.0)
     return {
         "accuracy_greedy": greedy.accuracy,
         "accuracy_sampled": sampled.accuracy,

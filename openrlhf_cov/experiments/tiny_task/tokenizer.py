@@ -9,8 +9,8 @@ from transformers import PreTrainedTokenizerFast
 from openrlhf_cov.rewards.addition import EOS_TOKEN
 
 PAD_TOKEN = "<pad>"
+# More than the four answer styles need, so that a policy can leave their format and be marked wrong for it.
 CHARACTERS = "0123456789+=*-() ,;"
-"""More than the four answer styles need, so that a policy can leave their format and be marked wrong for it."""
 
 
 def build_tokenizer(max_length: int, words: Sequence[str] = CHARACTERS) -> PreTrainedTokenizerFast:

@@ -4,12 +4,12 @@ from importlib import import_module
 
 from openrlhf_cov.models.method import Method
 
+# What selects comes first: selected tokens, in the metrics, are those of the first method of a run with a plan.
 NAMES = (
     "clip_cov kl_cov lp_reg top_entropy erc clip_b clip_v random_drop steer cw_grpo stare positive_weight entropic "
     "entropy_advantage repo_r cispo gspo_token dppo sapo cegppo gmpo "
     "qae passk psr nsr w_reinforce entrocraft wapo dr_grpo lite_ppo maxrl rs_grpo ucpo prime "
     "adaptive_clip adaptive_entropy"
 ).split()
-"""What selects comes first: selected tokens, in the metrics, are those of the first method of a run with a plan."""
 MODULES = tuple(import_module(f"{__name__}.{name}") for name in NAMES)
 METHODS: dict[str, Method] = {module.METHOD.name: module.METHOD for module in MODULES}

@@ -38,7 +38,9 @@ class CegppoSettings(Settings):
 def coefficient(settings: CegppoSettings, batch: TokenBatch) -> Tensor:
     """The ratio (B, A), where PPO clips beta times the border instead; 0 beyond the dual clip, which comes after."""
     low, high = settings.cegppo_clip
-    ratio, positive, negative = batch.ratio, batch.advantages > 0, batch.advantages < 0
+    ratio = batch.ratio
+    positive = batch.advantages > 0
+    negative = batch.advantages < 0
     k = ratio.masked_fill(negative & (ratio < 1 - low), settings.cegppo_beta1 * (1 - low))
     k = k.masked_fill(positive & (ratio > 1 + high), settings.cegppo_beta2 * (1 + high))
     return k.masked_fill(negative & (ratio > settings.cegppo_dual_clip), 0.0)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from openrlhf_cov.models.window import Window
 
+# Below this standard deviation all tokens are equal, and the differences are rounding.
 SMALLEST_DEVIATION = 1e-12
-"""Below this standard deviation all tokens are equal, and the differences are rounding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,8 @@ def refuses_for(method_flag: str, mean_flag: str, mean: str, settings: Any, flag
         settings: Those of the run.
         flags: Upstream's.
     """
-    mode, estimator = flags["actor.loss_agg_mode"], settings.estimator
+    mode = flags["actor.loss_agg_mode"]
+    estimator = settings.estimator
     if mean == "kept" and mode != "token-mean":
         return f"{mean_flag} kept needs --actor.loss_agg_mode token-mean, got {mode}; or give {mean_flag} all"
     if estimator and estimator.positive_only:

@@ -10,10 +10,10 @@ from openrlhf_cov.settings import Settings
 if TYPE_CHECKING:
     from openrlhf_cov.models.window import Window
 
+# A deviation of covariances below this is rounding, where the largest advantage is 1: they are all equal.
 ROUNDING = 1e-6
-"""A deviation of covariances below this is rounding, where the largest advantage is 1: they are all equal."""
+# Size of advantages that are all 0.
 TINY = 1e-300
-"""Size of advantages that are all 0."""
 
 
 def plan(settings: Settings, window: Window) -> list[Plan]:
@@ -30,7 +30,8 @@ def plan(settings: Settings, window: Window) -> list[Plan]:
     exponents = [-c.square() / (2 * variance.clamp(min=ROUNDING**2)) for c in covariances]
     highest = window.maximum(exponents)  # without it all weights may be too small to be told from 0
     raw = [(exponent - highest).clamp(max=0.0).exp() for exponent in exponents]
-    mean, equal = window.mean(raw), variance < ROUNDING**2
+    mean = window.mean(raw)
+    equal = variance < ROUNDING**2
     plans = []
     for weight, batch, mask in zip(raw, window.batches, window.masks, strict=True):
         weight = (weight / mean).masked_fill(equal | ~mask, 1.0).to(batch.advantages.dtype)

@@ -19,11 +19,11 @@ from openrlhf_cov.settings import Settings, setting
 if TYPE_CHECKING:
     from torch import Tensor
 
+# Limits of the two divergences.
 PUBLISHED = {"tv": 0.2, "kl": 0.05}
-"""Limits of the two divergences."""
 
+# Log-probs are cut to these: in float32 neither p nor 1 - p is 0 between them.
 LOG_PROBS = (-100.0, -1e-7)
-"""Log-probs are cut to these: in float32 neither p nor 1 - p is 0 between them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,8 @@ def coefficient(settings: DppoSettings, batch: TokenBatch) -> Tensor:
     anchor = batch.old_log_probs if settings.dppo_anchor == "old" else batch.rollout_log_probs
     if anchor is None:
         raise RuntimeError("--dppo_anchor rollout: the loss was given no log-probs of the engine")
-    log_p, log_q = batch.log_probs.detach(), anchor
+    log_p = batch.log_probs.detach()
+    log_q = anchor
     limit = settings.dppo_delta or PUBLISHED[settings.dppo_divergence]
     far = divergence(log_p, log_q, settings.dppo_divergence) > limit
     dropped = far & (((batch.advantages > 0) & (log_p > log_q)) | ((batch.advantages < 0) & (log_p < log_q)))
@@ -68,11 +69,13 @@ def coefficient(settings: DppoSettings, batch: TokenBatch) -> Tensor:
 
 def divergence(log_p: Tensor, log_q: Tensor, kind: str) -> Tensor:
     """``tv``: |p - q|; ``kl``: q log(q / p) + (1 - q) log((1 - q) / (1 - p)); tensors (B, A) of log-probs."""
-    log_p, log_q = log_p.clamp(*LOG_PROBS), log_q.clamp(*LOG_PROBS)
+    log_p = log_p.clamp(*LOG_PROBS)
+    log_q = log_q.clamp(*LOG_PROBS)
     q = log_q.exp()
     if kind == "tv":
         return (log_p.exp() - q).abs()
-    rest_p, rest_q = -log_p.expm1(), -log_q.expm1()
+    rest_p = -log_p.expm1()
+    rest_q = -log_q.expm1()
     return q * (log_q - log_p) + rest_q * (rest_q.log() - rest_p.log())
 
 

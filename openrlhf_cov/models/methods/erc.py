@@ -11,8 +11,8 @@ from openrlhf_cov.settings import Settings, setting
 if TYPE_CHECKING:
     from openrlhf_cov.models.window import Window
 
+# Added to both entropies, as published.
 TINY = 1e-8
-"""Added to both entropies, as published."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,9 @@ def coefficient(settings: GmpoSettings, batch: TokenBatch) -> Tensor:
     A log ratio is clipped on the side to which the advantage pushes it. A token that is clipped still scales the
     others of its sequence.
     """
-    bound, positive, negative = settings.gmpo_clip, batch.advantages > 0, batch.advantages < 0
+    bound = settings.gmpo_clip
+    positive = batch.advantages > 0
+    negative = batch.advantages < 0
     log_ratio = (batch.log_probs.detach() - batch.old_log_probs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     clipped = (positive & (log_ratio > bound)) | (negative & (log_ratio < -bound))
     ratio = batch.geometric_mean(log_ratio.clamp(-bound, bound).where(clipped, log_ratio))

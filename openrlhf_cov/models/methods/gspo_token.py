@@ -34,7 +34,8 @@ def coefficient(settings: GspoTokenSettings, batch: TokenBatch) -> Tensor:
     sequence whatever a method does to single tokens; here a token has its own.
     """
     low, high = settings.gspo_token_clip
-    ratio, advantages = batch.sequence_ratio, batch.advantages
+    ratio = batch.sequence_ratio
+    advantages = batch.advantages
     clipped = ((ratio > 1 + high) & (advantages > 0)) | ((ratio < 1 - low) & (advantages < 0))
     return ratio.expand_as(advantages).masked_fill(clipped, 0.0)
 

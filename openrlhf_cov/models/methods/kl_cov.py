@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from openrlhf_cov.models.window import Window
 
+# A mean absolute log ratio below this is rounding: two float32 passes over a token differ by some 5e-7.
 ROUNDING = 1e-5
-"""A mean absolute log ratio below this is rounding: two float32 passes over a token differ by some 5e-7."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,8 @@ from openrlhf_cov.settings import Settings, setting
 if TYPE_CHECKING:
     from torch import Tensor
 
+# Beside the standard deviation, as in ROLL.
 EPSILON = 1e-6
-"""Beside the standard deviation, as in ROLL."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,8 @@ from openrlhf_cov.settings import Settings, setting
 if TYPE_CHECKING:
     from torch import Tensor
 
+# Beside the standard deviation, as published.
 EPSILON = 1e-6
-"""Beside the standard deviation, as published."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,8 @@ class PasskSettings(Settings):
 
 def estimate(settings: PasskSettings, groups: Groups) -> Tensor:
     """Advantages (G, K): the mean, over all sets of k responses with this one in it, of the set's advantage."""
-    is_right, n = right(groups.rewards), groups.rewards.shape[1]
+    is_right = right(groups.rewards)
+    n = groups.rewards.shape[1]
     if n < settings.passk_k:  # abstentions left fewer responses than a set has
         return groups.rewards.new_zeros(groups.rewards.shape)
     table = [advantages(n, c, settings.passk_k) for c in range(n + 1)]

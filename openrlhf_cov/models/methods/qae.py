@@ -13,8 +13,8 @@ from openrlhf_cov.utils.shares import ceil_share
 if TYPE_CHECKING:
     from torch import Tensor
 
+# Beside the standard deviation, as published.
 EPSILON = 1e-6
-"""Beside the standard deviation, as published."""
 
 
 @dataclass(frozen=True, kw_only=True)

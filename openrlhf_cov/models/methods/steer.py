@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from openrlhf_cov.models.window import Window
 
+# The largest change counts as at least this much, as published: where all changes are small, weights are near 1.
 FLOOR = 0.02
-"""The largest change counts as at least this much, as published: where all changes are small, weights are near 1."""
+# Probabilities lie this far from 0 and 1.
 PROBABLE = 1e-8
-"""Probabilities lie this far from 0 and 1."""
 
 
 @dataclass(frozen=True, kw_only=True)

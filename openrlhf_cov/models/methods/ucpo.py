@@ -18,8 +18,8 @@ from openrlhf_cov.settings import Settings, setting
 if TYPE_CHECKING:
     from torch import Tensor
 
+# Probabilities among the correct responses of a group are at least this before they are inverted, as published.
 SMALLEST_SHARE = 1e-6
-"""Probabilities among the correct responses of a group are at least this before they are inverted, as published."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from openrlhf_cov.models.window import Window
 
+# Range of the PPO clip: a ratio of up to 10. The lower clip never acts, because no advantage is negative.
 PUBLISHED_CLIP = (1.0, 9.0)
-"""Range of the PPO clip: a ratio of up to 10. The lower clip never acts, because no advantage is negative."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,8 @@ def plan(settings: WapoSettings, window: Window) -> list[Plan]:
 
 def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
     """Return why the flags do not go with WAPO, None if they do."""
-    mode, surrogate = flags["actor.loss_agg_mode"], settings.surrogate
+    mode = flags["actor.loss_agg_mode"]
+    surrogate = settings.surrogate
     level = flags.get("algo.advantage.is_correction_level", "off")
     kl_coef = flags.get("algo.kl.init_coef", 0.0)
     anchored = settings.wapo_anchor == "rollout"

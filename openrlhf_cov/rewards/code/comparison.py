@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 Likeness = Literal["same", "presentation", "different"]
 Judge = Literal["exact", "plain", "livecodebench", "apps", "prime"]
+# The judges by name, and how each compares the output of a program with the expected one.
 JUDGES: dict[Judge, str] = {
     "exact": "lines are the same texts",
     "plain": "words of a line are the same texts or equal numbers",
@@ -18,13 +19,12 @@ JUDGES: dict[Judge, str] = {
     "apps": "words of a line are the same texts or near numbers; empty lines do not count",
     "prime": "words of a line are the same texts or near numbers; empty lines do not count",
 }
-"""The judges by name, and how each compares the output of a program with the expected one."""
 
 RELATIVE = Fraction(1, 10**5)
+# Tolerances of ``numpy.allclose``, by which the judges of APPS and PRIME compare numbers.
 ABSOLUTE = Fraction(1, 10**8)
-"""Tolerances of ``numpy.allclose``, by which the judges of APPS and PRIME compare numbers."""
+# Digits, and powers of ten, of numbers that may be near others; larger ones are beyond any float.
 MAX_WORD = 400
-"""Digits, and powers of ten, of numbers that may be near others; larger ones are beyond any float."""
 NUMBER = re.compile(
     r"(?P<sign>[+-]?)(?:(?P<whole>[0-9]+)(?:\.(?P<part>[0-9]*))?|\.(?P<only>[0-9]+))(?:[eE](?P<exponent>[+-]?[0-9]{1,6}))?"
 )
@@ -71,7 +71,8 @@ def compare_outputs(
             return "same"
         if tolerance > 0 and all(_same_words(line.split(), other.split(), tolerance) for line, other in pairs):
             return "same"
-    words, others = output.split(), expected.split()
+    words = output.split()
+    others = expected.split()
     return "presentation" if words == others or (unordered and sorted(words) == sorted(others)) else "different"
 
 
@@ -148,7 +149,8 @@ def _close(word: str, expected: str) -> bool:
     no large number can be guessed by its first digits.
     """
     whole = WHOLE.fullmatch(expected) is not None
-    value, wanted = _fraction(word), _fraction(expected)
+    value = _fraction(word)
+    wanted = _fraction(expected)
     if value is None or wanted is None or (whole and WHOLE.fullmatch(word)):
         return False
     size = min(1, abs(wanted)) if whole else abs(wanted)

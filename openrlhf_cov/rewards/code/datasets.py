@@ -14,14 +14,14 @@ from typing import Any
 
 from openrlhf_cov.rewards.code.tests import with_judge
 
+# Problem and label.
 Converted = tuple[str, str]
-"""Problem and label."""
 
+# What a converter raises for a row of another form.
 FAULTS = (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError)
-"""What a converter raises for a row of another form."""
 
+# Bytes of tests that a row may hold when unpacked.
 MAX_UNPACKED = 1 << 28
-"""Bytes of tests that a row may hold when unpacked."""
 TEXT_OPCODES = frozenset(
     ("PROTO", "FRAME", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "MEMOIZE", "BINPUT", "STOP")
 )
@@ -58,7 +58,8 @@ def kodcode(row: dict[str, Any]) -> Converted | None:
 
 def humaneval(row: dict[str, Any]) -> Converted | None:
     """HumanEval and HumanEval+: ``check`` is called with the function; what stands before it serves both sides."""
-    prompt, name = row["prompt"], row["entry_point"]
+    prompt = row["prompt"]
+    name = row["entry_point"]
     before = _before(prompt, name)
     label = {
         "asserts": [f"check({name})"],

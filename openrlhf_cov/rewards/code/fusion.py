@@ -32,9 +32,10 @@ from openrlhf_cov.rewards.code.tests import Tests
 PREFIX = "url:"
 ATTEMPTS = 3
 PAUSE_SECONDS = 1.0
+# That the service may take beyond the run itself, to start it.
 EXTRA_SECONDS = 30.0
-"""That the service may take beyond the run itself, to start it."""
 MODULES = ("wire", "remote", "peer", "testing", "program")
+# What the service runs for calls and assertions.
 DRIVER = """
 import io, json, os, resource, socket, sys, types
 given = json.loads(GIVEN)
@@ -90,12 +91,12 @@ ours.shutdown(socket.SHUT_RDWR)
 _, status = os.waitpid(child, 0)
 print(json.dumps([os.waitstatus_to_exitcode(status), replies]))
 """
-"""What the service runs for calls and assertions."""
 
 
 def judge_by_service(sandbox: str, program: str, tests: Tests, budget: ProgramBudget) -> Verdict:
     """The verdict of a program that the service ``url:http…`` runs. SandboxError where it does not."""
-    service, started = Service(sandbox.removeprefix(PREFIX), budget), time.monotonic()
+    service = Service(sandbox.removeprefix(PREFIX), budget)
+    started = time.monotonic()
     if tests.kind == "stdin":
         outcomes = _by_input(service, program, tests, started)
     elif tests.kind == "calls":
@@ -114,7 +115,8 @@ class Service:
     """One sandbox service."""
 
     def __init__(self, url: str, budget: ProgramBudget) -> None:
-        self._url, self.budget = url.rstrip("/") + "/run_code", budget
+        self._url = url.rstrip("/") + "/run_code"
+        self.budget = budget
 
     def run(self, code: str, seconds: float, stdin: str = "") -> str:
         """What the program prints. Failure for one that does not end well, SandboxError without an answer."""
@@ -136,7 +138,8 @@ class Service:
             raise SandboxError(f"{self._url}: the service failed: {str(answer.get('message'))[:200]}")
         if result.get("status") == "TimeLimitExceeded":
             raise Failure("time")
-        stderr, stdout = str(result.get("stderr") or ""), str(result.get("stdout") or "")
+        stderr = str(result.get("stderr") or "")
+        stdout = str(result.get("stdout") or "")
         if result.get("return_code") != 0:
             last = stderr.strip().rpartition("\n")[2]
             kinds: dict[str, Status] = {"SyntaxError": "syntax", "IndentationError": "syntax", "MemoryError": "memory"}

@@ -19,9 +19,10 @@ from openrlhf_cov.rewards.code.sandbox import MAX_WAITED, Left, Limits, ProgramE
 from openrlhf_cov.rewards.code.tests import Tests
 
 Status = Literal["passed", "wrong", "presentation", "error", "time", "memory", "output", "syntax", "no_code"]
-WALL_FACTOR, WALL_EXTRA = 2.0, 1.0
-"""Limit of the wall clock of a test: WALL_FACTOR times its limit of CPU time, plus WALL_EXTRA seconds, plus the time
-that the program waited for a busy machine."""
+# Limit of the wall clock of a test: WALL_FACTOR times its limit of CPU time, plus WALL_EXTRA seconds, plus the time
+# that the program waited for a busy machine.
+WALL_FACTOR = 2.0
+WALL_EXTRA = 1.0
 # On a busy machine a program waits for at most so many times the CPU time that it uses.
 MAX_SLOWDOWN = 20.0
 # CPU time that starting a process takes outside of it.
@@ -41,8 +42,8 @@ class ProgramBudget:
     total_seconds: float
     memory_mb: int
     output_mb: int
+    # End at the first test that fails.
     stop: bool = True
-    """End at the first test that fails."""
 
     def limits(self, seconds: float) -> Limits:
         """The limits of a process that may use so much CPU time."""
@@ -56,8 +57,8 @@ class Verdict:
     status: Status
     passed: int
     total: int
+    # Wall clock.
     seconds: float = 0.0
-    """Wall clock."""
     detail: str = ""
 
     @classmethod
@@ -98,8 +99,8 @@ def judge(sandbox: Sandbox, program: str, tests: Tests, budget: ProgramBudget) -
     return Verdict.of(failures[0] if failures else None, passed, total, started)
 
 
+# Failures in order, tests passed, tests.
 Outcome = tuple[list[Failure], int, int]
-"""Failures in order, tests passed, tests."""
 
 
 class _Judging:
@@ -121,7 +122,8 @@ class _Judging:
 
     def stdin(self) -> Outcome:
         """A process for each input."""
-        failures, passed = [], 0
+        failures = []
+        passed = 0
         for given, expected in self._tests.cases:
             try:
                 self._one(given, expected)
@@ -154,7 +156,9 @@ class _Judging:
 
     def calls(self) -> Outcome:
         """One process that is asked for one value after the other."""
-        cases, failures, passed = self._tests.cases, [], 0
+        cases = self._tests.cases
+        failures = []
+        passed = 0
         ours, theirs = socket.socketpair()
         with ours, theirs:
             request = self._request("calls") | {"function": self._tests.function}

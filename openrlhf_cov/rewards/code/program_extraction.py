@@ -9,8 +9,8 @@ FENCE = re.compile(
     r"^(?P<before>[^\n`~]*)(?P<mark>`{3,}|~{3,})[ \t]*\{?\.?(?P<language>[\w+.#-]*)[^\n`]*$", re.MULTILINE
 )
 PYTHON = re.compile(r"py(thon|py)?[\d.]*", re.IGNORECASE)
+# Spaces that a closing fence may stand further to the right than the one that it closes.
 MAX_INDENT = 3
-"""Spaces that a closing fence may stand further to the right than the one that it closes."""
 
 
 def last_fence(response: str) -> str | None:
@@ -20,7 +20,9 @@ def last_fence(response: str) -> str | None:
     indented as a whole, as in a list, is moved to the left.
     """
     text = response[-MAX_RESPONSE:].replace("\r\n", "\n")
-    python, plain, opened = None, None, None
+    python = None
+    plain = None
+    opened = None
     for line in FENCE.finditer(text):
         ours = PYTHON.fullmatch(line["language"])
         if opened is not None and _closes(line, opened):
@@ -62,5 +64,5 @@ def whole(response: str) -> str | None:
     return without_end_tokens(response[-MAX_RESPONSE:]).strip("\n") or None
 
 
+# --code_extract -> how a program is found in a response.
 EXTRACTORS = {"fence": last_fence, "whole": whole}
-"""--code_extract -> how a program is found in a response."""

@@ -17,15 +17,15 @@ from openrlhf_cov.rewards.grades import Grade
 from openrlhf_cov.rewards.pool import WorkerCrashed, WorkerTimeout, shared_pool
 
 TARGET = "openrlhf_cov.rewards.code.judge_worker:verdict_of"
+# Address space of a worker beside what a program may use, which inherits its limit.
 WORKER_BYTES = 2 << 30
-"""Address space of a worker beside what a program may use, which inherits its limit."""
 FILE_BYTES = 1 << 30
+# Beyond the budget of a response, after which its worker is killed: ending a killed program takes time, too.
 SLACK_SECONDS = MAX_WAITED + KILL_SECONDS + 30.0
-"""Beyond the budget of a response, after which its worker is killed: ending a killed program takes time, too."""
+# Characters; a longer program is none.
 MAX_PROGRAM = 200_000
-"""Characters; a longer program is none."""
+# Verdicts that are kept.
 REMEMBERED = 4096
-"""Verdicts that are kept."""
 
 GRADE_STATUS = {"no_code": "no_answer", "syntax": "unparsable", "time": "timeout"}
 

@@ -29,21 +29,22 @@ from openrlhf_cov.rewards.code.inside.supervisor import ENDED, LIMITS, READY
 
 BUBBLEWRAP = "bwrap"
 INSIDE = Path(__file__).with_name("inside")
-PYTHON, MOUNTED_INSIDE = "/python", "/inside"
-"""Where Python and the supervisor are inside, wherever they are here."""
+# Where Python and the supervisor are inside, wherever they are here.
+PYTHON = "/python"
+MOUNTED_INSIDE = "/inside"
 SUPERVISOR = (f"{PYTHON}/bin/python", "-s", "-S", "-B", f"{MOUNTED_INSIDE}/supervisor.py")
 START_SECONDS = 60.0
+# How long the end of a killed program may take; more than that is a sandbox that does not work.
 KILL_SECONDS = 60.0
-"""How long the end of a killed program may take; more than that is a sandbox that does not work."""
+# Seconds, at most, by which a deadline is later on a machine that keeps programs waiting for a processor.
 MAX_WAITED = 120.0
-"""Seconds, at most, by which a deadline is later on a machine that keeps programs waiting for a processor."""
 # Seconds between two looks at the time that programs waited, once a deadline has passed.
 LOOK_SECONDS = 0.25
+# The end of what a program writes there is kept for a message.
 STDERR_BYTES = 2_000
-"""The end of what a program writes there is kept for a message."""
 CHUNK = 1 << 16
+# User of programs where this process is root, so that limits hold for them; else they run as this process does.
 NOBODY = 65534
-"""User of programs where this process is root, so that limits hold for them; else they run as this process does."""
 CLONE_NEWUSER = 0x10000000
 SYSTEM_LIBRARIES = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
@@ -57,19 +58,19 @@ class SandboxError(Exception):
 class Limits:
     """What one process of a program may use."""
 
+    # CPU time. Wall clock is limited by whoever waits.
     seconds: float
-    """CPU time. Wall clock is limited by whoever waits."""
+    # Address space, the interpreter's own included.
     memory_mb: int = 1024
-    """Address space, the interpreter's own included."""
     files_mb: int = 64
+    # Of stdout and of stderr, each.
     output_bytes: int = 1 << 22
-    """Of stdout and of stderr, each."""
     threads: int = 64
 
 
 Reason = Literal["exited", "time", "output"]
+# A function that gives the seconds that are left until a deadline.
 Left = Callable[[float], float]
-"""A function that gives the seconds that are left until a deadline."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +78,10 @@ class ProgramEnd:
     """How a program ended: by itself, or killed for its time or output."""
 
     reason: Reason
+    # Exit status; -N for a signal N.
     status: int
-    """Exit status; -N for a signal N."""
+    # CPU time.
     seconds: float
-    """CPU time."""
     stdout: bytes = b""
     stderr: str = ""
 
@@ -89,8 +90,11 @@ class RunningProgram:
     """A program that runs. ``finish`` must be called."""
 
     def __init__(self, sandbox: "Sandbox", answer: socket.socket, stdout: int, stderr: int, limits: Limits) -> None:
-        self._sandbox, self._answer, self._limits = sandbox, answer, limits
-        self._stdout, self._stderr = stdout, stderr
+        self._sandbox = sandbox
+        self._answer = answer
+        self._limits = limits
+        self._stdout = stdout
+        self._stderr = stderr
         self._open = {stdout, stderr}
         self._kept = {stdout: bytearray(), stderr: bytearray()}
         self._counts = {stdout: 0, stderr: 0}
@@ -138,7 +142,8 @@ class RunningProgram:
                 raise SandboxError(f"a program did not end within {KILL_SECONDS:g} s after it was killed")
             if left <= 0:
                 self.kill("time")
-                killed, left = time.monotonic() + KILL_SECONDS, KILL_SECONDS
+                killed = time.monotonic() + KILL_SECONDS
+                left = KILL_SECONDS
             ready = readable([self._answer.fileno(), *self._open], left)
             for descriptor in self._open.intersection(ready):
                 self._read(descriptor)
@@ -176,11 +181,13 @@ class Sandbox:
         with ExitStack() as stack:
             stack.enter_context(theirs)
             user = str(self._uid_inside)
-            passed, how = [theirs.fileno()], ["--unshare-user", "--uid", user, "--gid", user]
+            passed = [theirs.fileno()]
+            how = ["--unshare-user", "--uid", user, "--gid", user]
             if os.getuid() == 0:
                 namespace = _user_namespace()
                 stack.callback(os.close, namespace)
-                passed, how = [*passed, namespace], ["--userns", str(namespace)]
+                passed = [*passed, namespace]
+                how = ["--userns", str(namespace)]
             try:
                 self._process = subprocess.Popen(
                     [path, *how, *_arguments(), "--", *SUPERVISOR, str(theirs.fileno())],
@@ -315,8 +322,8 @@ class Sandbox:
             raise SandboxError(f"{BUBBLEWRAP} does not work here: {lines[-1][:300]}")
 
 
+# The number of ``NOBODY`` in the namespace that root makes, where 0 is root itself.
 INSIDE_NOBODY = 1
-"""The number of ``NOBODY`` in the namespace that root makes, where 0 is root itself."""
 
 
 def _arguments() -> list[str]:
@@ -338,9 +345,11 @@ def _arguments() -> list[str]:
     standard_library = Path(sysconfig.get_path("stdlib"))
     libraries = f"{PYTHON}/{standard_library.parent.name}"
     if str(standard_library.parent) in SYSTEM_LIBRARIES:  # Python's own folder is one of hundreds there
-        bound, inside = standard_library, f"{libraries}/{standard_library.name}"
+        bound = standard_library
+        inside = f"{libraries}/{standard_library.name}"
     else:
-        bound, inside = standard_library.parent, libraries
+        bound = standard_library.parent
+        inside = libraries
     arguments += ["--perms", "0755", "--dir", libraries, "--ro-bind", str(bound), inside]
     for folder in _foreign_packages(bound, inside):
         arguments += ["--perms", "0755", "--tmpfs", folder, "--remount-ro", folder]

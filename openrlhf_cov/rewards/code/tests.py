@@ -37,12 +37,12 @@ OPTIONS = {
     "unwrap": bool,
     "judge": str,
 }
+# --code_judge: the judge that the label names, or that of the data set whose form the label has.
 OF_LABEL = "label"
-"""--code_judge: the judge that the label names, or that of the data set whose form the label has."""
+# Tests of one problem; more are a mistake in the data.
 MAX_CASES = 10_000
-"""Tests of one problem; more are a mistake in the data."""
+# CPU time that a label may give a test, as the setting.
 MAX_SECONDS = 3600.0
-"""CPU time that a label may give a test, as the setting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +54,8 @@ class Tests:
     function: str = ""
     setup: str = ""
     prelude: str = ""
+    # 0: the setting's.
     seconds: float = 0.0
-    """0: the setting's."""
     unordered: bool = False
     tolerance: float = 0.0
     unwrap: bool = False
@@ -116,7 +116,8 @@ def _own_form(content: Any) -> dict[str, Any]:
         return content
     options = {name: value for name, value in content.items() if name not in ("inputs", "outputs", "fn_name")}
     options.setdefault("judge", "apps")
-    inputs, outputs = content["inputs"], content.get("outputs")
+    inputs = content["inputs"]
+    outputs = content.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
         raise ValueError("inputs and outputs are lists of one length")
     if not content.get("fn_name"):

@@ -8,20 +8,20 @@ import ast
 import sys
 from collections.abc import Iterator
 
+# What ``inside/testing.py`` has of each library that is not Python's own.
 LIBRARIES: dict[str, frozenset[str]] = {
     "pytest": frozenset(("approx", "fail", "fixture", "mark", "param", "raises")),
     "numpy": frozenset(("allclose", "float32", "float64", "ndarray")),
 }
-"""What ``inside/testing.py`` has of each library that is not Python's own."""
+# Modules whose tests need the program in their own process, or its files.
 APART = frozenset(
     "asyncio concurrent faulthandler importlib inspect multiprocessing shutil socket subprocess tempfile threading "
     "unittest.mock".split()
 )
-"""Modules whose tests need the program in their own process, or its files."""
+# Likewise: what a program prints or reads.
 STREAMS = frozenset(("redirect_stdout", "redirect_stderr", "stdin", "stdout", "stderr"))
-"""Likewise: what a program prints or reads."""
+# Decorators that a test is not run for, or is to fail for.
 SKIPPED = frozenset(("skip", "skipif", "skipIf", "skipUnless", "xfail", "expectedFailure", "usefixtures"))
-"""Decorators that a test is not run for, or is to fail for."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -54,7 +54,8 @@ def check_file(source: str) -> None:
     """A file for pytest has tests, and each of them can fail and gets what it takes."""
     tree = parsed(source, "test 1")
     _check_reach(tree, "the file")
-    checkers, found = _checkers(list(ast.walk(tree))), False
+    checkers = _checkers(list(ast.walk(tree)))
+    found = False
     fixtures = _fixtures(tree.body)
     for owner, test in _tests(tree):
         found = True
@@ -222,7 +223,8 @@ def _parameters(decorator: ast.expr, name: str) -> list[str]:
         return []
     values = dict(zip(("argnames", "argvalues"), decorator.args, strict=False))
     values |= {keyword.arg: keyword.value for keyword in decorator.keywords if keyword.arg}
-    names, rows = values.get("argnames"), values.get("argvalues")
+    names = values.get("argnames")
+    rows = values.get("argvalues")
     if "indirect" in values or any(_last_name(each) in SKIPPED for each in ast.walk(decorator)):
         raise ValueError(f"{name}: parametrize with indirect, or with tests to skip, is not supported")
     if isinstance(rows, ast.List | ast.Tuple) and not rows.elts:

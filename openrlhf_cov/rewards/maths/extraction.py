@@ -229,16 +229,20 @@ def _content_end(text: str) -> int:
     """Return where the first line of a text ends, or the line on which what it opened is closed."""
     end = (text + "\n").index("\n")
     line = text[:end]
-    closing, start = None, 0
+    closing = None
+    start = 0
     if line.startswith("```") and "```" not in line[3:]:
-        closing, start = "```", 3
+        closing = "```"
+        start = 3
     elif found := ENVIRONMENT.search(line):
-        closing, start = rf"\end{{{found[1]}}}", found.end()
+        closing = rf"\end{{{found[1]}}}"
+        start = found.end()
     for opens, closes in DISPLAYS:
         place = line.rfind(opens)
         is_open = line.count("$$") % 2 == 1 if opens == closes else place > line.rfind(closes)
         if place >= 0 and is_open:
-            closing, start = closes, place + len(opens)
+            closing = closes
+            start = place + len(opens)
             break
     place = text.find(closing, start, MAX_BLOCK) if closing else -1
     if closing is None or place < 0:
@@ -248,7 +252,8 @@ def _content_end(text: str) -> int:
 
 def _without_open_braces(text: str) -> str:
     """Drop the closing braces that close nothing."""
-    depth, unmatched = 0, []
+    depth = 0
+    unmatched = []
     for brace in BRACE.finditer(text):
         depth += (brace[0] == "{") - (brace[0] == "}")
         if depth < 0:
@@ -289,7 +294,8 @@ def _argument(text: str, position: int, closing: dict[int, int]) -> tuple[str | 
 
 def _closing_braces(text: str, start: int) -> dict[int, int]:
     """Return the position of every balanced opening brace from ``start`` on and of the brace that closes it."""
-    closing, stack = {}, []
+    closing = {}
+    stack = []
     for brace in BRACE.finditer(text, start):
         if brace[0] == "{":
             stack.append(brace.start())

@@ -93,7 +93,8 @@ def with_second_opinion(grade: Grade, gold: str, *, timeout: float = DEFAULT_TIM
         return grade
     if is_refused(grade.answer) or CODE.search(grade.answer):
         return grade
-    started, changes = time.perf_counter(), {}
+    started = time.perf_counter()
+    changes = {}
     try:
         if _in_worker(SECOND_OPINION_TARGET, timeout, grade.answer, gold):
             changes = {"correct": True, "status": "graded"}

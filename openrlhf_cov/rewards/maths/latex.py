@@ -40,7 +40,8 @@ class Refused(ValueError):
 
 def tokenize(text: str) -> list[str]:
     """Return the tokens of a clean text: numbers, letters, commands and ``name:words``. Raises Refused."""
-    tokens, position = [], 0
+    tokens = []
+    position = 0
     text = text.replace(r"\text ", r"\text")
     while position < len(text):
         named = NAMED.match(text, position)
@@ -129,7 +130,9 @@ class _Parser:
     """Recursive descent over the tokens; sums, products, signs, powers, atoms, in this order of binding."""
 
     def __init__(self, tokens: list[str], bound: dict[str, str] | None = None) -> None:
-        self.tokens, self.position, self.depth = tokens, 0, 0
+        self.tokens = tokens
+        self.position = 0
+        self.depth = 0
         self.bars = 0
         self.bound = bound or {}
         self.is_limit = bound is not None
@@ -156,7 +159,8 @@ class _Parser:
     def sum(self) -> Node:
         node = self.deeper(self.product)
         while self.next in ("+", "-"):
-            sign, right = self.take(), self.deeper(self.product)
+            sign = self.take()
+            right = self.deeper(self.product)
             node = Node("add", (node, right if sign == "+" else Node("neg", (right,))))
         return node
 
@@ -254,7 +258,8 @@ class _Parser:
         raise Refused(f"unexpected {token!r}")
 
     def enclosed(self, opening: str) -> Node:
-        bars, self.bars = self.bars, self.bars if opening == "|" else 0
+        bars = self.bars
+        self.bars = self.bars if opening == "|" else 0
         node = self.sum()
         self.bars = bars
         self.take(CLOSING[opening])
@@ -324,7 +329,8 @@ class _Parser:
                 power = self.script()
         name = ALIASES.get(name, name)
         if power is not None and power == Node("neg", (Node("num", value=ONE),)) and name in INVERSES:
-            name, power = INVERSES[name], None
+            name = INVERSES[name]
+            power = None
         node = Node(name, (self.function_argument(),))
         if base is not None:
             if name != "log":
@@ -357,7 +363,8 @@ class _Parser:
         while self.next in scripts:
             sign = self.take()
             scripts[sign] = self.script_tokens()
-        low, variable = scripts["_"], None
+        low = scripts["_"]
+        variable = None
         if kind == "int":
             body, variable = self.integrand()
         else:
@@ -375,11 +382,13 @@ class _Parser:
         """Take the tokens up to the next d, and the variable after it."""
         level = 0
         for place in range(self.position, len(self.tokens) - 1):
-            token, variable = self.tokens[place], self.tokens[place + 1]
+            token = self.tokens[place]
+            variable = self.tokens[place + 1]
             level += (token in ("(", "[", "{")) - (token in (")", "]", "}"))
             named = variable.isalpha() or variable[1:] in GREEK
             if level == 0 and token == "d" and named and place > self.position:
-                body, self.position = self.tokens[self.position : place], place + 2
+                body = self.tokens[self.position : place]
+                self.position = place + 2
                 return body, variable
         raise Refused("an integral without d")
 
@@ -387,7 +396,8 @@ class _Parser:
         """Take the tokens of one argument, without its braces."""
         if self.next != "{":
             return [self.take()]
-        level, first = 0, self.position
+        level = 0
+        first = self.position
         while True:
             token = self.take()
             level += (token == "{") - (token == "}")

@@ -68,7 +68,8 @@ def tuple_name(text: str) -> str:
 
 def is_same_name(name: str, own: str) -> bool:
     """Return True for one name in two spellings; ``y`` and ``f(x)`` name the same function."""
-    name, own = compact(name), compact(own)
+    name = compact(name)
+    own = compact(own)
     if name == own:
         return True
     functions = [FUNCTION_NAME.fullmatch(side) for side in (name, own)]

@@ -149,7 +149,8 @@ def _plain_character(char: str) -> str:
 
 
 def _respell(match: re.Match) -> str:
-    name, sign = match[1], match[2]
+    name = match[1]
+    sign = match[2]
     if name is None:
         if sign in "{}":
             return r"\lbrace " if sign == "{" else r"\rbrace "

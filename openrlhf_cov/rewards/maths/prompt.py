@@ -237,7 +237,8 @@ NO_PROBLEM = ProblemText()
 
 def _divided(text: str) -> tuple[list[str], str]:
     """Return the formulas between delimiters, and the text without them."""
-    spans, plain = [], []
+    spans = []
+    plain = []
     start = 0
     opened = ""
     for mark in DELIMITER.finditer(text):

@@ -78,7 +78,9 @@ def split(text: str, separator: str | re.Pattern) -> list[str]:
     found = separator in text if isinstance(separator, str) else separator.search(text)
     if not found:
         return [text]
-    parts, depth, start = [], 0, 0
+    parts = []
+    depth = 0
+    start = 0
     for match in _bracket_or(separator).finditer(text):
         if match["bracket"]:
             depth += 1 if match["bracket"] in OPENING else -1
@@ -96,7 +98,8 @@ def _bracket_or(separator: str | re.Pattern) -> re.Pattern:
 
 def outer_brackets(text: str) -> tuple[str, str, str] | None:
     """Return (opening, inside, closing) if one pair of brackets, of any kind, encloses all of a text."""
-    depth, first = 0, None
+    depth = 0
+    first = None
     for match in re.finditer(BRACKET, text):
         if first is None:
             if match.start() > 0:
@@ -121,7 +124,8 @@ def list_items(text: str) -> list[str] | None:
         inner = outer_brackets(text[member.end() :])
         if inner is None or inner[0] != r"\lbrace":
             return None
-        text, braces = inner[1], inner
+        text = inner[1]
+        braces = inner
     else:
         braces = None
     hidden = THOUSANDS.sub(lambda found: found[0].replace(",", "\x00"), text)
@@ -292,7 +296,8 @@ def joined(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
     """Sort pieces and join those that meet, if all of their ends are plain numbers or infinite."""
     spans = []
     for piece in pieces:
-        low, high = _position(piece.low), _position(piece.high)
+        low = _position(piece.low)
+        high = _position(piece.high)
         if low is None or high is None or low > high or (low == high and piece.opening + piece.closing != "[]"):
             return pieces
         # the low end is 0 at its value or 1 behind it, the high end 1 with its value or 0 before it

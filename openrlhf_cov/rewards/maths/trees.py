@@ -81,10 +81,12 @@ def factors(node: Node) -> tuple[int, list[Node], list[Node]]:
         positive = Node("num", value=-exponent)
         return 1, [], [node.args[0] if exponent == -1 else Node("pow", (node.args[0], positive))]
     if node.kind == "mul":
-        first, second = factors(node.args[0]), factors(node.args[1])
+        first = factors(node.args[0])
+        second = factors(node.args[1])
         return first[0] * second[0], first[1] + second[1], first[2] + second[2]
     if node.kind == "div":
-        first, second = factors(node.args[0]), factors(node.args[1])
+        first = factors(node.args[0])
+        second = factors(node.args[1])
         return first[0] * second[0], first[1] + second[2], first[2] + second[1]
     return 1, [node], []
 

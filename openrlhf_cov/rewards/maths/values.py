@@ -168,7 +168,8 @@ def _coordinate(place: int, count: int, point: int, whole: bool) -> Fraction:
         low = point + place if point in (1, 2) else 3 + mixed % 11 + 2 * place
         return Fraction(low + far)
     medium = Fraction(mixed % 99991, 37321) + Fraction(1, 3)
-    small, large = Fraction(mixed % 99991 + 1, 100_003), 3 * medium + 1
+    small = Fraction(mixed % 99991 + 1, 100_003)
+    large = 3 * medium + 1
     cycle = min(count, 6)
     negative = point >= POSITIVE and place % cycle == point % cycle and not (far and point % 2)
     size = medium + far if far else (medium, medium, medium, medium, small, small, large, large)[point % POSITIVE]

@@ -17,34 +17,35 @@ from openrlhf_cov.utils.json_lines import MAX_SETTINGS_BYTES, parse_object, read
 
 logger = init_logger(__name__)
 
+# Name of a checkpoint that is being written, before its tag.
 PARTIAL = "partial-"
-"""Name of a checkpoint that is being written, before its tag."""
+# DeepSpeed's file with the tag of the checkpoint to load.
 LATEST = "latest"
-"""DeepSpeed's file with the tag of the checkpoint to load."""
+# And that of its universal checkpoints, which ``--ds.use_universal_ckpt`` loads.
 UNIVERSAL = "latest_universal"
-"""And that of its universal checkpoints, which ``--ds.use_universal_ckpt`` loads."""
+# What is a plain name: a tag does not lead out of its folder.
 TAG = re.compile(r"(?!\.+$)[\w.=@+-]{1,200}", re.ASCII)
-"""What is a plain name: a tag does not lead out of its folder."""
+# What must be equal for a checkpoint to be loaded: ranks, ZeRO stage, size of the model.
 RUN_FILE = "run.json"
-"""What must be equal for a checkpoint to be loaded: ranks, ZeRO stage, size of the model."""
+# What of it a universal checkpoint does not depend on.
 PLACEMENT = ("ranks", "ZeRO stage", "tensor parallel size")
-"""What of it a universal checkpoint does not depend on."""
+# Follows the tag of a checkpoint that replaces the one to which ``latest`` points.
 AGAIN = "-again"
-"""Follows the tag of a checkpoint that replaces the one to which ``latest`` points."""
+# Upstream's entry of the client states for what the controller alone needs: ``CheckpointedLoader.state_dict``.
 ROLLOUTS = "data_loader_state_dict"
-"""Upstream's entry of the client states for what the controller alone needs: ``CheckpointedLoader.state_dict``."""
+# File of a policy's checkpoint that holds it, megabytes of tensors, once.
 ROLLOUTS_FILE = "rollouts.safetensors"
-"""File of a policy's checkpoint that holds it, megabytes of tensors, once."""
-FORMAT, FORMAT_VERSION = "format", 2
-"""Entry of ``RUN_FILE``: increase the version when a field of a checkpoint is removed or changes its meaning."""
+# Entry of ``RUN_FILE``: increase the version when a field of a checkpoint is removed or changes its meaning.
+FORMAT = "format"
+FORMAT_VERSION = 2
+# Entry of ``RUN_FILE`` for what determines a run (``run_record.record_of``).
 SETTINGS = "settings"
-"""Entry of ``RUN_FILE`` for what determines a run (``run_record.record_of``)."""
 NO_LIMIT = 10**9
 
+# Folder in ``--ckpt.path`` with the exported model of the best evaluation.
 BEST = "best"
-"""Folder in ``--ckpt.path`` with the exported model of the best evaluation."""
+# File of that folder: global step, name and value of the metric.
 BEST_FILE = "best.json"
-"""File of that folder: global step, name and value of the metric."""
 
 Writer = Callable[..., None]
 Share = Callable[[str | None], list[str | None]]

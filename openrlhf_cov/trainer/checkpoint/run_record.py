@@ -15,8 +15,8 @@ from openrlhf_cov.models.config import has_critic, has_process_reward, process_r
 from openrlhf_cov.settings import flag_of
 from openrlhf_cov.utils.rows import column_of, value_at
 
+# Name of the entry for the prompts and labels.
 DATA = "data"
-"""Name of the entry for the prompts and labels."""
 
 # Flags that may change between a checkpoint and its resume without a word: where a run reads, writes and logs, how
 # long it is, how it is placed on hardware, and how it is evaluated. Every flag that is not listed here is compared.
@@ -120,9 +120,10 @@ OUR_FLAGS = {
     entry.name: flag_of(entry) for config in (EvaluationConfig, PromptConfig, RunConfig) for entry in fields(config)
 }
 
-RECORD, DATA_CHANGED = "run_record", "data_changed"
+RECORD = "run_record"
+DATA_CHANGED = "data_changed"
+# What ``attach`` adds to the parsed flags.
 ATTACHED = (RECORD, DATA_CHANGED)
-"""What ``attach`` adds to the parsed flags."""
 
 
 def attach(args: SimpleNamespace, record: dict[str, Any], *, data_changed: bool) -> None:

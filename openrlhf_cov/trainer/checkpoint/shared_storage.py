@@ -17,11 +17,11 @@ from openrlhf_cov.errors import RunStopped
 
 Share = Callable[[Any], list[Any]]
 
+# Seconds for which a rank looks again: an NFS client may believe what it knew of a folder for 60.
 WAIT = 65.0
-"""Seconds for which a rank looks again: an NFS client may believe what it knew of a folder for 60."""
 PAUSE = 0.5
+# Ranks that a message names.
 NAMED = 8
-"""Ranks that a message names."""
 
 
 def check_shared(path: Path, pointer: Path, share: Share, *, first: bool, wait: float = WAIT) -> None:

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from openrlhf_cov.config import template_arguments
 from openrlhf_cov.errors import UsageError
 
+# Estimators whose baseline comes from the other responses to the same prompt.
 GROUP_ESTIMATORS = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
-"""Estimators whose baseline comes from the other responses to the same prompt."""
 
 
 def normalise(args: SimpleNamespace) -> list[str]:
@@ -168,7 +168,8 @@ def _check_kl_estimator(args: SimpleNamespace, warnings: list[str]) -> None:
 
 
 def _check_batches(args: SimpleNamespace) -> None:
-    rollout, algo = args.rollout, args.algo
+    rollout = args.rollout
+    algo = args.algo
     if not rollout.vllm_generate_batch_size:
         rollout.vllm_generate_batch_size = rollout.batch_size
     if rollout.vllm_generate_batch_size > rollout.batch_size and not args.train.async_enable:

@@ -39,6 +39,7 @@ CLIP_RANGE_FLAGS = ("actor.eps_clip", "actor.eps_clip_low_high")
 OUR_REWARD = ("openrlhf_cov", "rewards", "reward_func.py")
 CLIP_FLAGS = (*CLIP_RANGE_FLAGS, "actor.dual_clip")
 
+# Title in --help -> config class whose fields are its flags.
 GROUPS = {
     "policy loss": CovConfig,
     "prompts": PromptConfig,
@@ -50,13 +51,13 @@ GROUPS = {
     "code of models": ModelConfig,
     "planning without running": DryRunConfig,
 }
-"""Title in --help -> config class whose fields are its flags."""
 
+# Field of a config class -> its flag, without the dashes.
 FLAG_OF_FIELD = {entry.name: flag_of(entry) for config in GROUPS.values() for entry in fields(config)}
-"""Field of a config class -> its flag, without the dashes."""
 
 COVARIANCE_METHODS = [method for method in METHODS.values() if method.by_covariance]
 
+# Settings of several methods -> these.
 SHARED_FLAGS = {
     "cov_scope": COVARIANCE_METHODS,
     "cov_log_probs": COVARIANCE_METHODS,
@@ -64,21 +65,21 @@ SHARED_FLAGS = {
         method for method in METHODS.values() if any(each.metadata["fraction"] for each in fields(method.settings))
     ],
 }
-"""Settings of several methods -> these."""
 
+# Settings of the policy loss that belong to no single method.
 COMMON = [each.name for each in fields(CovConfig) if not any(method.has(each.name) for method in METHODS.values())]
-"""Settings of the policy loss that belong to no single method."""
 
 REWARD_FLAGS = ("reward.remote_url", "reward.model_name_or_path", "train.agent_func_path")
 
+# Upstream's flags of its own estimators.
 WITH_UPSTREAMS_ESTIMATOR = (
     "algo.advantage.gamma",
     "algo.advantage.lambd",
     "algo.advantage.no_std_norm",
     "reward.clip_range",
 )
-"""Upstream's flags of its own estimators."""
 
+# Flags that make rewards of more than two values -> the value that does not.
 SHAPING = {
     "reward_format_bonus": 0.0,
     "code_reward": "all",
@@ -86,13 +87,12 @@ SHAPING = {
     "reward.stop_properly_penalty_coef": None,
     "reward.model_name_or_path": None,
 }
-"""Flags that make rewards of more than two values -> the value that does not."""
 
+# Type of a value -> its name in --help, where the names of upstream's flags would stand twice.
 METAVARS = {int: "N", float: "X"}
-"""Type of a value -> its name in --help, where the names of upstream's flags would stand twice."""
 
+# Upstream's flags that a protocol of ours sets for ``bench:`` unless they are given.
 PROTOCOL_FLAGS = ("eval.n_samples_per_prompt", "eval.temperature")
-"""Upstream's flags that a protocol of ours sets for ``bench:`` unless they are given."""
 
 
 class CovArgumentParser(Parser):
@@ -212,7 +212,8 @@ class CovArgumentParser(Parser):
 
     def _check_gradients(self, args: argparse.Namespace) -> None:
         """Refuse a type of accumulated gradients that DeepSpeed 0.19.6 refuses or ignores at this ZeRO stage."""
-        accumulated, weights = getattr(args, "ds.grad_accum_dtype"), getattr(args, "ds.param_dtype")
+        accumulated = getattr(args, "ds.grad_accum_dtype")
+        weights = getattr(args, "ds.param_dtype")
         stage = getattr(args, "ds.zero_stage")
         if accumulated in (None, weights) or stage in (1, 3):
             return
@@ -237,7 +238,8 @@ class CovArgumentParser(Parser):
 
     def _check_sampling(self, args: argparse.Namespace, given: set[str]) -> None:
         """Refuse what dynamic sampling, or the reward, would ignore."""
-        filters, source = getattr(args, "algo.dynamic_filtering_enable"), args.reward_source
+        filters = getattr(args, "algo.dynamic_filtering_enable")
+        source = args.reward_source
         is_ours = Path(str(getattr(args, "reward.remote_url"))).parts[-3:] == OUR_REWARD
         benchmarks = (getattr(args, "eval.dataset") or "").startswith("bench:")
         reads_programs = source in ("code", "row") or benchmarks or not is_ours
@@ -253,7 +255,8 @@ class CovArgumentParser(Parser):
                 flag = setting.metadata["flag"] or setting.name
                 if setting.name in given and not benchmarks:
                     self.error(f"--{flag} has no effect with --train.agent_func_path, which gives rewards; drop it")
-        generated, batch = getattr(args, "rollout.vllm_generate_batch_size"), getattr(args, "rollout.batch_size")
+        generated = getattr(args, "rollout.vllm_generate_batch_size")
+        batch = getattr(args, "rollout.batch_size")
         if filters and generated not in (None, batch):
             self.error(
                 f"--rollout.vllm_generate_batch_size {generated} has no effect with --algo.dynamic_filtering_enable, "
@@ -435,5 +438,6 @@ def add_method_arguments(parser: argparse.ArgumentParser) -> None:
     """Add a flag group for each method, slot by slot, which says what the method is, also where it has no flag."""
     for slot in SLOTS:
         for method in (each for each in METHODS.values() if each.slot == slot):
-            title, what = f"{slot}: {method.title} ({method.flag})", f"{method.summary} ({method.source})"
+            title = f"{slot}: {method.title} ({method.flag})"
+            what = f"{method.summary} ({method.source})"
             add_config_arguments(parser, title, method.settings, description=what)

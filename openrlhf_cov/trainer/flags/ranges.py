@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+# Flags that count something: at least 1, or not given where upstream has no default.
 POSITIVE = (
     *(f"{model}.num_nodes" for model in ("actor", "ref", "critic", "reward")),
     *(f"{model}.num_gpus_per_node" for model in ("actor", "ref", "critic", "reward")),
@@ -14,11 +15,11 @@ POSITIVE = (
     *("train.async_queue_size", "data.max_len", "data.max_samples", "algo.kl.horizon", "ds.ring_attn_head_stride"),
     *("eval.n_samples_per_prompt", "logger.logging_steps", "ckpt.max_num", "ds.lora.alpha"),
 )
-"""Flags that count something: at least 1, or not given where upstream has no default."""
 
+# Flags that say every how many steps: at least 1, or -1 for never.
 INTERVALS = ("ckpt.save_steps", "eval.steps")
-"""Flags that say every how many steps: at least 1, or -1 for never."""
 
+# Flag -> interval of its values, in the notation of mathematics; a value that is not given, None, fits.
 RANGES = {
     **{
         f"{model}.{name}": span
@@ -62,14 +63,13 @@ RANGES = {
     "ds.lora.rank": "[0, inf)",
     "ds.lora.dropout": "[0, 1)",
 }
-"""Flag -> interval of its values, in the notation of mathematics; a value that is not given, None, fits."""
 
 REASONS = {
     "rollout.temperature": ": vLLM samples at no lower one, and log-probs are of scores divided by it",
 }
 
+# Flags that take LOW HIGH.
 ORDERED = ("reward.clip_range", "algo.dynamic_filtering_range", "algo.advantage.is_correction_threshold")
-"""Flags that take LOW HIGH."""
 
 
 def range_faults(args: Mapping[str, Any]) -> Iterator[str]:

@@ -21,8 +21,8 @@ from openrlhf_cov.utils.rows import column_of, value_at
 
 logger = init_logger(__name__)
 
+# Endings that upstream takes for a local file.
 DATA_SUFFIXES = (".json", ".jsonl", ".csv", ".parquet", ".arrow")
-"""Endings that upstream takes for a local file."""
 
 
 def load_rows(args: SimpleNamespace, flag: str, names: str | None, split_flag: str, split: str) -> Any:
@@ -73,7 +73,8 @@ def check_labels(args: SimpleNamespace, names: str, rows: Any, reward: ModuleTyp
 
     With ``--reward_skip_bad_labels`` it is enough that some label is good.
     """
-    config, key = RewardConfig.from_args(args), args.data.label_key
+    config = RewardConfig.from_args(args)
+    key = args.data.label_key
     check_label = label_check(reward, config)
     if check_label is None:
         return

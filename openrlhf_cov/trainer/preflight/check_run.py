@@ -62,7 +62,8 @@ def check_output(args: SimpleNamespace, models: dict[str, str | None]) -> None:
 
 def check_checkpoints(args: SimpleNamespace) -> None:
     """``--ckpt.path`` can be written and read as the flags want, and no other run's checkpoints are in the way."""
-    folder, ckpt = Path(args.ckpt.path), args.ckpt
+    folder = Path(args.ckpt.path)
+    ckpt = args.ckpt
     if ckpt.load_enable and checkpoints.can_resume(args):
         for model in checkpoints.trained_models(args):
             _check_resumable(args, folder / f"_{model}", model)
@@ -152,7 +153,8 @@ def _colocation_faults(args: SimpleNamespace) -> Iterator[str]:
         yield from _size_faults("--train.colocate_critic_reward", args, "critic", "reward")
     if not has_engines(args):
         return
-    engines, shards = args.vllm.num_engines, args.vllm.tensor_parallel_size
+    engines = args.vllm.num_engines
+    shards = args.vllm.tensor_parallel_size
     if train.colocate_all and not train.async_enable and processes(args.actor) != engines * shards:
         yield (
             f"--train.colocate_all needs equal numbers: {_size('actor', args.actor)} = {processes(args.actor)}, "
@@ -172,7 +174,8 @@ def _length_faults(args: SimpleNamespace) -> Iterator[str]:
 
 def _batch_faults(args: SimpleNamespace) -> Iterator[str]:
     """A step is generated whole; DeepSpeed divides it into updates of micro-batch x ranks x accumulation steps."""
-    generated, rollout = args.rollout.vllm_generate_batch_size, args.rollout.batch_size
+    generated = args.rollout.vllm_generate_batch_size
+    rollout = args.rollout.batch_size
     if generated < rollout:
         yield (
             f"--rollout.vllm_generate_batch_size {generated} is less than --rollout.batch_size {rollout}, of which "
@@ -187,7 +190,9 @@ def _batch_faults(args: SimpleNamespace) -> Iterator[str]:
                 f"{args.ds.tensor_parallel_size}"
             )
             continue
-        ranks, batch, micro = processes(group) // copies, args.train.batch_size, args.train.micro_batch_size
+        ranks = processes(group) // copies
+        batch = args.train.batch_size
+        micro = args.train.micro_batch_size
         if args.train.dynamic_batch_enable and name in ("actor", "critic"):
             if batch % ranks:
                 yield (
@@ -203,9 +208,11 @@ def _batch_faults(args: SimpleNamespace) -> Iterator[str]:
 
 def check_step_size(args: SimpleNamespace, num_rows: int) -> None:
     """A rollout is whole optimizer steps, one pass over the data makes one; KL-Cov needs more than one to act."""
-    rollout, batch = args.rollout, args.train.batch_size
+    rollout = args.rollout
+    batch = args.train.batch_size
     prompts = min(rollout.batch_size, num_rows)
-    samples, whole = prompts * rollout.n_samples_per_prompt, rollout.batch_size * rollout.n_samples_per_prompt
+    samples = prompts * rollout.n_samples_per_prompt
+    whole = rollout.batch_size * rollout.n_samples_per_prompt
     if not usable_groups(prompts, args):
         raise UsageError(
             f"--train.batch_size {batch} is more than one rollout gives: {prompts} prompts (of {num_rows} in the "

@@ -33,8 +33,8 @@ def upstream_faults(args: SimpleNamespace) -> Iterator[str]:
     yield from _reward_faults(args)
 
 
+# Flag of LoRA -> value without it.
 LORA_DEFAULTS = {flag.name: flag.default for flag in DEEPSPEED if flag.name.startswith("ds.lora.")}
-"""Flag of LoRA -> value without it."""
 
 
 def _lora_faults(args: SimpleNamespace) -> Iterator[str]:
@@ -139,7 +139,8 @@ def lora_model_fault(args: SimpleNamespace, config: Mapping[str, Any]) -> str | 
 
     from openrlhf_cov.trainer.weights.lora_weights import adapted_layers
 
-    lora, settings = args.ds.lora, dict(config)
+    lora = args.ds.lora
+    settings = dict(config)
     modules = lora.target_modules
     shown = modules if isinstance(modules, str) else " ".join(modules)
     flag = f"--ds.lora.target_modules {shown}"

@@ -18,8 +18,8 @@ from openrlhf_cov.utils.json_lines import MAX_SETTINGS_BYTES, parse_object, read
 from openrlhf_cov.utils.rows import value_at
 from openrlhf_cov.utils.terminal import say
 
+# Prompts of the data that are tokenized for their length.
 PROMPTS_TO_MEASURE = 1000
-"""Prompts of the data that are tokenized for their length."""
 
 
 def run(args: SimpleNamespace, complain: Callable[[str], int]) -> int:

@@ -16,6 +16,7 @@ from openrlhf_cov.cluster.sizing.placement import Placement, place
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.models.config import has_engines
 
+# Phase -> what makes a GPU need less in it.
 MEND = {
     "generate": "lower --vllm.gpu_memory_utilization, or let what rests leave the GPU (--ds.enable_sleep)",
     "score": "lower --rollout.max_tokens_per_gpu (or --rollout.micro_batch_size), or let the engine leave the GPU "
@@ -25,7 +26,6 @@ MEND = {
     "GPUs",
     "send": "let what rests leave the GPU (--vllm.enable_sleep, --ds.enable_sleep), or take more GPUs",
 }
-"""Phase -> what makes a GPU need less in it."""
 
 MEND_NODE = (
     "keep more on the GPUs (without --ds.adam_offload, --ds.enable_sleep, --vllm.enable_sleep, --ref.offload), or "
@@ -58,12 +58,12 @@ class Cluster:
     """Nodes, by their names."""
 
     gpus: dict[str, int]
+    # None: not known, or the GPUs are logical.
     gpu_bytes: float | None
-    """None: not known, or the GPUs are logical."""
+    # Bytes of the nodes beside their GPUs; empty: not known.
     memory: dict[str, float]
-    """Bytes of the nodes beside their GPUs; empty: not known."""
+    # On a CPU host: GPUs are numbers to Ray, the processes on them are in the memory of their node.
     logical: bool
-    """On a CPU host: GPUs are numbers to Ray, the processes on them are in the memory of their node."""
     source: str
 
     @property
@@ -82,7 +82,8 @@ def placement(args: SimpleNamespace, found: Findings, shapes: dict[str, ModelSha
     cluster = _cluster(args, found)
     if cluster is None:
         return []
-    groups, there = layout_of(args).groups(), sum(cluster.gpus.values())
+    groups = layout_of(args).groups()
+    there = sum(cluster.gpus.values())
     plan = place(groups, list(cluster.gpus.values()))
     for group in plan.unplaced:
         found.shortfalls.append(
@@ -103,7 +104,8 @@ def placement(args: SimpleNamespace, found: Findings, shapes: dict[str, ModelSha
 
 def _cluster(args: SimpleNamespace, found: Findings) -> Cluster | None:
     """The cluster of the flags, or what Ray has; None if there is no Ray."""
-    gpu_memory, cpu = args.dry_run_gpu_memory * GIB or None, cpu_host.is_cpu_host()
+    gpu_memory = args.dry_run_gpu_memory * GIB or None
+    cpu = cpu_host.is_cpu_host()
     memory: dict[str, float] = {}
     if args.dry_run_nodes:
         gpus = {f"node {number}": args.dry_run_gpus for number in range(args.dry_run_nodes)}
@@ -114,7 +116,8 @@ def _cluster(args: SimpleNamespace, found: Findings) -> Cluster | None:
         nodes = _ask_ray(args, found)
         if nodes is None:
             return None
-        gpus, source = {name: count for name, (count, _) in nodes.items()}, "what Ray has"
+        gpus = {name: count for name, (count, _) in nodes.items()}
+        source = "what Ray has"
         if not (cpu and gpu_memory):  # GPUs of which there are none here are not on this host either
             memory = {name: size for name, (_, size) in nodes.items()}
         if gpu_memory is None and not cpu:
@@ -135,7 +138,9 @@ def _ask_ray(args: SimpleNamespace, found: Findings) -> dict[str, tuple[int, flo
     from openrlhf_cov.cluster import connection
     from openrlhf_cov.cluster.host import facts
 
-    needs, nodes, alone = connection.needs_of_training(args), None, False
+    needs = connection.needs_of_training(args)
+    nodes = None
+    alone = False
     with found.attempt():
         try:
             alone = connection.connect(needs)
@@ -156,8 +161,8 @@ def _ask_ray(args: SimpleNamespace, found: Findings) -> dict[str, tuple[int, flo
     return nodes
 
 
+# What runs on one GPU.
 Kinds = tuple[str, ...]
-"""What runs on one GPU."""
 
 
 def _budgets(plan: Placement, budget_of: Callable[[Kinds], Budget]) -> dict[Kinds, tuple[str, Budget]]:

@@ -21,8 +21,8 @@ from openrlhf_cov.utils.json_lines import parse_object, read_bounded
 
 logger = logging.getLogger(__name__)
 
+# Files of a model that may name code of its own.
 CONFIG_FILES = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
-"""Files of a model that may name code of its own."""
 
 
 def flag_faults(args: SimpleNamespace) -> list[str]:
@@ -87,7 +87,9 @@ def check(
 
 def _check_inputs(args: SimpleNamespace, attempt: Callable[[], AbstractContextManager], ask_tokenizer: bool) -> Any:
     """Reward, data and benchmarks; the rows of the data, None if they cannot be read."""
-    reward, data, evaluation = None, args.data, args.eval
+    reward = None
+    data = args.data
+    evaluation = args.eval
     if data.dataloader_num_workers:
         logger.warning(
             f"--data.dataloader_num_workers {data.dataloader_num_workers} has no effect: all prompts are read before "
@@ -138,7 +140,8 @@ def check_benchmarks(
     """
     from openrlhf_cov.trainer.evaluation import benchmarks_of, check_problems
 
-    chosen, readable = None, []
+    chosen = None
+    readable = []
     with attempt():
         chosen = benchmarks_of(args)
     for benchmark in chosen or ():

@@ -193,7 +193,8 @@ class TrainedRole(ModelRole):
         Raises:
             RunStopped: The ranks restored different checkpoints; on every rank alike.
         """
-        strategy, args = self.strategy, self.strategy.args
+        strategy = self.strategy
+        args = self.strategy.args
         if not args.ckpt.load_enable:
             return {}
         folder = checkpoint_folder(args, self.model_name)
@@ -241,7 +242,9 @@ class TrainedRole(ModelRole):
         Raises:
             RunStopped: The disk of a rank refuses the checkpoint; on every rank alike.
         """
-        strategy, ckpt, first = self.strategy, self.strategy.args.ckpt, self.strategy.is_rank_0()
+        strategy = self.strategy
+        ckpt = self.strategy.args.ckpt
+        first = self.strategy.is_rank_0()
         folder = checkpoint_folder(strategy.args, self.model_name)
         engine = self.engine
 
@@ -323,7 +326,8 @@ class PolicyRole(TrainedRole):
                 tokens, action_mask, attention_mask, image_inputs, with_entropy=True, with_proxy=True
             )
         assert scores.entropy is not None  # it was asked for
-        proxy, mean = scores.proxy, scores.discriminator_mean
+        proxy = scores.proxy
+        mean = scores.discriminator_mean
         return PolicyScores(
             log_probs=scores.log_probs.float().cpu(),
             entropy=scores.entropy.float().cpu(),

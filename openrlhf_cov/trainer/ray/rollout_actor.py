@@ -27,8 +27,8 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
     """
 
     log_probs = False
+    # Whether no run uses it; whether its weights are others than those of its files.
     waits = has_new_weights = False
-    """Whether no run uses it; whether its weights are others than those of its files."""
 
     async def __init__(
         self,

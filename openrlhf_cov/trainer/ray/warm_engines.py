@@ -24,11 +24,11 @@ from openrlhf_cov.utils.terminal import say
 NAMESPACE = "openrlhf_cov_engines"
 ANSWER_SECONDS = 60.0
 
+# Engines of the run in this process.
 _lent: list[Any] = []
-"""Engines of the run in this process."""
+# Where those that had a run before say what they have to say, and the bytes that are of others: Ray shows it to the
+# run that started them alone.
 _outputs: dict[str, int] = {}
-"""Where those that had a run before say what they have to say, and the bytes that are of others: Ray shows it to the
-run that started them alone."""
 
 
 def are_kept(args: SimpleNamespace) -> bool:

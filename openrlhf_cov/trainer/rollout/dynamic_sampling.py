@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from openrlhf_cov.trainer.records import Group
 from openrlhf_cov.utils.shares import ceil_share
 
+# Rounds over which the pass rate is taken.
 WINDOW = 4
-"""Rounds over which the pass rate is taken."""
 
+# Standard deviations that are asked for beyond the mean: what a round lacks costs a whole longest response, what it
+# has too much waits for the next step.
 MARGIN = 2.0
-"""Standard deviations that are asked for beyond the mean: what a round lacks costs a whole longest response, what it
-has too much waits for the next step."""
 
 
 def keep_group(scores: Sequence[float], low: float, high: float) -> bool:
@@ -142,7 +142,8 @@ class GroupBuffer:
 
     def take(self, count: int) -> list[Group]:
         """Remove and return the oldest ``count`` groups."""
-        taken, self.groups = self.groups[:count], self.groups[count:]
+        taken = self.groups[:count]
+        self.groups = self.groups[count:]
         return taken
 
 
@@ -154,7 +155,8 @@ def sampling_metrics(counts: SamplingCounts, batch: list[Group], waiting: int) -
         batch: Groups of the batch.
         waiting: Kept groups that wait for a later step.
     """
-    tried, tokens = max(counts.tried, 1), max(counts.tokens, 1)
+    tried = max(counts.tried, 1)
+    tokens = max(counts.tokens, 1)
     return {
         "sampling/kept_frac": counts.kept / tried,
         "sampling/all_right_frac": counts.all_right / tried,

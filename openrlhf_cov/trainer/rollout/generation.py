@@ -162,7 +162,8 @@ def finished(
         nonlocal sent
         end = len(items) if window is None else min(len(items), sent + window - len(in_flight))
         if end > sent:
-            first, sent = sent, end
+            first = sent
+            sent = end
             send(range(first, end))
 
     send_waiting()

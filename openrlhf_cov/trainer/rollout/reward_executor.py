@@ -110,7 +110,8 @@ class RewardExecutor(AgentExecutorBase):
         return reward
 
     def _warn(self, error: Exception, prompt: str, response: str, label: Any) -> None:
-        kind, now = type(error).__name__, time.monotonic()
+        kind = type(error).__name__
+        now = time.monotonic()
         if now - self._last_warning.get(kind, -SECONDS_BETWEEN_WARNINGS) < SECONDS_BETWEEN_WARNINGS:
             return
         self._last_warning[kind] = now

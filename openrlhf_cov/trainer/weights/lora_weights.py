@@ -10,8 +10,8 @@ from peft.tuners.lora import LoraLayer
 from peft.utils import ModulesToSaveWrapper
 from torch import Tensor, nn
 
+# Part of a parameter's name that PEFT adds between an adapted layer and the weight of the plain model.
 BASE = ".base_layer."
-"""Part of a parameter's name that PEFT adds between an adapted layer and the weight of the plain model."""
 
 
 def plain_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

@@ -21,8 +21,8 @@ from openrlhf_cov.trainer.records import Sample
 
 logger = init_logger(__name__)
 
+# Token ids of each text.
 Texts = list[list[int]]
-"""Token ids of each text."""
 
 TEXTS = 4
 # vLLM computes the logits of all tokens of a prompt at once; 256 rows fit into the memory that it plans for sampling.
@@ -81,7 +81,8 @@ class Change:
 
     def was_received(self) -> bool | None:
         """Return True if the engine has the new weights, False if not, None if the change is too small to tell."""
-        policy, engine = self.of_policy, self.of_engine
+        policy = self.of_policy
+        engine = self.of_engine
         size = size_of(policy)
         repeat = size_of(self.policy_again - self.policy_before)
         if size > MARGIN * max(self.rounding, repeat, LEAST_ROUNDING):

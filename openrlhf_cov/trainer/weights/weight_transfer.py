@@ -169,13 +169,15 @@ def transfer_weights(model: nn.Module, sender: GlooWeightSender | None, zero_sta
 
 def buckets(named: Iterable[tuple[str, nn.Parameter]], max_bytes: int) -> Iterator[list[tuple[str, nn.Parameter]]]:
     """Split parameters, in order, into lists of at most ``max_bytes``; a larger parameter gets a list of its own."""
-    bucket, size = [], 0
+    bucket = []
+    size = 0
     for name, param in named:
         count = getattr(param, "ds_numel", param.numel())  # the full size of a ZeRO-3 shard
         num_bytes = count * param.element_size()
         if bucket and size + num_bytes > max_bytes:
             yield bucket
-            bucket, size = [], 0
+            bucket = []
+            size = 0
         bucket.append((name, param))
         size += num_bytes
     if bucket:

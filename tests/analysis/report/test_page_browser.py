@@ -16,8 +16,8 @@ BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not BROWSER, reason="no Chromium is installed")]
 
+# A name without a place to break it.
 FOREIGN = "foreign_" + 200 * "n"
-"""A name without a place to break it."""
 
 DRIVER = """
 <!DOCTYPE html><meta charset="utf-8">

@@ -15,12 +15,12 @@ pytestmark = [
     pytest.mark.skipif(not is_cpu_host(), reason="the libraries are those of vLLM's build for CPUs"),
 ]
 
+# Library -> whether the CPU has AVX512, and AVX512-BF16.
 CPUS = {
     "_C_AVX2.abi3.so": (False, False),
     "_C_AVX512.abi3.so": (True, False),
     "_C.abi3.so": (True, True),
 }
-"""Library -> whether the CPU has AVX512, and AVX512-BF16."""
 
 PROBE = """
 import json, os, sys

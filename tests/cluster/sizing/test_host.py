@@ -35,12 +35,12 @@ def test_nodes_without_a_process_are_left_out(flags):
     assert set(hosts(flags({"actor.num_gpus_per_node": 2, "vllm.num_engines": 2}), [4, 4])) == {0}
 
 
+# SmolLM2-135M on a CPU host.
 CPU = {
     "actor.num_gpus_per_node": 1, "vllm.num_engines": 1, "ds.param_dtype": "fp32", "ds.zero_stage": 2,
     "train.dynamic_batch_enable": False, "train.colocate_all": False, "data.max_len": 512,
     "ds.enable_sleep": True, "vllm.enable_sleep": True,
 }  # fmt: skip
-"""SmolLM2-135M on a CPU host."""
 
 
 def test_an_engine_on_a_cpu_host_is_weights_and_kv_cache(flags):

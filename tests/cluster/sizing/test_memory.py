@@ -18,8 +18,8 @@ cpu_host.install()  # before upstream's modules are imported
 from openrlhf_cov.trainer.actor_model import HeadScores, answering  # noqa: E402
 
 QWEN_7B = KNOWN["Qwen/Qwen2.5-7B"]
+# Parameters of it.
 P = 7_615_616_512
-"""Parameters of it."""
 
 
 @pytest.mark.parametrize(

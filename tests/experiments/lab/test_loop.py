@@ -58,6 +58,7 @@ def test_a_method_changes_the_policy(run, name):
     assert not run(CHOICES[name])[0].equal(run()[0])
 
 
+# Settings that switch a method off: the run is GRPO, with the method's PPO clip, or none, where it brings one.
 LIMITS = {name: neutral(name) for name in NEUTRAL if name not in EQUAL} | {
     "entrocraft": CovConfig(method="entrocraft", entrocraft_low=1e-9, entrocraft_high=1e9),
     "cegppo": CovConfig(method="cegppo", cegppo_beta1=0.0, cegppo_beta2=0.0),
@@ -65,7 +66,6 @@ LIMITS = {name: neutral(name) for name in NEUTRAL if name not in EQUAL} | {
     "dppo": CovConfig(method="dppo", dppo_delta=0.999, dppo_cap=1e9),
     "kl_cov with PPO's clip": CovConfig(cov_type="kl_cov", ppo_kl_coef=0.0, kl_cov_keep_ppo_clip=True),
 }
-"""Settings that switch a method off: the run is GRPO, with the method's PPO clip, or none, where it brings one."""
 
 
 @pytest.mark.parametrize("name", LIMITS)
@@ -75,6 +75,9 @@ def test_a_method_at_its_neutral_setting_is_grpo_bit_for_bit(run, name):
     assert run(LIMITS[name])[0].equal(run(clip=clip)[0])
 
 
+# No setting switches these off, but a rollout does: settings, and whether all its responses are right or none is.
+#
+# All advantages are then 1, or -1: the run is REINFORCE, not GRPO, whose advantages are 0.
 IDLE = {
     # a ratio of 0 is refused, and at any other at least one token is dropped; unless none has a positive advantage
     "random_drop": (CovConfig(method="random_drop,w_reinforce", random_drop_on="positive"), False),
@@ -84,10 +87,6 @@ IDLE = {
     "psr": (CovConfig(method="psr"), True),
     "nsr": (CovConfig(method="nsr"), False),
 }
-"""No setting switches these off, but a rollout does: settings, and whether all its responses are right or none is.
-
-All advantages are then 1, or -1: the run is REINFORCE, not GRPO, whose advantages are 0.
-"""
 # Of the other methods neither is there a setting, nor would such rollouts do, to the bit: top_entropy drops a token or
 # more; qae, passk and w_reinforce have another baseline than the mean, another deviation or none; sapo, gmpo and
 # gspo_token take the mean over a response before that over responses.

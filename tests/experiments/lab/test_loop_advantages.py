@@ -20,8 +20,9 @@ from openrlhf_cov.trainer.advantages import estimate_advantages
 from openrlhf_cov.trainer.records import Sample, Scores
 
 GROUP, TOKENS = 8, 5
+# Mean over all action tokens. With what stands behind them, or as a mean over responses, it is above every band.
 ENTROPY = 0.65
-"""Mean over all action tokens. With what stands behind them, or as a mean over responses, it is above every band."""
+# Flags of a run.
 CASES = {
     "none": "",
     **{name: " ".join(active_flags(name)) for name in IN_THE_LAB if METHODS[name].estimate},
@@ -34,15 +35,14 @@ CASES = {
     "entrocraft, below its band": "--method entrocraft --entrocraft_low 0.66 --entrocraft_high 0.7",
     "entrocraft, above its band": "--method entrocraft --entrocraft_low 0.6 --entrocraft_high 0.64",
 }
-"""Flags of a run."""
 MIXED = "every number of right ones"
 GROUPS = {
     MIXED: [[place < right for place in range(GROUP)] for right in range(GROUP + 1)],
     "all right": [[True] * GROUP] * 2,
     "all wrong": [[False] * GROUP] * 2,
 }
+# Of right and of wrong responses; a mean of eight times 0.7 or -0.1 is none of these, by rounding.
 REWARDS = [(1.0, 0.0), (1.0, -1.0), (0.7, -0.1)]
-"""Of right and of wrong responses; a mean of eight times 0.7 or -0.1 is none of these, by rounding."""
 # Methods that take rewards of exactly 0 and 1 alone.
 OF_0_AND_1 = ("maxrl",)
 

@@ -10,8 +10,8 @@ from openrlhf_cov.experiments.tiny_task.tiny_reward_func import reward_func
 from openrlhf_cov.experiments.tiny_task.tokenizer import build_tokenizer
 
 evaluate_policy = partial(accuracy.evaluate_policy, reward=reward_func)
+# Entropy of the distribution (3/4, 1/4): 0.5623 nats.
 HALF_NAT = 0.75 * math.log(4 / 3) + 0.25 * math.log(4)
-"""Entropy of the distribution (3/4, 1/4): 0.5623 nats."""
 ROWS = [
     {"input": "34+57=", "label": "91"},
     {"input": "4+5=", "label": "9"},

@@ -17,12 +17,12 @@ from openrlhf_cov.models.window import ALONE, Window, plan_step
 
 PLANNED = [name for name, method in METHODS.items() if method.plan]
 SHAPE = (8, 12)
+# Settings that are in units of the advantages by their definition, for those of a size.
 IN_UNITS = {
     "clip_cov": lambda size: {"clip_cov_lb": 0.1 * size, "clip_cov_ub": 1e3 * size},
     "entropy_advantage": lambda size: {"entropy_advantage_coef": 0.4 * size},
     "steer": lambda size: {"steer_form": "linear"},  # the other form has a floor, as published
 }
-"""Settings that are in units of the advantages by their definition, for those of a size."""
 
 
 def window(size=1.0, change=lambda batch: batch):

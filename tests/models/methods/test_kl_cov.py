@@ -9,8 +9,8 @@ from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.methods.kl_cov import idle, penalty
 
+# Measured: mean absolute log ratio of a first update whose micro-batches are padded otherwise than the scoring.
 ROUNDING_IN_FLOAT32 = 4.8e-7
-"""Measured: mean absolute log ratio of a first update whose micro-batches are padded otherwise than the scoring."""
 
 
 def test_gradients_of_the_example():

@@ -6,8 +6,8 @@ from openrlhf_cov.models.method import Groups
 from openrlhf_cov.models.methods.lite_ppo import METHOD
 from openrlhf_cov.models.responses import group_normalised, response_advantages
 
+# Three groups of six responses with 1, 5 and no correct ones.
 STEP = [[1.0] * correct + [0.0] * (6 - correct) for correct in (1, 5, 0)]
-"""Three groups of six responses with 1, 5 and no correct ones."""
 
 
 def config(std="raw"):

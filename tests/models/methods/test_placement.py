@@ -19,13 +19,13 @@ from openrlhf_cov.utils.metrics import MetricBuffer
 
 SAMPLES, LONGEST = 8, 12
 WHOLE = [[list(range(SAMPLES))]]
+# Name -> by rank, by micro-batch, the samples.
 DEALS = {
     "one by one": [[[row] for row in range(SAMPLES)]],
     "unequal micro-batches, another order": [[[7, 1], [0], [5, 4, 2], [6, 3]]],
     "two ranks": [[[0, 1, 2, 3]], [[4, 5, 6, 7]]],
     "three ranks of unequal ones": [[[6], [0, 3]], [[1, 7, 2]], [[5], [4]]],
 }
-"""Name -> by rank, by micro-batch, the samples."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,8 @@ def placed(config, made, deal, extra=0):
     return found, sum(step[1] for step in steps), steps[0][2]
 
 
+# Centred over the micro-batch, as docs/metrics.md says.
 PLACEMENT = ("cov/selected_mean",)
-"""Centred over the micro-batch, as docs/metrics.md says."""
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -156,16 +156,16 @@ def test_a_step_without_a_token_is_one(name):
         assert torch.tensor(loss).isfinite()
 
 
+# Their limits are tested with the surrogates, or in the tests of their own.
 ELSEWHERE = {name for name, method in METHODS.items() if method.coefficient} | {
     *("passk", "entrocraft"),  # with k = 1, in the band: GRPO's advantages
     "dr_grpo",  # with the mean length: the mean over tokens
     "ucpo",  # with tau 0: GRPO's advantages
     "lite_ppo",  # in a step of one group: GRPO's advantages
 }
-"""Their limits are tested with the surrogates, or in the tests of their own."""
+# 80/20 drops one token or more; the others have another baseline than a mean or none, or do not divide by the standard
+# deviation. In no setting are they GRPO.
 WITHOUT = {"top_entropy", "qae", "w_reinforce", "prime", "maxrl", "rs_grpo", "wapo"}
-"""80/20 drops one token or more; the others have another baseline than a mean or none, or do not divide by the
-standard deviation. In no setting are they GRPO."""
 
 
 def test_every_method_has_its_limit():

@@ -46,12 +46,12 @@ def test_where_the_policy_is_the_one_that_sampled_it_is_grpo_bit_for_bit(name):
     assert torch.equal(gradient, expected)
 
 
+# Settings with which nothing is bounded.
 OF_PPO = {
     "cispo": {"cispo_cap": 1e9},
     "cegppo": {"cegppo_beta1": 0.0, "cegppo_beta2": 0.0, "cegppo_clip": (1.0, 1e9), "cegppo_dual_clip": math.inf},
     "dppo": {"dppo_anchor": "old", "dppo_divergence": "kl", "dppo_delta": 1e9, "dppo_cap": 1e9},
 }
-"""Settings with which nothing is bounded."""
 
 
 @pytest.mark.parametrize("name", OF_PPO)

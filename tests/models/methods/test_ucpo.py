@@ -9,8 +9,8 @@ from openrlhf_cov.models.methods.ucpo import METHOD, correct_weights
 from openrlhf_cov.models.responses import group_normalised, mean_log_probs, response_advantages
 
 REWARDS = [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
+# Mean log-probs of six responses to a prompt; those of incorrect responses must not matter.
 LOG_PROBS = [-0.2, -0.5, -1.0, -0.3, -3.0, -0.1]
-"""Mean log-probs of six responses to a prompt; those of incorrect responses must not matter."""
 
 
 def advantages(rewards, log_probs, tau=0.2, dtype=torch.float64):

@@ -163,6 +163,7 @@ def test_many_rationals(data):
     check_rationals(data)
 
 
+# Shapes of the labels of the usual sets.
 LABELS_BY_SHAPE = [
     "0", "1", "7", "12", "-3", "025", "27.0", "2,125", "1234567", "204", r"\frac{1}{2}", r"\frac{3}{4}",
     r"-\frac{7}{3}",
@@ -183,7 +184,6 @@ LABELS_BY_SHAPE = [
     "3:30 PM", "3:30 AM", "A", "B", r"\text{(C)}", "yes", "no", r"\text{Evelyn}", r"\text{even}", r"\emptyset",
     r"\infty",
 ]  # fmt: skip
-"""Shapes of the labels of the usual sets."""
 
 
 def spelt_differently(label: str) -> list[str]:

@@ -20,8 +20,8 @@ GOLD = Path(__file__).parents[4] / "shared/data/eval"
 FILES = sorted(GOLD.glob("*.jsonl"))
 
 SLOW_ANSWER = "".join(rf"-\sin(-{k}x)" for k in range(25, 0, -1))
+# Two formulas with 50 functions between them, each computed to some hundred digits at 22 points.
 SLOW_GOLD = "+".join(rf"\sin({k}x)" for k in range(1, 26))
-"""Two formulas with 50 functions between them, each computed to some hundred digits at 22 points."""
 
 
 def verdict(case: dict, answer: str, gold: str) -> bool:
@@ -68,8 +68,8 @@ SELF_WRONG = {
     # a sentence with a box of its own: the box in it is the answer of a response that repeats the sentence
     r"The number of distinct such colorings of \( P \) is \(\boxed{6}\).",
 }
+# (next row's gold, gold): different spellings of one answer.
 NEXT_RIGHT = {("x=5", "5")}
-"""(next row's gold, gold): different spellings of one answer."""
 
 
 def gold_answers() -> list[tuple[str, list[str]]]:

@@ -14,8 +14,8 @@ from openrlhf_cov.rewards.maths.prompt import read_problem
 from openrlhf_cov.rewards.maths.symbolic import compare_texts
 
 TIMEOUT = 1.0
+# Seconds on top of the timeout: extraction, cleaning, and a worker that has to be replaced on a busy host.
 MARGIN = 5.0
-"""Seconds on top of the timeout: extraction, cleaning, and a worker that has to be replaced on a busy host."""
 
 N = 100_000
 LARGE = 200_000

@@ -18,6 +18,7 @@ from openrlhf_cov.rewards.sources import grade_label, published_grade
 
 PUBLISHED = RewardConfig(reward_grader="published", reward_timeout=10.0)
 
+# Answer and label: wrong by a policy of ours, right for Math-Verify.
 POLICY = [
     ("3+2", "5"),  # computations left undone
     (r"37 \cdot 43", "1591"),
@@ -26,10 +27,9 @@ POLICY = [
     ("12", "12_5"),  # a base
     ("6=5", "5"),  # a chain whose sides do not agree
 ]
-"""Answer and label: wrong by a policy of ours, right for Math-Verify."""
 
+# Wrong for both.
 WRONG = [("6", "5"), ("1,2", "2"), ("10", "0.1"), (r"\sqrt{x^2}", "x"), (r"\text{yes}", r"\text{no}"), ("(((", "5")]
-"""Wrong for both."""
 
 
 @pytest.mark.slow

@@ -31,8 +31,8 @@ from openrlhf_cov.trainer.strategy import CovStrategy  # noqa: E402
 
 RANK = int(os.environ["RANK"])
 FULL = OSError(28, "No space left on device")
+# Bytes of the groups that wait.
 GROUPS = 2**20
-"""Bytes of the groups that wait."""
 
 
 def make_engine(stage):

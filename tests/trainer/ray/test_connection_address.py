@@ -31,8 +31,8 @@ def listening():
         server.close()
 
 
+# What the gRPC server of a Ray head sends first.
 HTTP2_SETTINGS = b"\x00\x00\x18\x04\x00\x00\x00\x00\x00" + b"\x00" * 24
-"""What the gRPC server of a Ray head sends first."""
 
 
 def test_a_running_ray_is_joined_as_it_is(connect, monkeypatch, listening):

@@ -25,32 +25,36 @@ from typing import Any, BinaryIO
 import wire
 from remote import ACTIONS, READ_ONLY, Remote
 
+# Of one message.
 MAX_BYTES = 1 << 24
-"""Of one message."""
-MAX_SHARED, MAX_ITEMS = 8, 100
-"""Containers that stay shared after the message that brought them, and what each may hold; others cost too much."""
+# Containers that stay shared after the message that brought them, and what each may hold; others cost too much.
+MAX_SHARED = 8
+MAX_ITEMS = 100
+# Modules whose names tests may use because the program imported them. They are the tests' own, and none of them makes
+# an object that equals everything.
 TOOLS = frozenset(
     "bisect cmath collections copy datetime decimal fractions heapq itertools json math random re statistics string "
     "typing".split()
 )
-"""Modules whose names tests may use because the program imported them. They are the tests' own, and none of them makes
-an object that equals everything."""
+# Functions of Python that a program may hand to tests, beside classes.
 PURE = frozenset("abs all any bin chr divmod hash hex len max min oct ord pow repr round sorted sum".split())
-"""Functions of Python that a program may hand to tests, beside classes."""
 
 
 class Peer:
     """One side of a channel. ``trusting``: the other side may do anything here; else see the head of the file."""
 
     def __init__(self, channel: BinaryIO, trusting: bool, owner: str) -> None:
-        self._channel, self._trusting, self._owner = channel, trusting, owner
+        self._channel = channel
+        self._trusting = trusting
+        self._owner = owner
         self._objects: list[Any] = []
         self._handles: dict[int, int] = {}
         self._remotes: dict[int, Remote] = {}
         self._shared: dict[str, list[Any]] = {}
         self._keys: dict[int, str] = {}
         self._errors: dict[tuple[str, ...], type[BaseException]] = {}
-        self._numbers, self._depth = itertools.count(), 0
+        self._numbers = itertools.count()
+        self._depth = 0
         # True if a StopIteration of the other side becomes a RuntimeError, as in a generator. It would end a ``map``
         # or ``zip`` of the tests early, so that nothing is compared. The end of an iterator is no error here.
         self.converts_stop = False
@@ -183,7 +187,8 @@ class Peer:
         self._depth += 1
         try:
             self._change(message["changed"])
-            target, action = wire.load(message["to"], self.resolve), ACTIONS[message["do"]]
+            target = wire.load(message["to"], self.resolve)
+            action = ACTIONS[message["do"]]
             packed, named = message["with"]
             operands = [self.take(each) for each in packed]
             keywords = {name: self.take(each) for name, each in named.items()}
@@ -257,7 +262,8 @@ class Peer:
 
     def _raised(self, said: dict[str, Any]) -> BaseException:
         """The exception that was raised on the other side."""
-        kind, text = self._error(list(said["names"])), str(said["text"])
+        kind = self._error(list(said["names"]))
+        text = str(said["text"])
         args = [wire.load(each) for each in said["args"]] or ([text] if text else [])
         try:
             error = kind(*args)
@@ -280,7 +286,8 @@ def names_of(namespace: dict[str, Any], peer: Peer) -> dict[str, Any]:
             if value.__name__ in TOOLS:
                 names[name] = {"module": value.__name__}
             continue
-        module, called = getattr(value, "__module__", None), getattr(value, "__name__", None)
+        module = getattr(value, "__module__", None)
+        called = getattr(value, "__name__", None)
         if module in TOOLS and isinstance(called, str) and getattr(sys.modules.get(module), called, None) is value:
             names[name] = {"from": [module, called]}  # from math import sqrt
             continue
@@ -316,7 +323,8 @@ def imported(names: dict[str, Any], peer: Peer, classes: set[str]) -> dict[str, 
 
 def _size(packed: Any) -> int:
     """Scalars and containers in packed data, as far as it matters."""
-    left, size = [packed], 0
+    left = [packed]
+    size = 0
     while left and size <= MAX_ITEMS:
         each = left.pop()
         size += 1

@@ -21,21 +21,26 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any, BinaryIO, TextIO
 
-REQUEST, CHANNEL, RESULTS = 3, 4, 5
-FAILED, OUT_OF_MEMORY, NO_PROGRAM = 1, 71, 72
-"""Exit status of a program that raised, ran out of memory, cannot be compiled."""
+REQUEST = 3
+CHANNEL = 4
+RESULTS = 5
+# Exit status of a program that raised, ran out of memory, cannot be compiled.
+FAILED = 1
+OUT_OF_MEMORY = 71
+NO_PROGRAM = 72
 FILE = "solution.py"
 MAX_MESSAGE = 500
+# What may hold text that was written and not closed.
 FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
-"""What may hold text that was written and not closed."""
 
+# Imported before any program starts.
 WARM = (
     "abc array bisect cmath collections collections.abc contextlib copy dataclasses datetime decimal enum fractions "
     "functools heapq io itertools json math numbers operator peer pprint queue random re remote seccomp statistics "
     "string struct testing textwrap threading time traceback types typing unittest wire"
 ).split()
-"""Imported before any program starts."""
 
+# What the judges of function calls import before a program, and what statements may use.
 PRELUDE = """
 import bisect, collections, copy, functools, heapq, itertools, math, operator, random, re, string, sys, time
 from bisect import bisect_left, bisect_right, insort
@@ -48,14 +53,13 @@ from itertools import accumulate, chain, combinations, groupby, islice, permutat
 from math import ceil, comb, factorial, floor, gcd, inf, isclose, isinf, isnan, isqrt, lcm, log, log2, pi, sqrt
 from typing import *
 """
-"""What the judges of function calls import before a program, and what statements may use."""
 _prelude: dict[str, Any] = {}
 
+# Modules all of whose names the judges of LiveCodeBench and PRIME import before a program.
 OPEN_MODULES = (
     "string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json "
     "builtins typing"
 ).split()
-"""Modules all of whose names the judges of LiveCodeBench and PRIME import before a program."""
 FROM_ALL = "\n".join(
     [
         *(f"from {name} import *" for name in OPEN_MODULES),
@@ -72,10 +76,10 @@ from math import ceil, cos, exp, fabs, floor, gcd, log, log2, sin, sqrt, tan
 from sys import stdin, stdout
 from typing import List, Tuple
 """
+# Judge -> what it imports before every program. Other judges import nothing for a program that reads its input.
 BEFORE = {"livecodebench": FROM_ALL, "prime": FROM_ALL, "apps": APPS_NAMES}
-"""Judge -> what it imports before every program. Other judges import nothing for a program that reads its input."""
+# Judge -> the recursion limit that it sets.
 RECURSION = {"livecodebench": 50_000, "prime": 600_000}
-"""Judge -> the recursion limit that it sets."""
 _names: dict[str, dict[str, Any]] = {}
 
 
@@ -215,8 +219,8 @@ def _channel() -> BinaryIO:
     return socket.socket(fileno=CHANNEL).makefile("rwb")
 
 
+# Where the last words of a program go.
 _messages = 2
-"""Where the last words of a program go."""
 
 
 def _module(name: str) -> ModuleType:

@@ -11,15 +11,15 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+# Questions to a text or a set that tests ask with the expected answer in hand: no object of a program answers.
 PREDICATES = frozenset(
     name for kind in (str, bytes, set) for name in dir(kind) if name.startswith("is") or name.endswith("swith")
 )
-"""Questions to a text or a set that tests ask with the expected answer in hand: no object of a program answers."""
+# Methods of plain data that tests call with what they expect, too; likewise.
 GIVEN_EXPECTED = frozenset(
     "count index rindex rfind difference symmetric_difference intersection compare compare_total same_quantum "
     "removeprefix removesuffix strip lstrip rstrip split rsplit partition rpartition".split()
 )
-"""Methods of plain data that tests call with what they expect, too; likewise."""
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 ARITHMETIC = ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor")
@@ -272,7 +272,7 @@ ACTIONS: dict[str, Any] = {
     **{name: getattr(operator, name) for name in (*COMPARISONS, *ARITHMETIC)},
     **{f"r{name}": _reflected(name) for name in ARITHMETIC},
 }
+# What a program may do with an object of a class of the tests, beside calls of what has a public name.
 READ_ONLY = frozenset("iterate next length truth item text shown hash contains".split()).union(
     COMPARISONS, ARITHMETIC, UNARY
 )
-"""What a program may do with an object of a class of the tests, beside calls of what has a public name."""

@@ -48,35 +48,48 @@ ALLOWED: dict[str, tuple[int | None, int | None]] = {
 REFUSED: dict[str, tuple[int | None, int | None]] = {
     "fork": (57, None), "vfork": (58, None), "execve": (59, 221), "execveat": (322, 281),
 }  # fmt: skip
-CLONE, SOCKETPAIR, IOCTL, FCNTL = (56, 220), (53, 199), (16, 29), (72, 25)
+CLONE = (56, 220)
+SOCKETPAIR = (53, 199)
+IOCTL = (16, 29)
+FCNTL = (72, 25)
 
+# Machine -> column of the tables above, and the kernel's name for it (AUDIT_ARCH).
 MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-"""Machine -> column of the tables above, and the kernel's name for it (AUDIT_ARCH)."""
 
 CLONE_THREAD = 0x10000
+# All flags of clone that make a namespace.
 CLONE_NEW = 0x7E020080
-"""All flags of clone that make a namespace."""
 AF_UNIX = 1
+# TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX.
 IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
-"""TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX."""
 F_SETPIPE_SZ = 1031
 
-LOAD, EQUAL, ANY_BIT, RETURN = 0x20, 0x15, 0x45, 0x06
-"""BPF: load a word of the call's description; jump if equal; jump if a bit is set; the verdict."""
-NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16
-"""Where these stand in the description (struct seccomp_data)."""
-ALLOW, ERROR, KILL = 0x7FFF0000, 0x00050000, 0x80000000
+# BPF: load a word of the call's description; jump if equal; jump if a bit is set; the verdict.
+LOAD = 0x20
+EQUAL = 0x15
+ANY_BIT = 0x45
+RETURN = 0x06
+# Where these stand in the description (struct seccomp_data).
+NUMBER = 0
+ARCHITECTURE = 4
+ARGUMENTS = 16
+ALLOW = 0x7FFF0000
+ERROR = 0x00050000
+KILL = 0x80000000
 
-PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, FILTER_MODE = 38, 22, 2
+PR_SET_NO_NEW_PRIVS = 38
+PR_SET_SECCOMP = 22
+FILTER_MODE = 2
 
+# Code, jump if true, jump if false, operand.
 Instruction = tuple[int, int, int, int]
-"""Code, jump if true, jump if false, operand."""
 
 
 def filter_program(machine: str) -> list[Instruction]:
     """The filter for a machine (as ``platform.machine()`` calls it). KeyError for one that is not in ``MACHINES``."""
     column, audit = MACHINES[machine]
-    refuse, unknown = (RETURN, 0, 0, ERROR | errno.EPERM), (RETURN, 0, 0, ERROR | errno.ENOSYS)
+    refuse = (RETURN, 0, 0, ERROR | errno.EPERM)
+    unknown = (RETURN, 0, 0, ERROR | errno.ENOSYS)
     allow: Instruction = (RETURN, 0, 0, ALLOW)
     program: list[Instruction] = [
         (LOAD, 0, 0, ARCHITECTURE),

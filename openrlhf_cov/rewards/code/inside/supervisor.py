@@ -21,22 +21,25 @@ import struct
 import sys
 from contextlib import suppress
 
+# Seconds of CPU, MiB of memory, MiB of files, threads, user id of programs.
 LIMITS = struct.Struct("=IIIII")
-"""Seconds of CPU, MiB of memory, MiB of files, threads, user id of programs."""
+# Wait status or, below 0, the number of the error that kept it from starting; seconds of CPU; MiB at most.
 ENDED = struct.Struct("=idI")
-"""Wait status or, below 0, the number of the error that kept it from starting; seconds of CPU; MiB at most."""
 MAX_DESCRIPTORS = 7
 READY = b"ready"
 
 MIB = 1 << 20
 OPEN_FILES = 128
+# Files in /tmp.
 FILES = 4096
-"""Files in /tmp."""
+# Of the first thread; others get what the C library gives them.
 STACK_MIB = 96
-"""Of the first thread; others get what the C library gives them."""
 
-CLONE_NEWNS, CLONE_NEWPID = 0x20000, 0x20000000
-MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
+CLONE_NEWNS = 0x20000
+CLONE_NEWPID = 0x20000000
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
 PR_SET_PDEATHSIG = 1
 CAPABILITY_VERSION = 0x20080522
 
@@ -152,7 +155,8 @@ def restrict(seconds: int, memory: int, files: int, threads: int, user: int) -> 
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
     os.chdir("/tmp")
-    header, nothing = struct.pack("Ii", CAPABILITY_VERSION, 0), bytes(24)
+    header = struct.pack("Ii", CAPABILITY_VERSION, 0)
+    nothing = bytes(24)
     check(libc.capset(header, nothing))
     check(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     import seccomp

@@ -83,7 +83,9 @@ def _tested(request: dict[str, Any], python: set[str]) -> set[str]:
     Those in statements that name nothing else of the program, if none that does needs them: with ``gcd(4, 6) == 2``
     it is the program's ``gcd``, with ``abs(f(3) - 9) < 1e-6`` it is Python's ``abs``.
     """
-    alone, beside, setup = set(), set(), _bound(request["setup"])
+    alone = set()
+    beside = set()
+    setup = _bound(request["setup"])
     for source in request["asserts"] or [request["setup"]]:
         tree = ast.parse(source)
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - setup - _bound(source)
@@ -258,7 +260,9 @@ class _Case:
     def __init__(
         self, function: Any, given: dict[str, Any], fixtures: Any, around: Any, first: Any = _nothing
     ) -> None:
-        self._function, self._given, self._fixtures = function, given, fixtures
+        self._function = function
+        self._given = given
+        self._fixtures = fixtures
         self._before, self._after, self._first = *around, first
 
     def __call__(self) -> Any:
@@ -295,7 +299,8 @@ class Fixture:
     """What ``pytest.fixture`` makes of a function; each test gets a value of its own."""
 
     def __init__(self, function: Any = None, scope: str = "function", autouse: bool = False) -> None:
-        self.function, self.autouse = function, autouse
+        self.function = function
+        self.autouse = autouse
 
     def __call__(self, function: Any) -> "Fixture":
         self.function = function
@@ -311,7 +316,10 @@ def _pretend_modules(values: dict[str, Any], public: list[str]) -> None:
     vars(solution).update(values)
     solution.__all__ = public
     pytest = ModuleType("pytest")
-    pytest.raises, pytest.approx, pytest.fail, pytest.fixture = Raises, Approximately, _fail, Fixture
+    pytest.raises = Raises
+    pytest.approx = Approximately
+    pytest.fail = _fail
+    pytest.fixture = Fixture
     pytest.mark = Marks()
     pytest.param = lambda *values, **_: Parameters(values)
     sys.modules.update(solution=solution, pytest=pytest, numpy=_numpy())
@@ -371,7 +379,8 @@ class Raises:
 
     def __init__(self, kinds: Any, *call: Any, match: str | None = None, **kwargs: Any) -> None:
         self.kinds = kinds if isinstance(kinds, tuple) else (kinds,)
-        self.match, self.value = match, None
+        self.match = match
+        self.value = None
         if call:
             with self:
                 call[0](*call[1:], **kwargs)
@@ -384,7 +393,8 @@ class Raises:
             raise AssertionError("nothing was raised")
         if not isinstance(error, self.kinds):
             return False
-        self.value, self.type = error, kind
+        self.value = error
+        self.type = kind
         if self.match is not None and not re.search(self.match, str(error)):
             raise AssertionError(f"{error} does not match {self.match}")
         return True
@@ -396,8 +406,10 @@ class Approximately:
     def __init__(
         self, expected: Any, rel: float | None = None, abs: float | None = None, nan_ok: bool = False
     ) -> None:
-        self.expected, self.nan_ok = expected, nan_ok
-        self.rel, self.abs = 1e-6 if rel is None and abs is None else rel or 0.0, 1e-12 if abs is None else abs
+        self.expected = expected
+        self.nan_ok = nan_ok
+        self.rel = 1e-6 if rel is None and abs is None else rel or 0.0
+        self.abs = 1e-12 if abs is None else abs
 
     def __eq__(self, other: Any) -> bool:
         return self._near(self.expected, other)

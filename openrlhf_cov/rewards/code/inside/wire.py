@@ -15,8 +15,8 @@ from decimal import Decimal
 from typing import Any
 
 BIG = 1 << 53
+# The module of a program that others ask.
 OWNER = "solution"
-"""The module of a program that others ask."""
 MUTABLE = frozenset(("list", "dict", "counter", "ordered", "default", "set", "deque", "bytearray"))
 Refer = Callable[[Any], Any]
 
@@ -80,8 +80,8 @@ class NamedTuple(metaclass=Named):
     """Stands in ``KINDS`` for what ``namedtuple`` makes."""
 
 
+# Name and names of places -> class, so that one that came back is of the class that it had.
 _named: dict[tuple[str, ...], Any] = {}
-"""Name and names of places -> class, so that one that came back is of the class that it had."""
 
 
 def _named_parts(value: Any) -> list[Any]:
@@ -112,8 +112,8 @@ def _counter(parts: list[Any]) -> Any:
     return made
 
 
+# What a ``defaultdict`` may make on the other side.
 FACTORIES = {kind.__name__: kind for kind in (int, float, str, bool, list, tuple, dict, set)}
-"""What a ``defaultdict`` may make on the other side."""
 
 
 def _default_parts(value: Any) -> list[Any]:
@@ -125,6 +125,7 @@ def _interval(value: datetime.timedelta) -> list[int]:
     return [value.days, value.seconds, value.microseconds]
 
 
+# Kind -> type, its parts (a list of values, or a text), the value of parts. Types before those they are built on.
 KINDS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "list": (list, lambda value: list(list.__iter__(value)), list),
     "namedtuple": (NamedTuple, _named_parts, _named_tuple),
@@ -162,7 +163,6 @@ KINDS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
         lambda parts: datetime.timezone(datetime.timedelta(*parts)),
     ),
 }
-"""Kind -> type, its parts (a list of values, or a text), the value of parts. Types before those they are built on."""
 
 
 def line(message: Any) -> bytes:
