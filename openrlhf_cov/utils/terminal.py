@@ -125,9 +125,10 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             known = [option for action in self._actions for option in action.option_strings]
             guess = closest_flag(unknown[1], known)
-        elif choice := re.search(r"invalid choice: (.*) \(choose from (.*)\)", message):
-            known = re.findall(r"'([^']*)'", choice[2])
-            guess = next(iter(difflib.get_close_matches(choice[1].strip("'").lower(), known, n=1)), None)
+        elif "invalid choice: " in message and " (choose from " in message:
+            given, _, choices = message.partition("invalid choice: ")[2].rpartition(" (choose from ")
+            known = re.findall(r"'([^']*)'", choices)
+            guess = next(iter(difflib.get_close_matches(given.strip("'").lower(), known, n=1)), None)
         else:
             guess = None
         sys.exit(refuse(self.prog, f"{message} (did you mean {guess}?)" if guess else message))

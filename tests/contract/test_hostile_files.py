@@ -45,10 +45,13 @@ OWN = {
     "rewards/process.py": "what a worker writes to its pool",
     "config.py": "the flag with arguments of a chat template; test_prompts.py",
     "cluster/host/installed.py": "what a process that doctor starts writes",
+    "cli/base_policies.py": "archives of base policies; tests/cli/test_base_policies.py",
     "cli/demo.py": "the task that the demo has just made or checked",
     "experiments/study/run_results.py": "what a study packed",
     "data/rollout_files.py": "recorded rollouts; test_rollout_files.py",
     "trainer/rollout/rollout_file.py": "the state of a sampler; test_rollout_file.py",
+    "experiments/tiny_task/shipped_policies.py": "files of this package",
+    "integrations/trl.py": "checkpoints, which are trusted input (docs/security.md)",
     "cluster/connection.py": "an environment variable that Ray sets",
 }
 

@@ -179,6 +179,9 @@ UPSTREAMS_DR_GRPO = (
 # Modules that know a method by its name, other than its own file -> what for.
 NAMES_METHODS = {
     "cli/demo.py": "how the demo shows each",
+    "cli/methods.py": "an example of the command",
+    "models/config.py": "--cov_type is another way to choose the paper's two",
+    "trainer/flags/presets.py": "presets of the paper",
     "analysis/dashboard/alerts.py": "an alert on Clip-Cov's band",
     "integrations/trl_options.py": "options of TRL that a method stands for, say the messages that refuse them",
     "integrations/verl.py": "an example in its docstring",

@@ -19,6 +19,7 @@ REPLACED = {
     "trainer/bad_updates.py": {"optimizer._update_scale": NO_SUBCLASS, "optimizer.step": NO_SUBCLASS},
     "trainer/checkpoint/checkpoints.py": {"setattr(owner, ...)": f"{NO_SUBCLASS}; while a checkpoint is written"},
     "trainer/actor_model.py": {"head.forward": "transformers makes the output head; for the time of a call"},
+    "integrations/verl.py": {"engine_class.train_batch": "verl shows a policy loss no optimizer step"},
     "cluster/host/probe.py": {"handler.emit": "a handler of the standard library, made there to keep what is logged"},
     "utils/terminal.py": {"sys.excepthook": "the function that Python calls with an uncaught error"},
     "rewards/code/inside/program.py": {

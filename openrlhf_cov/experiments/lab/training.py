@@ -19,10 +19,10 @@ from transformers import LlamaForCausalLM
 
 from openrlhf_cov.data.rollout_files import RolloutHeader, tokenizer_digest
 from openrlhf_cov.data.templates import prompts_ids
+from openrlhf_cov.experiments.lab.early_stop import DECISION_ENTROPY, outcome_of
 from openrlhf_cov.experiments.lab.lab_policy import Samples, log_probs_and_entropy, sample, until_end
 from openrlhf_cov.experiments.lab.lab_rollouts import read_step, recorded_samples, tensors_of, write_step
 from openrlhf_cov.experiments.lab.lab_settings import PPO_CLIP, LabSettings
-from openrlhf_cov.experiments.lab.stopping import DECISION_ENTROPY, outcome_of
 from openrlhf_cov.experiments.lab.tasks import Question, Task
 from openrlhf_cov.experiments.tiny_task.tokenizer import PAD_TOKEN
 from openrlhf_cov.models.config import CovConfig

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from openrlhf_cov.evaluation.pairing import holm
-from openrlhf_cov.experiments.lab.stopping import DECISION_ENTROPY, SOLVED_FROM
+from openrlhf_cov.experiments.lab.early_stop import DECISION_ENTROPY, SOLVED_FROM
 from openrlhf_cov.experiments.study.answer import Answer, Runs, finished_runs, shown
 from openrlhf_cov.experiments.study.run_plan import has_learned
 from openrlhf_cov.experiments.study.run_results import Result, hard_accuracy, score_of

@@ -8,6 +8,19 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from openrlhf_cov.rewards.maths.answer_words import (
+    EMPTY,
+    GROUP,
+    LETTER,
+    SECOND_LETTER,
+    YES_OR_NO,
+    is_words,
+    number_in_base,
+    option_of,
+    ratio_items,
+    text_key,
+    time_of_day,
+)
 from openrlhf_cov.rewards.maths.derivatives import is_derivative
 from openrlhf_cov.rewards.maths.labels import NUMERIC, SCALAR, Label, typed
 from openrlhf_cov.rewards.maths.latex import Refused, parse_formula
@@ -50,19 +63,6 @@ from openrlhf_cov.rewards.maths.shapes import (
 )
 from openrlhf_cov.rewards.maths.units import COUNTED_UNITS, UNITS, split_percent, split_unit
 from openrlhf_cov.rewards.maths.values import exact_value
-from openrlhf_cov.rewards.maths.words import (
-    EMPTY,
-    GROUP,
-    LETTER,
-    SECOND_LETTER,
-    YES_OR_NO,
-    is_words,
-    number_in_base,
-    option_of,
-    ratio_items,
-    text_key,
-    time_of_day,
-)
 
 Verdict = bool | None
 # Compares the text of a formula, an equation or an inequality with a label.

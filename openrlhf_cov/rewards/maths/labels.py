@@ -10,6 +10,20 @@ import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from openrlhf_cov.rewards.maths.answer_words import (
+    EMPTY,
+    GROUP,
+    LETTER,
+    TEXT_GROUP,
+    WORDS,
+    YES_OR_NO,
+    is_words,
+    number_in_base,
+    option_of,
+    ratio_items,
+    text_key,
+    time_of_day,
+)
 from openrlhf_cov.rewards.maths.derivatives import has_derivative
 from openrlhf_cov.rewards.maths.extraction import last_boxed
 from openrlhf_cov.rewards.maths.latex import Refused, parse_formula
@@ -31,20 +45,6 @@ from openrlhf_cov.rewards.maths.shapes import (
 )
 from openrlhf_cov.rewards.maths.units import split_percent, split_unit
 from openrlhf_cov.rewards.maths.values import exact_value
-from openrlhf_cov.rewards.maths.words import (
-    EMPTY,
-    GROUP,
-    LETTER,
-    TEXT_GROUP,
-    WORDS,
-    YES_OR_NO,
-    is_words,
-    number_in_base,
-    option_of,
-    ratio_items,
-    text_key,
-    time_of_day,
-)
 from openrlhf_cov.rewards.verdicts import without_end_tokens
 
 NUMERIC = frozenset({"integer", "fraction", "decimal"})

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 
+from openrlhf_cov.rewards.maths.answer_words import GROUP
 from openrlhf_cov.rewards.maths.latex import Node, Refused, parse_formula
 from openrlhf_cov.rewards.maths.normalization import clean, compact
 from openrlhf_cov.rewards.maths.numerals import parse_number
 from openrlhf_cov.rewards.maths.trees import MAX_NODES, FormulaKeys, TreePart, size
 from openrlhf_cov.rewards.maths.units import COUNTED_UNITS, POWERS, SPELLINGS, UNITS, singular
-from openrlhf_cov.rewards.maths.words import GROUP
 
 # Characters of a problem that are read, from its end.
 MAX_PROBLEM = 8_000

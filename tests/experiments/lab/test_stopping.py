@@ -1,7 +1,7 @@
 import pytest
 
 from openrlhf_cov.cli import lab
-from openrlhf_cov.experiments.lab.stopping import outcome_of
+from openrlhf_cov.experiments.lab.early_stop import outcome_of
 from openrlhf_cov.experiments.study.run_results import read_run
 from openrlhf_cov.utils.json_lines import read_json
 
