@@ -9,6 +9,8 @@ from openrlhf_cov.models.rollout import (
     RolloutTokens,
     group_sums,
     mean_entropy,
+    positive_share,
+    positive_sums,
     rollout_metrics,
     selection_metrics,
     token_sums,
@@ -43,6 +45,10 @@ class RolloutMetrics:
         groups = ranks.all_reduce_sum(group_sums(rollout, samples_per_prompt, prompts))
         # Mean entropy of the policy that sampled, over the tokens of all ranks, 0-d.
         self.mean_entropy = mean_entropy(sums)
+        # Share of the prompts of all ranks with a positive advantage, 0-d.
+        self.positive_prompts = positive_share(
+            ranks.all_reduce_sum(positive_sums(rollout, samples_per_prompt, prompts))
+        )
         self._buffer.add(*rollout_metrics(rollout, sums, groups, samples_per_prompt))
 
     def add(self, *metrics: Metric) -> None:

@@ -1,4 +1,4 @@
-"""The methods in TRL: ``CovGRPOTrainer`` is TRL's ``GRPOTrainer`` with a method by name.
+"""The methods in TRL: ``CovGRPOTrainer`` is TRL's ``GRPOTrainer`` with a method by name (tested with TRL 1.16.0).
 
 TRL generates completions, scores them with the reward functions and computes its loss: the PPO clip, the average of
 ``loss_type``, the KL term and the entropy bonus. The methods change what goes into TRL's loss:
@@ -10,8 +10,6 @@ TRL generates completions, scores them with the reward functions and computes it
    loss accepts, and adds the penalties (``_compute_loss``).
 4. After the last optimizer step of a rollout, its metrics go to TRL's logs and to ``metrics.jsonl``
    (``_end_rollout``).
-
-Overrides of TRL's private methods are tested with TRL 1.16.0.
 """
 
 import json
@@ -35,6 +33,7 @@ from openrlhf_cov.integrations.trl_batches import (
     response_metrics,
     rollout_tokens,
     token_batch,
+    vocabulary_scores,
     window_part,
 )
 from openrlhf_cov.integrations.trl_loss import token_weights
@@ -42,17 +41,15 @@ from openrlhf_cov.models.dynamics import EntropyDynamics
 from openrlhf_cov.models.loss import draws_of_step, plan_micro_batch, policy_loss
 from openrlhf_cov.models.method import Plan
 from openrlhf_cov.models.planning import PlanningStep, plan_window, policy_seen
-from openrlhf_cov.models.responses import response_advantages
+from openrlhf_cov.models.responses import mean_log_probs, response_advantages
 from openrlhf_cov.models.rollout import mean_entropy, token_sums
-from openrlhf_cov.models.token_head import min_p_scores_of_logits
 from openrlhf_cov.models.window import Ranks
 from openrlhf_cov.utils.metrics import Mean
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, MetricsLog
 
 logger = logging.getLogger(__name__)
 
-# Of a checkpoint: the states of the closed loop and of the metrics that look back.
-STATE_FILE = "openrlhf_cov_state.json"
+STATE_FILE = "openrlhf_cov_state.json"  # in a checkpoint: the closed loop, and metrics that look back
 
 
 class CovGRPOTrainer(GRPOTrainer):
@@ -100,7 +97,6 @@ class CovGRPOTrainer(GRPOTrainer):
         self.updates = self.rollout_micro_batches // self.accumulation
         for warning in trl_options.warnings_of(self.methods, self.args, self.updates):
             logger.warning(warning)
-
         self.ranks = Ranks(
             all_reduce_sum=lambda tensor: self.accelerator.reduce(tensor, "sum"),
             all_gather=self.accelerator.gather,
@@ -136,8 +132,7 @@ class CovGRPOTrainer(GRPOTrainer):
             if name in batch:
                 raise ValueError(f"{name}: CovGRPOTrainer trains on text without tools; use GRPOTrainer")
         batch["policy_log_probs"], batch["policy_entropy"] = self._score(batch)
-        if self.methods.proxy_min_p is not None:
-            batch["proxy"] = self._proxy(batch, self.methods.proxy_min_p)
+        batch |= self._vocabulary_scores(batch)
         # Samples are numbered over the ranks, so the K responses to prompt p are p * K ... p * K + K - 1.
         size = len(batch["completion_ids"])
         first = self.accelerator.process_index * size
@@ -151,7 +146,9 @@ class CovGRPOTrainer(GRPOTrainer):
         if config.estimator is not None:
             sums = self.ranks.all_reduce_sum(token_sums(rollout_tokens(batch, scores)))
             groups = rewards.view(-1, self.num_generations)
-            estimated = response_advantages(groups, ~groups.isnan(), "group_norm", config, mean_entropy(sums).item())
+            found = self.ranks.all_gather(mean_log_probs(batch["policy_log_probs"], batch["completion_mask"]))
+            seen = mean_entropy(sums).item(), found.view_as(groups)
+            estimated = response_advantages(groups, ~groups.isnan(), "group_norm", config, *seen)
             batch["advantages"] = estimated.nan_to_num(0.0).flatten()[first : first + size]
         self._rollout = RolloutMetrics(rollout_tokens(batch, scores), self.num_generations, self.ranks)
         self._rollout.add(*response_metrics(batch, scores, self.eos_token_ids))
@@ -159,7 +156,9 @@ class CovGRPOTrainer(GRPOTrainer):
         clip = trl_options.ppo_clip(config, self.args)
         self.epsilon_low, self.epsilon_high = clip  # TRL's loss clips by these
         seed = self.args.seed
-        self._planning = PlanningStep(config, seed, number, clip, self._rollout.mean_entropy, self.ranks)
+        self._planning = PlanningStep(
+            config, seed, number, clip, self._rollout.mean_entropy, self.ranks, self._rollout.positive_prompts
+        )
         self._draws = draws_of_step(seed, number, self.accelerator.process_index, self.accelerator.device)
         self._learning_rate = self._get_learning_rate()
         self._norms: list[float] = []
@@ -236,17 +235,18 @@ class CovGRPOTrainer(GRPOTrainer):
         )
         return log_probs, entropy
 
-    def _proxy(self, batch: Mapping[str, Any], min_p: float) -> Tensor:
-        """Return log-probs (B, A) among the tokens that are at least ``min_p`` times as probable as the best one."""
+    @torch.no_grad()
+    def _vocabulary_scores(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return what the methods ask of the whole vocabulary, (B, A) each; nothing where they ask for nothing."""
         ids, mask, width = model_inputs(batch)
-        found = []
+        found: list[dict[str, Tensor]] = []
+        if self.methods.proxy_min_p is None and not self.methods.needs_discriminator_mean:
+            return {}
         for rows in torch.arange(len(ids)).split(self.args.per_device_train_batch_size):
             with self.accelerator.autocast():
                 logits = self.model(input_ids=ids[rows], attention_mask=mask[rows], logits_to_keep=width + 1).logits
-            targets = ids[rows, -width:].flatten()
-            scores = min_p_scores_of_logits(logits[:, :-1].flatten(0, 1), targets, self.temperature, min_p)
-            found.append(scores.view(len(rows), width))
-        return torch.cat(found)
+            found.append(vocabulary_scores(self.methods, logits[:, :-1], ids[rows, -width:], self.temperature))
+        return {name: torch.cat([each[name] for each in found]) for name in found[0]}
 
     # -- Logs and checkpoints --
 

@@ -1,7 +1,7 @@
 """TRL's batches, dicts of tensors, as what the methods and their metrics take (pure).
 
 Beside TRL's own entries a batch of ``CovGRPOTrainer`` has ``policy_log_probs`` and ``policy_entropy`` (B, A) of the
-policy that sampled, ``sample_ids`` (B,) and, where a method needs it, ``proxy`` (B, A).
+policy that sampled, ``sample_ids`` (B,) and, where a method needs it, ``proxy`` or ``discriminator_mean`` (B, A).
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.planning import WindowPart
 from openrlhf_cov.models.rollout import RolloutTokens
+from openrlhf_cov.models.token_head import discriminator_means_of_logits, min_p_scores_of_logits
 from openrlhf_cov.utils.metrics import Mean, Metric
 
 Batch = Mapping[str, Any]
@@ -51,6 +53,17 @@ def response_metrics(batch: Batch, scores: Tensor, eos_token_ids: Sequence[int])
     ]
 
 
+def vocabulary_scores(config: CovConfig, logits: Tensor, targets: Tensor, temperature: float) -> dict[str, Tensor]:
+    """Return what the methods ask of the whole vocabulary, (B, A) each, from logits (B, A, V) and token ids (B, A)."""
+    rows = logits.flatten(0, 1)
+    found = {}
+    if config.proxy_min_p is not None:
+        found["proxy"] = min_p_scores_of_logits(rows, targets.flatten(), temperature, config.proxy_min_p)
+    if config.needs_discriminator_mean:
+        found["discriminator_mean"] = discriminator_means_of_logits(rows, temperature)
+    return {name: values.view(targets.shape) for name, values in found.items()}
+
+
 def window_part(batch: Batch) -> WindowPart:
     """Return a micro-batch as the methods see it when they plan."""
     return WindowPart(
@@ -60,6 +73,7 @@ def window_part(batch: Batch) -> WindowPart:
         action_mask=batch["completion_mask"].bool(),
         entropy=batch["policy_entropy"],
         proxy=batch.get("proxy"),
+        discriminator_mean=batch.get("discriminator_mean"),
     )
 
 

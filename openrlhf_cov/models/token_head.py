@@ -113,6 +113,16 @@ def discriminator_means(
     return (slope_of_squares - mass_of_squares * slope / mass) / mass.square()
 
 
+@torch.no_grad()
+def discriminator_means_of_logits(logits: Tensor, temperature: float) -> Tensor:
+    """Return what ``discriminator_means`` returns, from whole rows of logits (N, V), before the temperature."""
+    log_p = (logits.float() / temperature).log_softmax(-1)
+    p = log_p.exp()
+    entropy = -(p * log_p).sum(-1, keepdim=True)
+    return (p * p * (entropy + log_p)).sum(-1)
+
+
+@torch.no_grad()
 def min_p_scores_of_logits(logits: Tensor, targets: Tensor, temperature: float, min_p: float) -> Tensor:
     """Return what ``min_p_scores`` returns, from whole rows of logits.
 

@@ -15,7 +15,7 @@ from openrlhf_cov.experiments.tiny_task import commands
 from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig, build_model
 from openrlhf_cov.experiments.tiny_task.tokenizer import build_tokenizer
 from openrlhf_cov.models.loss import draws_of_step
-from openrlhf_cov.models.rollout import RolloutTokens, mean_entropy, token_sums
+from openrlhf_cov.models.rollout import RolloutTokens, mean_entropy, positive_share, positive_sums, token_sums
 from openrlhf_cov.utils.metrics import MetricBuffer
 
 SMALL = BasePolicyConfig(layers=1, heads=2, hidden_size=16, intermediate_size=32, max_length=16, tied=False)
@@ -153,7 +153,7 @@ def tokens_in_laboratory(batches):
         action_mask=mask,
         scores=torch.zeros(len(mask)),
         sample_ids=joined(batches, "sample_ids"),
-        proxy=joined(batches, "proxy") if "proxy" in batches[0] else None,
+        **{name: joined(batches, name) for name in ("proxy", "discriminator_mean") if name in batches[0]},
     )
 
 
@@ -165,7 +165,10 @@ def laboratory_gradient(trainer, window, rollout, *, number, moved):
     lab = Lab(task, model, tokenizer, LabSettings(), trainer.methods)
     lab.optimizer.step = lambda: None
     config = trainer.methods.at(number - 1)
-    planning = lab.planning(number, config, mean_entropy(token_sums(tokens_in_laboratory(rollout))))
+    sampled = tokens_in_laboratory(rollout)
+    group = trainer.num_generations
+    positive = positive_share(positive_sums(sampled, group, len(sampled.sample_ids) // group))
+    planning = lab.planning(number, config, mean_entropy(token_sums(sampled)), positive)
     planning = replace(planning, seed=trainer.args.seed)
     samples = tokens_in_laboratory(window)
     _, norm, _ = lab.optimize(
