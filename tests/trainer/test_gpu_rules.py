@@ -437,6 +437,9 @@ def test_log_probs_and_entropies_of_a_head(rules):
         assert hidden.grad.device == weight.grad.device == device
         assert token_head.min_p_scores(hidden, weight, None, targets, 0.7, 0.1).device == device
         assert token_head.discriminator_means(hidden, weight, None, 0.7).device == device
+        logits = torch.ones(4, 7, device=device)
+        assert token_head.min_p_scores_of_logits(logits, targets, 0.7, 0.1).device == device
+        assert token_head.discriminator_means_of_logits(logits, 0.7).device == device
 
 
 def test_samples_side_by_side(rules):

@@ -8,7 +8,7 @@ from example import gradients, window_of_example
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.methods.clip_v import METHOD
-from openrlhf_cov.models.token_head import discriminator_means, token_scores
+from openrlhf_cov.models.token_head import discriminator_means, discriminator_means_of_logits, token_scores
 from openrlhf_cov.models.window import Window, plan_step
 
 FLAGS = {"actor.loss_agg_mode": "token-mean"}
@@ -105,6 +105,8 @@ def test_the_head_gives_expectations_in_blocks(block, temperature, scale):
     expected = expected_means((hidden @ weight.T + bias) / temperature)
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-6)
     assert discriminator_means(hidden[:0], weight, bias, temperature, block).shape == (0,)
+    logits = torch.nn.functional.linear(hidden, weight, bias)
+    torch.testing.assert_close(discriminator_means_of_logits(logits, temperature), found, rtol=1e-4, atol=1e-6)
 
 
 def test_the_mean_effect_over_the_vocabulary_is_0():

@@ -50,7 +50,13 @@ def connect(monkeypatch) -> Callable[..., dict[str, Any]]:
     """Function (is_cpu_host, changes, error of ``ray.init``) -> arguments of ``ray.init`` where no Ray runs."""
     monkeypatch.setattr(connection, "rays_of_this_host", frozenset)
     monkeypatch.setattr(connection, "ray_of_this_host", lambda: None)
-    for name in ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", "OMP_NUM_THREADS", *connection.FORWARDED):
+    for name in (
+        "RAY_ADDRESS",
+        "RAY_JOB_CONFIG_JSON_ENV_VAR",
+        "OMP_NUM_THREADS",
+        *connection.FORWARDED,
+        *connection.FORWARDED_IF_SET,
+    ):
         monkeypatch.delenv(name, raising=False)
 
     def run(on_cpu, changes, error=None) -> dict[str, Any]:
