@@ -118,6 +118,8 @@ def discriminator_means_of_logits(logits: Tensor, temperature: float) -> Tensor:
     """Return what ``discriminator_means`` returns, from whole rows of logits (N, V), before the temperature."""
     log_p = (logits.float() / temperature).log_softmax(-1)
     p = log_p.exp()
+    # A row that only fills the vocabulary up has p = 0 and log_p = -inf.
+    log_p = log_p.masked_fill(p == 0, 0.0)
     entropy = -(p * log_p).sum(-1, keepdim=True)
     return (p * p * (entropy + log_p)).sum(-1)
 
