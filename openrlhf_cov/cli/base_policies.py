@@ -34,7 +34,7 @@ NUMBERS = ("greedy", "sampled", f"pass@{SAMPLES}", "decision_entropy")
 
 def build_parser() -> Parser:
     """Return the parser of this command."""
-    parser = Parser(prog="base-policies", description=__doc__)
+    parser = Parser(prog="base_policies", description=__doc__)
     parser.add_argument(
         "--task", nargs="+", choices=lab.TASKS, default=DEFAULT_TASKS, help=f"default: {' '.join(DEFAULT_TASKS)}"
     )

@@ -74,7 +74,7 @@ def test_a_missing_flag_is_refused(refusal, flag):
         ({"--concurrency": "0"}, "--concurrency is at least 1, got 0"),
         ({"--reward_timeout": "0"}, "--reward_timeout is a number of seconds in (0, 86400], got 0.0"),
         ({"--reward_workers": "0"}, "--reward_workers lies between 1 and 1024, got 0"),
-        ({"--smaples": "2"}, "unrecognized arguments: --smaples 2"),
+        ({"--smaples": "2"}, "unrecognized arguments: --smaples 2 (did you mean --samples?)"),
     ],
 )
 def test_a_bad_flag_is_refused(refusal, tmp_path, changes, message):

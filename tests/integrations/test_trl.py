@@ -227,7 +227,7 @@ REFUSED = {
     },
     "num_generations": {"method": "passk", "method_settings": {"passk_k": 4}},
     # Methods and settings.
-    "'kl_covv' is no method": {"method": "kl_covv"},
+    "no method is called 'kl_covv'": {"method": "kl_covv"},
     "kl_cov_ratio=0.01 has no effect with method='none'": {"method_settings": {"kl_cov_ratio": 0.01}},
     "'cov_ratio' is not a setting": {"method": "kl_cov", "method_settings": {"cov_ratio": 0.01}},
     "kl_cov_ratio is a fraction": {"method": "kl_cov", "method_settings": {"kl_cov_ratio": 2.0}},

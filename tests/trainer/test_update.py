@@ -474,7 +474,6 @@ def test_a_model_that_cannot_give_means_of_the_discriminator_ends_the_run(tmp_pa
     tokens, ones = torch.ones(1, 3, dtype=torch.long), torch.ones(1, 3)
     with pytest.raises(RunStopped, match="--method clip_v needs a policy whose log-probs are those of a plain output"):
         policy.score(tokens, ones[:, 1:], ones, None, with_entropy=True, with_proxy=True)
-    assert not policy.actor.with_discriminator_mean
     assert policy.score(tokens, ones[:, 1:], ones, None, with_entropy=True).discriminator_mean is None
 
 

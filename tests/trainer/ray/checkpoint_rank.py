@@ -110,7 +110,7 @@ def full(stage, folder, moment):
     if RANK == 0:
         assert (folder / "_actor" / "latest").read_text() == "global_step1"
         assert not (folder / "_actor" / "global_step2").exists()
-    role.save_checkpoint("global_step3", client_states(3), 1.0, "accuracy")
+    role.save_checkpoint("global_step3", 1.0, "accuracy", client_states(3))
     if RANK == 0:
         assert (folder / "_actor" / "latest").read_text() == "global_step3"
 
@@ -119,7 +119,7 @@ def groups(stage, folder, writer):
     """The groups are in one file, and the first rank alone hands them on, also those of an earlier version."""
     role, states = make_role(stage, folder), client_states(4)
     if writer == "ours":
-        role.save_checkpoint("global_step4", states)
+        role.save_checkpoint("global_step4", client_states=states)
     else:  # what an earlier version left: in the client states of every rank
         role.strategy.save_ckpt(role.engine, str(folder / "_actor"), "global_step4", client_state=states)
     torch.distributed.barrier()
@@ -143,7 +143,7 @@ def mixed(stage, folder, _):
     """Two disks that are not one: each rank restores what is on its own."""
     role = make_role(stage, folder)
     for step in (1, 2):
-        role.save_checkpoint(f"global_step{step}", client_states(step))
+        role.save_checkpoint(f"global_step{step}", client_states=client_states(step))
     torch.distributed.barrier()
     own = folder / str(RANK)
     shutil.copytree(folder / "_actor", own / "_actor")
@@ -159,7 +159,7 @@ def critic(stage, folder, _):
     """A kill when the policy's second checkpoint was complete and the critic's was not."""
     policy, critic = (make_role(stage, folder, kind) for kind in (PolicyRole, CriticRole))
     for step in (1, 2):
-        policy.save_checkpoint(f"global_step{step}", client_states(step), 0.5, "accuracy")
+        policy.save_checkpoint(f"global_step{step}", 0.5, "accuracy", client_states(step))
         if step == 1:
             critic.save_checkpoint(f"global_step{step}", 0.5, "accuracy")
     torch.distributed.barrier()
