@@ -115,13 +115,10 @@ def full(stage, folder, moment):
         assert (folder / "_actor" / "latest").read_text() == "global_step3"
 
 
-def groups(stage, folder, writer):
-    """The groups are in one file, and the first rank alone hands them on, also those of an earlier version."""
+def groups(stage, folder, _):
+    """The groups are in one file, and the first rank alone hands them on."""
     role, states = make_role(stage, folder), client_states(4)
-    if writer == "ours":
-        role.save_checkpoint("global_step4", client_states=states)
-    else:  # what an earlier version left: in the client states of every rank
-        role.strategy.save_ckpt(role.engine, str(folder / "_actor"), "global_step4", client_state=states)
+    role.save_checkpoint("global_step4", client_states=states)
     torch.distributed.barrier()
     sizes = {path.name: path.stat().st_size for path in (folder / "_actor" / "global_step4").iterdir()}
     if RANK == 0:

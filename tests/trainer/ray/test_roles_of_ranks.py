@@ -40,14 +40,10 @@ def test_a_rank_without_room_stops_both_and_leaves_the_checkpoint_before(ranks, 
         assert f"rank {rank}: checkpoint {tmp_path}/_actor/global_step2 {reason}" in printed
 
 
-@pytest.mark.parametrize(
-    ("stage", "writer", "files"),
-    # ZeRO-3 has a file of each rank for the client states, the other stages one of rank 0
-    [(0, "ours", 1), (2, "ours", 1), (3, "ours", 1), (2, "an earlier version", 1), (3, "an earlier version", 2)],
-)
-def test_groups_that_wait_are_written_by_one_rank_and_handed_on_by_one(ranks, stage, writer, files):
-    printed = ranks("groups", stage, writer)
-    assert f"files with the groups: {files}" in printed
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_groups_that_wait_are_written_by_one_rank_and_handed_on_by_one(ranks, stage):
+    printed = ranks("groups", stage, "")
+    assert "files with the groups: 1" in printed
     assert {f"rank {rank} hands on {1 - rank} times the groups" for rank in range(2)} <= set(printed)
 
 
