@@ -66,7 +66,10 @@ def make_role(stage, folder, kind=PolicyRole, with_critic=False):
     )
     role, engine = object.__new__(kind), make_engine(stage)
     vars(role).update(
-        strategy=strategy, model=engine, policy=SimpleNamespace(actor=SimpleNamespace(model=engine)), client_states={}
+        strategy=strategy,
+        policy=SimpleNamespace(actor=SimpleNamespace(model=engine)),
+        critic=SimpleNamespace(engine=engine),
+        client_states={},
     )
     return role
 
@@ -179,8 +182,8 @@ def buffers(stage, folder, _):
                 moments = {name: torch.ones_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
                 optimizer.state[parameter] = {"step": torch.tensor(1.0), **moments}
         offload_adam_states(optimizer, "cpu")
-        states = (client_states(1),) if kind is PolicyRole else ()
-        role.save_checkpoint("global_step1", *states)
+        states = {"client_states": client_states(1)} if kind is PolicyRole else {}
+        role.save_checkpoint("global_step1", **states)
         torch.distributed.barrier()
         restored = load(stage, folder, kind).engine.basic_optimizer.state
         print(f"{kind.model_name} of rank {RANK}: {sorted({name for state in restored.values() for name in state})}")
