@@ -59,12 +59,13 @@ def make_rollouts(model_folder, drift: float = 0.0) -> list[TrainSample]:
 def lab_updates(model_folder, flags: list[str], updates: int) -> list[dict[str, torch.Tensor]]:
     """The weights after the first and after the last optimizer step of the laboratory, all samples in each."""
     from openrlhf_cov.models.loss import draws_of_step
-    from openrlhf_cov.models.rollout import mean_entropy, token_sums
+    from openrlhf_cov.models.rollout import mean_entropy, positive_share, positive_sums, token_sums
     from openrlhf_cov.utils.metrics import MetricBuffer
 
     lab, (prompts, samples, scores) = make_lab(model_folder, flags)
-    rollout = lab.score(samples, scores, lab.config.at(4))
-    planning = lab.planning(5, lab.config.at(4), mean_entropy(token_sums(rollout)))
+    rollout = lab.rollout_tokens(samples, scores, lab.config.at(4))
+    positive = positive_share(positive_sums(rollout, GROUP, SAMPLES // GROUP))
+    planning = lab.planning(5, lab.config.at(4), mean_entropy(token_sums(rollout)), positive)
     draws = draws_of_step(lab.settings.seed, 5, 0, "cpu")
     # lots are drawn by the column of a token, and those of the actors begin at the second token of the prompt
     given = {name: each for name, each in vars(rollout).items() if each is not None}
