@@ -52,15 +52,15 @@ import sys, time
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.cluster import connection
 
-needs = cluster.Needs([{"GPU": 1.0, "CPU": 1.0}] * 2, 1, way_out="less")
-assert not cluster.connect(needs)
+needs = connection.Needs([{"GPU": 1.0, "CPU": 1.0}] * 2, 1, way_out="less")
+assert not connection.connect(needs)
 for _ in range(60):  # the monitor reports every few seconds
-    if cluster.autoscales():
+    if connection.autoscales():
         break
     time.sleep(0.5)
-print(cluster.autoscales(), flush=True)
+print(connection.autoscales(), flush=True)
 try:
-    cluster.check_capacity(needs, timeout=1200)
+    connection.check_capacity(needs, timeout=1200)
     print("room", cluster.ray.cluster_resources()["GPU"])
 except UsageError as error:
     print(error)
