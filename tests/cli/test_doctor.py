@@ -11,7 +11,7 @@ from openrlhf_cov.cli import doctor
 from openrlhf_cov.cluster.cpu_host import is_cpu_host
 from openrlhf_cov.cluster.host.checks import CHECKS, Line
 
-GOLDEN = Path(__file__).parent / "host" / "doctor_cpu_host.txt"
+GOLDEN = Path(__file__).parents[1] / "cluster" / "host" / "doctor_cpu_host.txt"
 
 # First words of checks that say something else on the next machine.
 VOLATILE = (

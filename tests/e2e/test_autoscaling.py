@@ -61,7 +61,7 @@ for _ in range(60):  # the monitor reports every few seconds
 print(connection.autoscales(), flush=True)
 try:
     connection.check_capacity(needs, timeout=1200)
-    print("room", cluster.ray.cluster_resources()["GPU"])
+    print("room", connection.ray.cluster_resources()["GPU"])
 except UsageError as error:
     print(error)
 """
