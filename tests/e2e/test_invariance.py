@@ -292,7 +292,7 @@ def test_the_laboratory_makes_the_same_updates(take_step, task):
     }
     for name in IN_THE_LAB:
         moved = same_updates(active_flags(name), METHODS[name].stands_for)
-        # Rounding differs by 1e-6. Without the standard deviation alone (dr_grpo), half a percent of the update changes.
+        # Rounding changes 1e-6 of an update; dr_grpo, without the standard deviation, half a percent of it.
         assert relative_difference(moved, without[without_method(name)]) > 1e-3, name
     for flags in BESIDE_METHODS:
         same_updates(flags.split())
