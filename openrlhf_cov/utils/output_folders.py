@@ -1,4 +1,4 @@
-"""TODO"""
+"""Checks of the files and folders that a command writes, and the lock that one process at a time holds on a folder."""
 
 import fcntl
 import os
