@@ -96,6 +96,17 @@ class Window:
         """Number of tokens in the masks (B, A) of all ranks, 0-d int64."""
         return self._ranks.all_reduce_sum(torch.stack([mask.sum() for mask in masks]).sum(0, keepdim=True))[0]
 
+    def constant_length_factor(self, length: float) -> Tensor:
+        """Return N / (B L), 0-d float64, which turns the mean over the N action tokens into a sum over B L.
+
+        B is the number of responses with a token in the optimizer step, over all micro-batches and ranks.
+
+        Args:
+            length: The constant L, in tokens.
+        """
+        responses = self.total([mask.any(1, keepdim=True) for mask in self.masks])
+        return self.count.double() / (responses.clamp(min=1).double() * length)
+
     def means(self, *series: Sequence[Tensor]) -> Tensor:
         """Means (S,), float64, of S series of values (B, A) over all action tokens; the same in any grouping of these.
 

@@ -62,8 +62,7 @@ def plan(settings: DrGrpoSettings, window: Window) -> list[Plan]:
     """
     if settings.dr_grpo_length is None:
         return [Plan(mask & False) for mask in window.masks]
-    responses = window.total([mask.any(1, keepdim=True) for mask in window.masks])
-    weight = window.count.double() / (responses.clamp(min=1).double() * settings.dr_grpo_length)
+    weight = window.constant_length_factor(settings.dr_grpo_length)
     return [Plan(mask, weight=weight) for mask in window.masks]
 
 

@@ -70,8 +70,7 @@ def plan(settings: WapoSettings, window: Window) -> list[Plan]:
     """
     if settings.wapo_length is None:
         return [Plan(mask & False) for mask in window.masks]
-    responses = window.total([mask.any(1, keepdim=True) for mask in window.masks])
-    weight = window.count.double() / (responses.clamp(min=1).double() * settings.wapo_length)
+    weight = window.constant_length_factor(settings.wapo_length)
     share = window.positive_prompts
     if share is not None:
         # Without a positive advantage nothing trains, whatever the weight is.
