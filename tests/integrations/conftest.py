@@ -10,3 +10,10 @@ cpu_host.install()  # the laboratory imports OpenRLHF, which loads on a CPU host
 def one_thread():
     """Small matrices gain nothing from two threads, and sums then run in one order."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def no_ranks(monkeypatch):
+    """A test that starts DeepSpeed or Ray in this process can leave the variables of a rank, which Accelerate reads."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)

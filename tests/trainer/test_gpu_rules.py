@@ -264,7 +264,7 @@ def test_primitives_of_a_window(rules, ranks):
         tokens = batch(device)
         step = window.Window([tokens], [tokens.action_mask.long()], (0.2, 0.2), ranks)
         assert step.maximum([tokens.advantages]).device == step.total([tokens.action_mask]).device == device
-        assert step.mean([tokens.advantages]).device == device
+        assert step.mean([tokens.advantages]).device == step.constant_length_factor(8.0).device == device
 
 
 def samples(count=4, columns=5):
@@ -374,6 +374,8 @@ CONFIGS = {
     "KL-Cov, by the policy of the rollout": CovConfig(cov_type="kl_cov", cov_log_probs="old"),
     "KL-Cov in a micro-batch": CovConfig(cov_type="kl_cov", cov_scope="micro_batch"),
     "Clip-Cov in a micro-batch": CovConfig(cov_type="clip_cov", cov_scope="micro_batch"),
+    "Dr. GRPO with a constant length": CovConfig(method="dr_grpo", dr_grpo_length=8.0),
+    "WAPO with a constant length": CovConfig(method="wapo", wapo_length=8.0),
     **{name: CovConfig(method=name) for name in METHODS},
 }
 
