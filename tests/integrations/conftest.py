@@ -14,6 +14,6 @@ def one_thread():
 
 @pytest.fixture(autouse=True)
 def no_ranks(monkeypatch):
-    """A test that starts DeepSpeed or Ray in this process can leave the variables of a rank, which Accelerate reads."""
+    """Accelerate reads the variables of a rank, which tests of DeepSpeed and Ray in this process can leave behind."""
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
