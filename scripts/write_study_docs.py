@@ -12,8 +12,8 @@ import numpy as np
 
 from openrlhf_cov.analysis.pages.chart import STEPS, Axis, Chart, Look, Mark, Panel, bands, look_of
 from openrlhf_cov.analysis.pages.picture import write_pictures
-from openrlhf_cov.experiments.study.answer import Runs, finished_runs
-from openrlhf_cov.experiments.study.document import AGAINST, Document, Section, document, markdown, markdown_table
+from openrlhf_cov.experiments.study.answer import AGAINST, Runs, finished_runs
+from openrlhf_cov.experiments.study.document import Document, Section, document, markdown, markdown_table
 from openrlhf_cov.experiments.study.questions import agreement
 from openrlhf_cov.experiments.study.run_results import Result, unpack
 from openrlhf_cov.experiments.study.seed_estimates import mean_over_seeds
@@ -31,7 +31,7 @@ TUNED = (
     ("commands_one_update", "commands_methods_one_update"),
 )
 TUNED_COLUMNS = {
-    "half-way": "accuracy at 50 %",
+    "accuracy at 50 %": "accuracy at 50 %",
     "accuracy": "final accuracy",
     "mean first-token entropy": "mean entropy",
 }
@@ -39,29 +39,29 @@ TUNED_COLUMNS = {
 LEAST_DIFFERENCE = 0.005
 # Legend of the figure of README.md, by method of the study. The settings are those of studies/demo_compare.yaml.
 OVERVIEW_NAMES = {"Clip-Cov": "Clip-Cov (5 %, no upper bound)", "KL-Cov": "KL-Cov (one token per update)"}
+# Charts that a page shows.
 SHOWN = ("test", "first_token_entropy", "pass_at_k")
-"""Charts that a page shows."""
+# A study with this ending ran on the whole trainer; the study without it ran in the lab.
 WHOLE_TRAINER = "_ray"
-"""Ends the name of a study whose twin without it is of the lab."""
 
 
 def names() -> list[str]:
-    """Studies that have published runs."""
+    """Return the studies that have published runs."""
     return sorted(path.name.removesuffix(".jsonl.xz") for path in RESULTS.glob("*.jsonl.xz"))
 
 
 def results_of(name: str) -> tuple[Spec, list[Result]]:
-    """A study and its published runs."""
+    """Return a study and its published runs."""
     return read_spec(SPECS / f"{name}.yaml"), list(unpack(RESULTS / f"{name}.jsonl.xz"))
 
 
 def content_of(name: str) -> Document:
-    """What the published results of a study say."""
+    """Return the document of a study from its published runs."""
     return document(*results_of(name))
 
 
 def beside(name: str) -> str:
-    """The whole trainer and the lab, of a study that is of the former; else nothing."""
+    """Return the comparison of the whole trainer with the lab; nothing for a study of the lab."""
     if not name.endswith(WHOLE_TRAINER):
         return ""
     twins = (name, name.removesuffix(WHOLE_TRAINER))
@@ -71,12 +71,12 @@ def beside(name: str) -> str:
 
 
 def shown(content: Document) -> list:
-    """Its charts that are shown."""
+    """Return the charts of a study that its page shows."""
     return [chart for chart in content.charts if chart.name in SHOWN]
 
 
 def page(name: str, content: Document) -> str:
-    """The page about one study."""
+    """Return the page of one study as Markdown."""
     pictures = "".join(f"![{chart.title}](../assets/study/{name}/{chart.name}.svg)\n\n" for chart in shown(content))
     source = (
         f"`python scripts/write_study_docs.py` writes this page from `studies/results/{name}.jsonl.xz`; the spec is "
@@ -100,8 +100,8 @@ def tuned_table() -> str:
             (section,) = (each for each in content_of(name).sections if each.title == AGAINST)
             for row in section.rows:
                 by_head = dict(zip(section.head, row, strict=True))
-                if "random reward" not in by_head["arm"]:
-                    cells[by_head["arm"]] = [starred(by_head[head]) for head in TUNED_COLUMNS]
+                if "random reward" not in by_head["method"]:
+                    cells[by_head["method"]] = [starred(by_head[head]) for head in TUNED_COLUMNS]
         found.append(cells)
     heads = ["method", *(f"{head}, {when}" for when in ("8 updates", "on-policy") for head in TUNED_COLUMNS.values())]
     lines = [heads, ["---"] * len(heads)]

@@ -1,4 +1,4 @@
-"""What an answer of a study is, and how its numbers are said (pure)."""
+"""The record of a study's answer, and the format of its numbers (pure)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,9 +10,11 @@ from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.table_rows import report_runs
 from openrlhf_cov.utils.estimates import Interval
 
-# Difference of two arms that a table of two digits shows; one question that all seeds have right is none.
+# Smallest difference of two arms that a table with two digits shows.
 SHOWN = 0.005
 NOT_ENOUGH = "Not enough data"
+# Title of the section with the differences of all arms from the first.
+AGAINST = "Difference from the baseline"
 
 # The finished runs of each arm's point with fresh seeds, by seed.
 Runs = Mapping[str, dict[int, Result]]
@@ -20,7 +22,7 @@ Runs = Mapping[str, dict[int, Result]]
 
 @dataclass(frozen=True)
 class Answer:
-    """A question, what the runs say in a sentence or some, and the numbers behind it as rows of a table."""
+    """A question, its answer in a few sentences, and the numbers behind it as rows of a table."""
 
     question: str
     text: str
@@ -29,26 +31,26 @@ class Answer:
 
 
 def finished_runs(spec: Spec, results: Sequence[Result]) -> Runs:
-    """The runs that are reported."""
+    """Return the finished reported runs of each arm by seed."""
     scores = {each.run: score_of(each) for each in results}
     return {arm.name: report_runs(arm, chosen(spec, arm, scores), results) for arm in spec.arms}
 
 
 def differs(apart: Interval) -> bool:
-    """True of a difference whose interval is without 0, and large enough to be seen in a table."""
+    """Return True if the interval of a difference excludes 0 and a table with two digits shows the difference."""
     return apart.low * apart.high > 0 and abs(apart.estimate) >= SHOWN
 
 
 def verdict(apart: Interval, below: str, above: str) -> str:
-    """In words what an interval of a difference says."""
+    """Return what the interval of a difference says in words."""
     if not math.isfinite(apart.low):
-        return "cannot be told"
+        return "has too few runs"
     word = (above if apart.estimate > 0 else below) if differs(apart) else "shows no difference"
     return f"{word} ({shown(apart, signed=True)})"
 
 
 def shown(value: Interval, digits: int = 2, signed: bool = False) -> str:
-    """0.80 [0.71, 0.89]; without an interval the estimate alone, "-" without an estimate."""
+    """Return "0.80 [0.71, 0.89]"; the estimate alone without an interval, "-" without an estimate."""
     sign = "+" if signed else ""
     if not math.isfinite(value.estimate):
         return "-"
@@ -58,5 +60,5 @@ def shown(value: Interval, digits: int = 2, signed: bool = False) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names with commas, or none."""
+    """Return the names with commas between them, or "none"."""
     return ", ".join(names) or "none"

@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from openrlhf_cov.analysis.pages.chart import Chart
 from openrlhf_cov.analysis.pages.html import Cell, render
 from openrlhf_cov.analysis.pages.plot import figure
-from openrlhf_cov.experiments.study.answer import finished_runs, shown
+from openrlhf_cov.experiments.study.answer import AGAINST, finished_runs, shown
 from openrlhf_cov.experiments.study.headroom import headroom_answer
 from openrlhf_cov.experiments.study.questions import answers
 from openrlhf_cov.experiments.study.run_plan import StudyRun, number_of_runs
@@ -24,45 +24,45 @@ MAIN = {
     "pass@1": "pass@1",
     "pass@8": "pass@8",
     "pass@32": "pass@32",
-    "half-way": "half-way",
-    "area": "area",
+    "half-way": "accuracy at 50 %",
+    "area": "AUC",
     "mean first-token entropy": "mean first-token entropy",
-    "entropy": "entropy",
+    "entropy": "mean entropy",
     "length": "length",
     "seconds": "s/step",
 }
-# The same of the table of what the updates did.
+# Numbers of a row that lie between 0 and 1.
+SHARES = frozenset({"accuracy", "worst kind", "pass@1", "pass@8", "pass@32", "half-way", "area"})
+# Number of a row -> heading of the table of what the updates did.
 UPDATES = {
-    "selected": "selected, %",
+    "selected": "selected tokens, %",
     "positive mass": "positive mass",
     "negative mass": "negative mass",
-    "no gradient": "without gradient, %",
-    "norm": "norm of the gradient",
-    "truncated": "cut at the limit, %",
-    "frozen entropy": "entropy, frozen prompts",
-    "base kl": "KL to the base policy",
+    "no gradient": "tokens without gradient, %",
+    "norm": "gradient norm",
+    "truncated": "truncated responses, %",
+    "frozen entropy": "final entropy",
+    "base kl": "final KL to the base policy",
 }
-AGAINST = "Against the baseline"
 HOW = (
-    "Accuracy is greedy, beside it that of the worst kind of questions; pass@k is unbiased from all samples of a "
-    "question, and pass@1 their mean. All are of a test split that no choice has seen, after the last step. Half-way "
-    "is greedy accuracy on the validation split in the middle of the run, and the area that under its curve. "
-    "Entropies are means over the run, in nats: of all tokens of a batch, and of the first token of a response, which "
-    "decides. Seconds of a step are those of the CPU in the lab, and of the clock through Ray.",
-    "Brackets are 95 % intervals over seeds (Student's t), differences are paired by seed. They are about other seeds "
-    "of the same task and base policy, and are not corrected for the number of arms: of twenty true ties one shows a "
-    "difference. The interval over questions resamples the questions of the test for the same runs.",
+    "Accuracy is greedy. It, pass@k (unbiased) and pass@1 are measured on the test split after the last step; no "
+    "choice used this split. Worst kind is the lowest accuracy over the kinds of questions. Accuracy at 50 % is "
+    "greedy accuracy on the validation split in the middle of the run, and AUC the area under its learning curve. "
+    "Entropies are means over the run in nats, of all tokens and of the first token of a response, which is the "
+    "decision token. Seconds per step are CPU seconds in the lab, wall-clock seconds through Ray.",
+    "Brackets are 95 % intervals over seeds (Student's t); differences are paired by seed. The intervals describe "
+    "other seeds of the same task and base policy. They are not corrected for the number of methods, so one of twenty "
+    "true ties shows a difference. The interval over questions resamples the test questions of the same runs.",
 )
 WHAT = (
-    "Means over the steps: the share of the tokens that was selected (at least one wherever a quota is taken, so that "
-    "a small fraction of few tokens is more than it says), weights that push up and down after all weights and clips "
-    "(docs/metrics.md), the share of the tokens that have no gradient, for clipped ratios too, the norm of the "
-    "gradient, and the share of the samples that the limit of tokens cut; then "
-    "after the last step, on frozen prompts and in nats for a token, the entropy and the KL divergence from the "
-    "policy that the run began with. Older runs lack some of the last three."
+    "Means over the steps: selected tokens (a quota selects at least one token), the gradient weights that raise and "
+    "lower probabilities after all weights and clips (docs/metrics.md), tokens without gradient, the gradient norm "
+    "and truncated responses. The last two columns are measured on frozen prompts after the last step, in nats "
+    "per token; older runs lack some of them."
 )
-TUNING = "Validation accuracy after the last step, a number for each seed of tuning; * is the chosen point."
-UNTUNED = "Nothing was tuned, every arm is one setting, and no checkpoint was picked."
+TUNING = "Validation accuracy after the last step for each tuning seed; an asterisk marks the selected configuration."
+TUNING_HEAD = ("method", "configuration", "accuracy", "mean AUC")
+UNTUNED = "Nothing was tuned: each method has one configuration. No checkpoint was selected."
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """All of a study that is shown."""
+    """The title, text, tables and charts of a study."""
 
     title: str
     about: str
@@ -86,13 +86,13 @@ class Document:
 
 
 def document(spec: Spec, results: Sequence[Result]) -> Document:
-    """What the finished runs say, however many there are."""
+    """Return the document of a study from its finished runs, however many there are."""
     if spec.sweep:
         return sweep_document(spec, results)
     rows = main_rows(spec, results)
     runs = finished_runs(spec, results)
     tuning = tuple(tuning_cells(spec, results))
-    head = ("arm", "seeds", "point", *MAIN.values(), "accuracy over questions")
+    head = ("method", "seeds", "configuration", *MAIN.values(), "accuracy over questions")
     begun = (progress(spec, results), *mixed(spec, results))
     headroom = headroom_answer(spec, results)
     sections = [
@@ -100,15 +100,17 @@ def document(spec: Spec, results: Sequence[Result]) -> Document:
         Section("Results", (*begun, *HOW, how_tuned(spec)), head, tuple(map(main_cells, rows))),
         Section(
             AGAINST,
-            (f"Each arm minus {rows[0].arm}, on the seeds that both have.",),
-            ("arm", "seeds", *(MAIN[name] for name in DIFFERENCES), "accuracy over questions"),
+            (f"Each method minus {rows[0].arm}, on the seeds that both have.",),
+            ("method", "seeds", *(MAIN[name] for name in DIFFERENCES), "accuracy over questions"),
             tuple(map(difference_cells, rows[1:])),
         ),
-        Section("What the updates did", (WHAT,), ("arm", "seeds", *UPDATES.values()), tuple(map(update_cells, rows))),
+        Section(
+            "What the updates did", (WHAT,), ("method", "seeds", *UPDATES.values()), tuple(map(update_cells, rows))
+        ),
         *(Section(each.question, (each.text,), each.head, each.rows) for each in answers(spec, results)),
     ]
     if tuning:
-        sections.append(Section("Tuning", (TUNING,), ("arm", "cell", "accuracy", "mean area"), tuning))
+        sections.append(Section("Tuning", (TUNING,), TUNING_HEAD, tuning))
     return Document(spec.title, spec.about, tuple(sections), tuple(charts(rows, runs)))
 
 
@@ -119,16 +121,16 @@ def sweep_document(spec: Spec, results: Sequence[Result]) -> Document:
     sections = [Section(answer.question, about, answer.head, answer.rows)]
     tuning = tuple(tuning_cells(spec, results))
     if tuning:
-        sections.append(Section("Tuning", (TUNING,), ("method", "cell", "accuracy", "mean area"), tuning))
+        sections.append(Section("Tuning", (TUNING,), TUNING_HEAD, tuning))
     return Document(spec.title, spec.about, tuple(sections), tuple(maps(spec, results)))
 
 
-# Runs that are named.
+# Number of runs that are named.
 SOME = 3
 
 
 def mixed(spec: Spec, results: Sequence[Result]) -> list[str]:
-    """One sentence where runs do not begin with the base policies of the spec, by their entropy on the frozen prompts.
+    """Return a sentence if runs do not start from the base policies of the spec, by their entropy on frozen prompts.
 
     A base policy is made where it is missing, and another machine makes another one. Seeds with different base
     policies by the spec are compared among themselves.
@@ -141,7 +143,7 @@ def mixed(spec: Spec, results: Sequence[Result]) -> list[str]:
 
 
 def _mixed(results: Sequence[Result]) -> list[str]:
-    """The sentence on runs that should all begin with one base policy; none if they do."""
+    """Return the sentence on runs that should all start from one base policy; nothing if they do."""
     beginnings: dict[str, list[StudyRun]] = {}
     for each in results:
         if each.evaluations.steps[0] == 0 and "entropy" in each.evaluations.columns:
@@ -152,8 +154,8 @@ def _mixed(results: Sequence[Result]) -> list[str]:
     fewest = min(beginnings.values(), key=len)
     names = ", ".join(f"{run.arm} with seed {run.seed}" for run in fewest[:SOME]) + (", ..." if fewest[SOME:] else "")
     return [
-        f"These runs begin with {len(beginnings)} base policies, and means and differences over them are not those of "
-        f"one: {len(fewest)} of {len(results)} begin with another than most ({names})."
+        f"The runs start from {len(beginnings)} different base policies, so means and differences mix policies: "
+        f"{len(fewest)} of {len(results)} runs start from another policy than the rest ({names})."
     ]
 
 
@@ -161,7 +163,7 @@ SHORT = ("accuracy", "area", "mean first-token entropy")
 
 
 def in_short(spec: Spec, results: Sequence[Result]) -> str:
-    """The main numbers for a terminal of 80 columns: of each arm, and of each but the first its differences."""
+    """Return the main numbers for a terminal of 80 columns: of each arm, then the differences from the first."""
     if spec.sweep:
         answer = sweep_answer(spec, results)
         table = [answer.head, *answer.rows] if answer.rows else []
@@ -173,8 +175,8 @@ def in_short(spec: Spec, results: Sequence[Result]) -> str:
     def line(name: str, cells: Iterable[str]) -> str:
         return "  ".join([name.ljust(width), *(cell.ljust(20) for cell in cells)]).rstrip()
 
-    lines = [line("", SHORT)]
-    lines += [line(row.arm, (shown(row.numbers[name]) for name in SHORT)) for row in rows]
+    lines = [line("", (MAIN[name] for name in SHORT))]
+    lines += [line(row.arm, (shown_number(row, name) for name in SHORT)) for row in rows]
     lines += ["", f"minus {first}"]
     lines += [line(row.arm, (shown(row.differences[name], signed=True) for name in SHORT)) for row in rows[1:]]
     seeds = ", ".join(dict.fromkeys(str(len(row.seeds)) for row in rows))
@@ -184,20 +186,20 @@ def in_short(spec: Spec, results: Sequence[Result]) -> str:
 
 
 def how_tuned(spec: Spec) -> str:
-    """What was chosen for each arm, and by what."""
+    """Return how the configuration of each method was chosen."""
     tuned = [arm for arm in spec.arms if len(arm.cells) > 1 and arm.at is None]
     if not tuned:
         return UNTUNED
     counts = Counter(len(arm.cells) for arm in tuned)
-    cells = ", ".join(f"{count} cells: {number} of {len(tuned)} arms" for count, number in counts.items())
+    cells = ", ".join(f"{number} methods with {count} configurations" for count, number in counts.items())
     again = (
         ""
         if not spec.tuning.final_seeds
-        else (f", the best {spec.tuning.finalists} of them again with {len(spec.tuning.final_seeds)} other")
+        else f"; the best {spec.tuning.finalists} ran again with {len(spec.tuning.final_seeds)} other seeds"
     )
     return (
-        f"Arms with a grid ({cells}) were tuned: all cells with the same {len(spec.tuning.seeds)} seeds{again}, by "
-        "validation accuracy in the last step. No checkpoint was picked."
+        f"Tuned: {cells}, each configuration with {len(spec.tuning.seeds)} tuning seeds{again}. The criterion is "
+        "validation accuracy after the last step. No checkpoint was selected."
     )
 
 
@@ -205,32 +207,40 @@ DIFFERENCES = ("accuracy", "pass@1", "pass@8", "pass@32", "half-way", "area", "m
 
 
 def progress(spec: Spec, results: Sequence[Result]) -> str:
-    """How much of the study is there."""
+    """Return how many runs are finished, and the flags of all runs."""
     total = number_of_runs(spec)
-    rest = "" if len(results) >= total else "; what is missing is left out, and each row says how many seeds it has"
+    rest = "" if len(results) >= total else "; each row says how many seeds it has"
     return f"{len(results)} of {total} runs are finished{rest}. Flags of all runs: {' '.join(spec.words) or 'none'}."
 
 
 def main_cells(row: ArmRow) -> tuple[str, ...]:
-    """One arm as a row of the main table."""
+    """Return one arm as a row of the main table."""
     point = "not chosen yet" if row.point is None else " ".join(row.point)
-    numbers = (shown(row.numbers[name]) for name in MAIN)
+    numbers = (shown_number(row, name) for name in MAIN)
     return (row.arm, str(len(row.seeds)), point, *numbers, shown(row.questions))
 
 
+def shown_number(row: ArmRow, name: str) -> str:
+    """Return a number of a row with its interval; intervals of shares end at 0 and 1, which Student's t may exceed."""
+    number = row.numbers[name]
+    if name in SHARES:
+        number = replace(number, low=max(number.low, 0.0), high=min(number.high, 1.0))
+    return shown(number)
+
+
 def difference_cells(row: ArmRow) -> tuple[str, ...]:
-    """One arm as a row of differences."""
+    """Return one arm as a row of differences."""
     numbers = (shown(row.differences[name], signed=True) for name in DIFFERENCES)
     return (row.arm, str(row.pairs), *numbers, shown(row.apart, signed=True))
 
 
 def update_cells(row: ArmRow) -> tuple[str, ...]:
-    """One arm as a row of what its updates did."""
+    """Return one arm as a row of what its updates did."""
     return (row.arm, str(len(row.seeds)), *(shown(row.numbers[name], 3) for name in UPDATES))
 
 
 def tuning_cells(spec: Spec, results: Sequence[Result]) -> list[tuple[str, ...]]:
-    """One row for each cell with a finished run."""
+    """Return one row for each configuration with a finished run."""
     cells = []
     for row in tuning_rows(spec, results):
         if row.scores:
@@ -241,7 +251,7 @@ def tuning_cells(spec: Spec, results: Sequence[Result]) -> list[tuple[str, ...]]
 
 
 def page(content: Document) -> str:
-    """The study as one file of HTML."""
+    """Return the study as one HTML file."""
     sections = [
         {
             "title": section.title,
@@ -265,7 +275,7 @@ def page(content: Document) -> str:
 
 
 def markdown(content: Document) -> str:
-    """The study as a page of Markdown, without charts."""
+    """Return the study as a Markdown page without charts."""
     lines = [f"# {content.title}", ""]
     lines += [content.about, ""] if content.about else []
     for section in content.sections:
@@ -276,7 +286,7 @@ def markdown(content: Document) -> str:
 
 
 def markdown_table(section: Section) -> list[str]:
-    """The lines of its table."""
+    """Return the lines of the table of a section."""
     table = [section.head, ["---"] * len(section.head), *section.rows]
     return ["| " + " | ".join(_escaped(cell) or " " for cell in row) + " |" for row in table]
 

@@ -1,4 +1,4 @@
-"""The questions that a study answers, with intervals from its runs; "no" and "not enough data" are answers (pure)."""
+"""Answer the questions of a study with intervals from its runs; "not enough data" is an answer, too (pure)."""
 
 import itertools
 import math
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from openrlhf_cov.experiments.study.answer import (
+    AGAINST,
     NOT_ENOUGH,
     Answer,
     Runs,
@@ -26,22 +27,22 @@ from openrlhf_cov.experiments.study.table_rows import NUMBERS, PASS_AT, ArmRow, 
 # Share of its first entropy of the first token below which a run has collapsed.
 COLLAPSED_BELOW = 0.1
 MIDDLE = 0.5
-# Of a run by whose end it may have collapsed: what is said is of the second, the first shows how much hangs on it.
+# Fractions of training used as collapse cut-offs. Conclusions use the second; the first shows how sensitive they are.
 PARTS = (0.25, MIDDLE)
-HEAD_OF_COLLAPSE = ("learning rate", "by step", "", "collapsed", "others", "difference")
+HEAD_OF_COLLAPSE = ("learning rate", "collapsed by step", "measure", "collapsed", "not collapsed", "difference")
 # Accuracy by which a run that has diverged ends below its base policy.
 DIVERGED_BELOW = 0.02
 # Nats by which targets may differ by rounding.
 TARGETS_AGREE = 1e-3
 LEARNING_RATE = "--actor.adam.lr"
-# Of arms that cannot learn: what ends low there has neither collapsed nor diverged.
+# Methods with a random reward cannot learn; a low end is neither a collapse nor a divergence there.
 RANDOM_REWARD = "--random_reward"
 # Numbers that the trainer and the lab both have.
 AGREEING = ("accuracy", "pass@8", "reward", "entropy", "mean first-token entropy", "length")
 
 
 def answers(spec: Spec, results: Sequence[Result]) -> list[Answer]:
-    """All that the spec asks, in the order in which they are asked."""
+    """Return the answers to all questions that the spec raises, in the order of the page."""
     runs = finished_runs(spec, results)
     rows = main_rows(spec, results)
     found = [
@@ -58,7 +59,7 @@ def answers(spec: Spec, results: Sequence[Result]) -> list[Answer]:
 
 
 def cost_of_collapse(spec: Spec, results: Sequence[Result]) -> Answer:
-    """Runs that lost their entropy early against those that did not, tuning included, at equal learning rates."""
+    """Compare runs that collapsed early with those that did not, tuning included, at equal learning rates."""
     question = "Does collapse cost accuracy or pass@k?"
     words = words_of(spec)
     of_arms = [each for each in results if each.run.arm in words]
@@ -68,8 +69,8 @@ def cost_of_collapse(spec: Spec, results: Sequence[Result]) -> Answer:
     told = [each for group in by_rate.values() for each in group]
     lost = [each for each in told if has_collapsed(each)]
     counts = (
-        f"In {len(lost)} of {len(told)} runs, tuning included, the entropy of "
-        f"the first token was below {COLLAPSED_BELOW:.0%} of its beginning by the middle of the run"
+        f"In {len(lost)} of {len(told)} runs, tuning included, the first-token entropy fell below "
+        f"{COLLAPSED_BELOW:.0%} of its initial value in the first half of the run"
     )
     rows = []
     said = []
@@ -85,15 +86,15 @@ def cost_of_collapse(spec: Spec, results: Sequence[Result]) -> Answer:
             means = (f"{shown(mean_over_seeds(kind))} of {len(kind)}" for kind in found)
             rows.append((place, steps, name, *means, shown(apart, signed=True)))
             if by == MIDDLE and math.isfinite(apart.low):
-                said.append(f"at {place} {name} {verdict(apart, 'is lower', 'is higher')}")
+                said.append(f"at learning rate {place}, {name} {verdict(apart, 'is lower', 'is higher')}")
     if not said:
-        text = f"{NOT_ENOUGH}: {counts.lower()}; a comparison needs two of either kind at one rate."
+        text = f"{NOT_ENOUGH}: {counts[0].lower()}{counts[1:]}. A comparison needs two runs of each kind at one rate."
         return Answer(question, text, HEAD_OF_COLLAPSE if rows else (), tuple(rows))
     arms = Counter(each.run.arm for each in lost)
     whose = ", ".join(f"{arm} {count}" for arm, count in arms.items())
     text = (
-        f"{counts} ({whose}). Against the others {', '.join(said)}. "
-        "This compares runs, it is no experiment on collapse; runs that share a seed count as runs of their own."
+        f"{counts} ({whose}). Compared with the other runs, {', '.join(said)}. "
+        "This is a comparison of runs, not an experiment on collapse. Runs that share a seed count separately."
     )
     return Answer(question, text, HEAD_OF_COLLAPSE, tuple(rows))
 
@@ -113,29 +114,27 @@ def has_collapsed(result: Result, by: float = MIDDLE) -> bool | None:
 
 
 def who_ends_higher(rows: Sequence[ArmRow]) -> Answer:
-    """Which arms differ from the first on the same seeds: entropy over the run, accuracy and pass@k at its end."""
+    """Say which arms differ from the first on the same seeds: mean entropy, final accuracy and final pass@k."""
     question = "Which methods keep entropy, and do they end higher at equal tuning?"
     names = ("mean first-token entropy", "accuracy", f"pass@{PASS_AT[-1]}")
     others = [row for row in rows[1:] if row.pairs >= 2]
     if not others:
-        return Answer(question, f"{NOT_ENOUGH}: no arm shares two finished seeds with {rows[0].arm}.")
+        return Answer(question, f"{NOT_ENOUGH}: no method shares two finished seeds with {rows[0].arm}.")
     said = []
-    for name, words in zip(
-        names, ("more entropy of the first token", "higher accuracy", f"higher {names[2]}"), strict=True
-    ):
+    for name, words in zip(names, ("first-token entropy", "accuracy", names[2]), strict=True):
         seen = [(row.arm, row.differences[name]) for row in others if differs(row.differences[name])]
         above = [arm for arm, apart in seen if apart.estimate > 0]
         below = [arm for arm, apart in seen if apart.estimate < 0]
-        said.append(f"{words} than {rows[0].arm}: {listed(above)}; less: {listed(below)}")
-    text = ". ".join(each[0].upper() + each[1:] for each in said) + ". All others: no difference that the seeds show."
-    return Answer(question, f"{text} Intervals stand against the baseline, above.")
+        said.append(f"Higher {words} than {rows[0].arm}: {listed(above)}. Lower: {listed(below)}.")
+    text = " ".join(said)
+    return Answer(question, f'{text} No other difference is significant. The intervals are in "{AGAINST}".')
 
 
 def scope(spec: Spec, runs: Runs) -> Answer | None:
-    """Arms that differ from the one whose point they take in nothing but their flags; None of a study without any."""
+    """Compare arms with the arm whose configuration they copy; None for a study without such arms."""
     if all(each.at is None for each in spec.arms):
         return None
-    question = "Does exact global selection differ from selection by micro-batch? And other changes of one arm?"
+    question = "What does a change of one setting do, such as selection per micro-batch?"
     rows = []
     said = []
     for arm in (each for each in spec.arms if each.at is not None):
@@ -148,23 +147,23 @@ def scope(spec: Spec, runs: Runs) -> Answer | None:
             continue
         pairs = len(set(first) & set(second))
         rows.append((arm.name, arm.at or "", str(pairs), *(shown(each, signed=True) for each in found.values())))
-        said.append(f"{arm.name} against {arm.at}: accuracy {verdict(found['accuracy'], 'lower', 'higher')}")
+        said.append(f"{arm.name} compared with {arm.at}: accuracy {verdict(found['accuracy'], 'lower', 'higher')}")
     if not rows:
-        return Answer(question, f"{NOT_ENOUGH}: no such pair of arms has two finished seeds.")
-    head = ("arm", "against", "seeds", "mean first-token entropy", "accuracy", "pass@8")
+        return Answer(question, f"{NOT_ENOUGH}: no such pair of methods has two finished seeds.")
+    head = ("method", "compared with", "seeds", "mean first-token entropy", "accuracy", "pass@8")
     return Answer(question, "; ".join(said) + ".", head, tuple(rows))
 
 
 def held_target(runs: Runs) -> Answer | None:
-    """How far entropies stay from the target of the closed loops, also of arms without one; None without any loop."""
+    """Measure how far entropies stay from the target of the closed loops; None for a study without a closed loop."""
     targets = [target_of(each) for of_arm in runs.values() for each in of_arm.values() if follows_target(each)]
     if not targets:
         return None
-    question = "How well is the target of the entropy held?"
+    question = "How well is the target entropy held?"
     longest = max(targets, key=len)
     same = all(np.allclose(each, longest[: len(each)], atol=TARGETS_AGREE, equal_nan=True) for each in targets)
     if not same:
-        return Answer(question, f"{NOT_ENOUGH}: arms have different targets.")
+        return Answer(question, f"{NOT_ENOUGH}: methods have different targets.")
     rows = []
     for name, of_arm in runs.items():
         gaps = [longest[: len(each.metrics)] - each.metrics.column("entropy/mean") for each in of_arm.values()]
@@ -175,26 +174,26 @@ def held_target(runs: Runs) -> Answer | None:
         stuck = mean_over_seeds([100 * stuck_share(each) for each in of_arm.values()])
         rows.append((name, str(len(gaps)), shown(distance, 3), shown(signed, 3, signed=True), shown(stuck, 0)))
     text = (
-        "Means over the steps, in nats: the distance of a rollout's entropy from the target, also of arms that do not "
-        "follow it, and the target less the entropy; and the share of steps after which the value could not go where "
-        "it should, as it was at its bound."
+        "Means over the steps in nats: the absolute distance of a rollout's entropy from the target, also of methods "
+        "without a closed loop, and target minus entropy. The last column is the share of steps at which the "
+        "controlled value was at its bound."
     )
-    head = ("arm", "runs", "distance from the target", "missing to the target", "at a bound, %")
+    head = ("method", "runs", "distance from target", "target minus entropy", "at a bound, %")
     return Answer(question, text, head, tuple(rows))
 
 
 def follows_target(result: Result) -> bool:
-    """True of a run with a closed loop."""
+    """Return True for a run with a closed loop."""
     return "control/gap" in result.metrics.columns
 
 
 def target_of(result: Result) -> Floats:
-    """The target (n,) at each step of a run that follows one."""
+    """Return the target entropy (n,) at each step of a run with a closed loop."""
     return result.metrics.column("control/gap") + result.metrics.column("entropy/mean")
 
 
 def stuck_share(result: Result) -> float:
-    """Share of the steps after which the value of a loop stayed although the entropy was off; NaN without a loop."""
+    """Return the share of steps after which a controlled value did not move although it should; NaN without one."""
     if not follows_target(result):
         return math.nan
     value, gap = (result.metrics.column(f"control/{name}") for name in ("value", "gap"))
@@ -202,7 +201,7 @@ def stuck_share(result: Result) -> float:
 
 
 def learning_rates(spec: Spec, results: Sequence[Result]) -> Answer:
-    """Validation accuracy at the end of every run, tuning included, by arm and learning rate."""
+    """Return the final validation accuracy of all runs, tuning included, by arm and learning rate."""
     question = "At which learning rate does each method diverge?"
     words = words_of(spec)
     starts = [each.evaluations.column("greedy")[0] for each in results if each.evaluations.steps[0] == 0]
@@ -214,7 +213,9 @@ def learning_rates(spec: Spec, results: Sequence[Result]) -> Answer:
     ends = {arm: by_rate for arm, by_rate in ends.items() if by_rate}
     rates = sorted({rate for by_rate in ends.values() for rate in by_rate})
     if not rates or not starts:
-        return Answer(question, f"{NOT_ENOUGH}: no finished run names its rate and has evaluated its base policy.")
+        return Answer(
+            question, f"{NOT_ENOUGH}: no finished run has a learning rate and an evaluation of its base policy."
+        )
     start = float(np.mean(starts))
     rows = []
     worst = []
@@ -233,26 +234,27 @@ def learning_rates(spec: Spec, results: Sequence[Result]) -> Answer:
                 apart.append(f"{arm} at {rate:g} ({shown(difference, signed=True)})")
         rows.append((arm, *shares))
     text = (
-        f"A run that ends more than {DIVERGED_BELOW} below the {start:.2f} of its base policy has diverged; in "
-        f"brackets how many. That happened: {listed(worst)}. Other than {first} at the same rate, tuning included: "
-        f"{listed(apart)}; other cells on the same seeds count as runs of their own, which makes intervals narrow."
+        f"A run has diverged if it ends more than {DIVERGED_BELOW} below the {start:.2f} of its base policy; the "
+        f"table counts such runs in brackets. Diverged: {listed(worst)}. Different from {first} at the same rate, "
+        f"tuning included: {listed(apart)}. Configurations on the same seeds count separately, so these intervals are "
+        "too narrow."
     )
-    return Answer(question, text, ("arm", *(f"{rate:g}" for rate in rates)), tuple(rows))
+    return Answer(question, text, ("method", *(f"{rate:g}" for rate in rates)), tuple(rows))
 
 
 def words_of(spec: Spec) -> dict[str, tuple[str, ...]]:
-    """The flags of each arm but the controls with a random reward."""
+    """Return the flags of each arm, without the controls that have a random reward."""
     return {arm.name: (*spec.words, *arm.words) for arm in spec.arms if RANDOM_REWARD not in arm.words}
 
 
 def rate_of(words: Sequence[str]) -> float:
-    """The learning rate in the words of a command line, the last one; NaN without."""
+    """Return the last learning rate in the words of a command line; NaN without one."""
     rates = [value for flag, value in itertools.pairwise(words) if flag == LEARNING_RATE]
     return float(rates[-1]) if rates else math.nan
 
 
 def cost(rows: Sequence[ArmRow]) -> Answer:
-    """Seconds of a step; in the lab of the CPU, which others on the machine disturb less than a clock."""
+    """Return the seconds per step. In the lab they are CPU seconds, which other work disturbs less than a clock."""
     question = "What does each method cost?"
     known = [row for row in rows if row.seeds]
     if not known:
@@ -262,12 +264,12 @@ def cost(rows: Sequence[ArmRow]) -> Answer:
         for row in known
     ]
     dear = [row.arm for row in known[1:] if row.differences["seconds"].low > 0]
-    text = f"More time for a step than {rows[0].arm}: {listed(dear)}."
-    return Answer(question, text, ("arm", "runs", "seconds of a step", "difference"), tuple(table))
+    text = f"Slower than {rows[0].arm}: {listed(dear)}."
+    return Answer(question, text, ("method", "runs", "seconds per step", "difference"), tuple(table))
 
 
 def agreement(ours: Runs, others: Runs) -> Answer:
-    """The runs of two studies whose arms have the same names: those of the whole trainer and of the lab."""
+    """Compare two studies whose arms have the same names: one of the whole trainer, one of the lab."""
     question = "Do the trainer and the lab agree?"
     rows = []
     differing = []
@@ -284,6 +286,6 @@ def agreement(ours: Runs, others: Runs) -> Answer:
             if differs(apart):
                 differing.append(f"{arm}: {name}")
     if not rows:
-        return Answer(question, f"{NOT_ENOUGH}: no arm has two finished seeds in both.")
-    text = f"Of {compared} differences these have an interval without 0: {listed(differing)}."
-    return Answer(question, text, ("arm", "", "trainer", "lab", "difference"), tuple(rows))
+        return Answer(question, f"{NOT_ENOUGH}: no method has two finished seeds in both.")
+    text = f"Of {compared} differences, these have an interval that excludes 0: {listed(differing)}."
+    return Answer(question, text, ("method", "measure", "trainer", "lab", "difference"), tuple(rows))

@@ -11,13 +11,13 @@ from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.table_rows import NUMBERS, paired
 
 FORECAST_FROM = 0.15
-# Of a run's fit, whose own interval is not used: what counts here is the spread over seeds.
+# Bootstrap resamples of one run's fit. Few suffice, because intervals here are over seeds.
 RESAMPLES = 400
 
 
 def law(spec: Spec, runs: Runs) -> Answer:
-    """R = -a exp(H) + b of each run, how far its first part forecasts the rest, and whose line its points lie on."""
-    question = "Does R = −a·exp(H) + b hold, with which forecast error, and do methods move the line or the point?"
+    """Fit R = -a exp(H) + b to each run, forecast its end from its start, and compare it with the baseline's line."""
+    question = "Does R = −a·exp(H) + b hold, and how well does it forecast?"
     base = {seed: fitted(each) for seed, each in runs[spec.arms[0].name].items()}
     base = {seed: fit for seed, fit in base.items() if fit}
     if len(base) < 2:
@@ -46,16 +46,18 @@ def law(spec: Spec, runs: Runs) -> Answer:
     slope = mean_over_seeds([fit.a.estimate for fit in base.values()])
     holds = "reward rises as entropy is spent" if slope.low > 0 else "reward does not rise as entropy is spent"
     text = (
-        f"On {spec.arms[0].name} a is {shown(slope)} ({holds}) and the law describes {r2.estimate:.0%} of the "
-        f"variance of the reward. Off its line, at equal entropy: {listed(moved)}; elsewhere on it: {listed(along)}."
+        f"For {spec.arms[0].name}, a is {shown(slope)} ({holds}), and the law explains {r2.estimate:.0%} of the "
+        f"variance of the reward. Methods whose reward differs from this line at equal entropy: {listed(moved)}. "
+        f"Methods on the line with another entropy: {listed(along)}. The forecast uses the first {FORECAST_FROM:.0%} "
+        "of a run; the last column but one is the error of repeating the last reward seen."
     )
     head = (
-        "arm",
+        "method",
         "runs",
         "R²",
-        f"forecast error from {FORECAST_FROM:.0%}",
-        "of repeating the last reward",
-        "off the line",
+        "forecast RMSE",
+        "RMSE of repeating the reward",
+        "distance from the line",
     )
     return Answer(question, text, head, tuple(rows))
 
@@ -90,11 +92,11 @@ def off_line(result: Result, line: LawFit) -> float:
 
 
 def theory(runs: Runs) -> Answer:
-    """Spearman's correlation of predicted and measured change of entropy, step by step."""
-    question = "Does −ΔH follow the covariance (theorems 1 and 2)?"
+    """Return Spearman's correlation of predicted and measured entropy change over the steps."""
+    question = "Does −ΔH follow the covariance (Theorems 1 and 2)?"
     rows = []
-    follows = []
-    against = []
+    positive = [0, 0]
+    negative: list[str] = []
     for name, of_arm in runs.items():
         found = [
             mean_over_seeds(
@@ -108,12 +110,15 @@ def theory(runs: Runs) -> Answer:
         if not math.isfinite(found[0].low):
             continue
         rows.append((name, str(len(of_arm)), *map(shown, found)))
-        for number, each in enumerate(found, 1):
-            (follows if each.low > 0 else against if each.high < 0 else []).append(f"{name} (theorem {number})")
+        for place, correlation in enumerate(found):
+            positive[place] += correlation.low > 0
+            if correlation.high < 0:
+                negative.append(f"{name} (Theorem {place + 1})")
     if not rows:
-        return Answer(question, f"{NOT_ENOUGH}: no arm has two finished seeds.")
+        return Answer(question, f"{NOT_ENOUGH}: no method has two finished seeds.")
     text = (
-        f"Step by step it does, with an interval above 0: {listed(follows)}; the other way: {listed(against)}. "
-        "Single steps count, in which other prompts are most of the change."
+        f"The rank correlation over single steps is positive (interval above 0) for {positive[0]} of {len(rows)} "
+        f"methods by Theorem 1 and for {positive[1]} by Theorem 2. Negative: {listed(negative)}. Correlations over "
+        "single steps are low because the prompts of a step differ from those of the next."
     )
-    return Answer(question, text, ("arm", "runs", "correlation, theorem 1", "correlation, theorem 2"), tuple(rows))
+    return Answer(question, text, ("method", "runs", "correlation, Theorem 1", "correlation, Theorem 2"), tuple(rows))
