@@ -223,7 +223,7 @@ class PromptConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(Settings):
-    """What a run waits for and what ends it. Raises ValueError, naming the flag, when a value is out of range."""
+    """When a run waits and when it ends. Raises ValueError, naming the flag, for a value out of range."""
 
     on_signal: str = setting(
         "checkpoint",
@@ -309,7 +309,7 @@ class EngineConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(Settings):
-    """What a model may do on this host."""
+    """The permissions of a model on this host."""
 
     trust_remote_code: bool = setting(
         False, "run the Python code that a model brings along (auto_map); without, such a model is refused"

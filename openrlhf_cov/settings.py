@@ -1,4 +1,4 @@
-"""How a setting is written down: a dataclass field that carries its flag; a value that moves with the steps."""
+"""The form of a setting: a dataclass field that carries its flag, and values that move with the steps."""
 
 import math
 from collections.abc import Callable
@@ -68,7 +68,7 @@ def setting(
 
 
 def flag_of(entry: Field) -> str:
-    """How the flag of a field is called."""
+    """Return the name of the flag of a field."""
     return entry.metadata["flag"] or entry.name
 
 

@@ -76,7 +76,7 @@ class JsonRows:
 
     @property
     def warnings(self) -> list[str]:
-        """What was odd about the file."""
+        """Return the warnings about the file."""
         found = list(self._merged[1])
         if self._broken:
             named = ", ".join(map(str, self._broken[:LINES_NAMED])) + (", ..." * (len(self._broken) > LINES_NAMED))

@@ -34,7 +34,7 @@ BAND_PLACES = 65
 
 @dataclass(frozen=True)
 class LawPoints:
-    """What the law is about: ``steps``, ``entropy`` H and ``reward`` R, (n,) each, finite, in the order of time."""
+    """The points of the law: ``steps``, ``entropy`` H and ``reward`` R, (n,) each, finite, in the order of time."""
 
     steps: Floats
     entropy: Floats

@@ -1,4 +1,4 @@
-"""What other trainers call the numbers that we name in docs/metrics.md."""
+"""Names that other trainers use for the metrics of docs/metrics.md."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -86,7 +86,7 @@ class Renaming:
 
 
 def renaming(names: Iterable[str], mapping: Mapping[str, str] | str | None = None) -> Renaming:
-    """How to rename the columns ``names``, STEP among them where they are of a table with a column for it.
+    """Return new names for the columns ``names``, with STEP among them if the table has a column for it.
 
     ``mapping`` is {ours: theirs}, {"entropy": "actor/entropy", "reward": "critic/score/mean"} say, the name of one of
     ``NAMINGS``, or None for the one of them that knows most of the names. What is not mapped keeps its name, without
@@ -108,7 +108,7 @@ def renaming(names: Iterable[str], mapping: Mapping[str, str] | str | None = Non
 
 
 def _fit(naming: Naming, names: list[str]) -> tuple[int, int]:
-    """How well a naming knows these names: entropy and reward first, then all."""
+    """Return how many of these names a naming knows: entropy and reward first, then all."""
     known = {ours for ours, theirs in naming.columns.items() if any(name in names for name in theirs)}
     return len(known & {ENTROPY, "reward"}), len(known)
 

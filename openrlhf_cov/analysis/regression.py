@@ -98,7 +98,7 @@ class Design:
         return np.maximum.accumulate(products / squares), squares, covariances
 
     def noise_of(self, residuals: Floats) -> tuple[Floats, Floats, Floats]:
-        """Of residuals (m, n): autocorrelation (m,), variance (m,) and covariance (m, k, k) of Q'u."""
+        """Return the autocorrelation (m,), variance (m,) and covariance (m, k, k) of Q'u for residuals (m, n)."""
         expected, expected_squares, covariances = self._moments
         squares = (residuals**2).sum(axis=1)
         products = (residuals[:, 1:] * residuals[:, :-1]).sum(axis=1)
@@ -145,7 +145,7 @@ class Regression:
 
     @cached_property
     def innovations(self) -> Floats:
-        """What of the residuals (n - 1,) AR(1) does not explain, centred, with the variance that the noise needs."""
+        """Return the innovations (n - 1,) of AR(1) residuals, centred and scaled to the variance of the noise."""
         phi = self.noise.autocorrelation
         sd = self.noise.sd
         innovations = self.residuals[1:] - phi * self.residuals[:-1]

@@ -148,7 +148,7 @@ def _gaps(training: Table, source: str) -> list[str]:
 
 
 def interventions(run: Run) -> list[str]:
-    """What acts on the entropy of this run, as ``examine_law`` takes it, from its flags and its metrics.
+    """Return the interventions on the entropy of this run, for ``examine_law``, from its flags and metrics.
 
     These are a method, a KL term, an entropy term and a raised upper clip bound. Only what the run recorded counts,
     see ``Run.setting``. Where the run says nothing of a method, the share of selected tokens shows a covariance

@@ -1,4 +1,4 @@
-"""How early a run spends its entropy and makes its gain (paper, section 2.1; pure)."""
+"""Measure how early a run spends its entropy and gains its reward (paper, section 2.1; pure)."""
 
 import math
 from dataclasses import dataclass

@@ -120,7 +120,7 @@ def _abandoned(steps: Floats, times: Floats) -> NDArray[np.bool_]:
 
 
 def missing_steps(steps: NDArray[np.int64]) -> tuple[int, int]:
-    """How many steps an ascending log leaves out of its usual stride, and the step before the first; (0, 0) if none.
+    """Return how many steps an ascending log skips, and the step before the first gap; (0, 0) if none.
 
     The stride is the distance that most neighbors have: a log of every tenth step has no gaps. Where fewer than half
     of them have one distance there is no usual stride, and nothing is missing.

@@ -126,7 +126,7 @@ def rank_correlation(x: Floats, y: Floats, *, resamples: int = RESAMPLES) -> Int
 
 
 def _influence(ranks_of_x: Ranks, ranks_of_y: Ranks) -> Floats:
-    """What each pair (n,) adds to Spearman's correlation: 12 (uv + E[V; X >= x] + E[U; Y >= y]), centred.
+    """Return the influence (n,) of each pair on Spearman's rho: 12 (uv + E[V; X >= x] + E[U; Y >= y]), centred.
 
     u and v are the ranks, from -1/2 to 1/2; the expectations are what the pair does to the ranks of the others.
     """
@@ -142,7 +142,7 @@ def _mid_ranks(values: Floats) -> Ranks:
 
 
 def _mean_above(place: NDArray[np.intp], values: Floats) -> Floats:
-    """For each place (n,): the sum of the values of no lower place, over n; half of those of the same place."""
+    """Return for each rank (n,) the sum of the values of equal or higher rank over n; equal ranks count half."""
     sums = np.bincount(place, weights=values)
     return (sums[::-1].cumsum()[::-1] - sums / 2)[place] / len(place)
 
@@ -226,7 +226,7 @@ class AccuracyCovariance:
 
 
 def covariance_by_accuracy(table: Table, prefix: str = WEIGHTED_ACCURACY) -> AccuracyCovariance:
-    """Of the columns ``<prefix>low``, ``<prefix>mid``, ``<prefix>high``; by default eq. 8, which the paper shows."""
+    """Compare the columns ``<prefix>low``, ``<prefix>mid`` and ``<prefix>high``; by default eq. 8 of the paper."""
     columns = {group: table.column(prefix + group) for group in ACCURACY_GROUPS}
     series = {group: values[~np.isnan(values)] for group, values in columns.items()}
     apart = columns["high"] - columns["low"]

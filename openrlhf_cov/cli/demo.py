@@ -219,7 +219,7 @@ def score_before(task: Path) -> dict[str, float]:
 
 
 def score(model: Path, task: Path) -> dict[str, float]:
-    """What ``make_tiny_task.evaluate`` finds on the held-out problems, with the samples that ``task.json`` reports."""
+    """Return the result of ``make_tiny_task.evaluate`` on the held-out problems, with the samples of ``task.json``."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -370,7 +370,7 @@ def step_line(line: dict) -> str:
 
 
 def table(cov_type: str, before: dict, after: dict, output: Path, page: Path, seconds: float) -> str:
-    """What the run did, for a person."""
+    """Return the result of a run as text."""
     lines = read_metrics(output / METRICS_FILE)
     entropy, reward = (
         [number(line, name) for line in (lines[0], lines[-1])] for name in ("entropy/mean", "rollout/reward_mean")
@@ -396,7 +396,7 @@ report              {page}
 
 
 def table_of_all(before: dict, scores: Mapping[str, dict], output: Path, page: Path, seconds: float) -> str:
-    """What the runs did; entropy and training accuracy are means of the last ``MEAN_OF`` steps."""
+    """Return the results of the runs; entropy and training accuracy are means of the last ``MEAN_OF`` steps."""
     runs = {method: read_metrics(output / method / METRICS_FILE) for method in scores}
 
     def row(title: str, first: str, values: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""What commands share: where they write, and how they end: one line and the exit status."""
+"""Shared by all commands: output folders, and the end of a command with one line and an exit status."""
 
 import shutil
 import signal
@@ -69,7 +69,7 @@ def run_as_program(name: str, work: Callable[[], int | None], after_signal: str 
 
 
 def program(name: str, after_signal: str = STOPPED) -> Callable[[Callable[Given, int | None]], Callable[Given, int]]:
-    """For the ``main`` of a command: it ends as ``run_as_program`` says."""
+    """Decorate the ``main`` of a command so that it ends as ``run_as_program`` says."""
 
     def decorate(main: Callable[Given, int | None]) -> Callable[Given, int]:
         @wraps(main)

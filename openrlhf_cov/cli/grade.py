@@ -71,7 +71,7 @@ def summary(rows: list[GradeRow], grades: list[Grade]) -> str:
 
 
 def comparison(rows: list[GradeRow], strict: list[Grade], published: list[Grade]) -> str:
-    """What each grader accepts, and the first ``SHOWN`` rows on which they differ."""
+    """Return how many rows each grader accepts, and the first ``SHOWN`` rows on which they differ."""
     differing = [
         f"line {row.line}: {_shown(ours.answer)}, label {_shown(sources.split_label(row.label)[0])}"
         for row, ours, theirs in zip(rows, strict, published, strict=True)

@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def usage() -> str:
-    """What ``--help`` prints."""
+    """Return the text of ``--help``."""
     rows = "\n".join(f"  {name:<13} {summary}" for name, (_, summary) in COMMANDS.items())
     return f"usage: openrlhf-cov COMMAND [--help] ...\n\n{rows}\n\nopenrlhf-cov COMMAND --help lists its flags.\n"
 

@@ -81,7 +81,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def reproduce(args: argparse.Namespace) -> int:
-    """What the flags ask for."""
+    """Carry out the request; return the exit status."""
     shown = exhibit(args.figure, args.table)
     number = f"figure {args.figure}" if args.figure is not None else f"table {args.table}"
     settle(args, shown, number)
@@ -196,7 +196,7 @@ def by_domain(runs: Sequence[PaperRun]) -> dict[str, list[PaperRun]]:
 
 
 def folder_of(run: PaperRun, args: argparse.Namespace) -> Path:
-    """Where a run writes."""
+    """Return the folder that a run writes to."""
     return args.output / (run.tiny_name if args.scale == "tiny" else run.name)
 
 
@@ -287,7 +287,7 @@ def _call(command: Words, folder: Path | None) -> int:
 
 
 def _train_tiny(run: PaperRun, args: argparse.Namespace) -> None:
-    """With a Ray of its own, as the demo."""
+    """Run with a Ray of its own, as the demo does."""
     from openrlhf_cov.cli import demo
     from openrlhf_cov.cluster.local_ray import local_ray
 

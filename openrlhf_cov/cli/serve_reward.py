@@ -200,7 +200,7 @@ def allow_connections(count: int) -> None:
 
 
 def is_loopback(listener: socket.socket) -> bool:
-    """Whether only this machine can reach a socket."""
+    """Return True if only this machine can reach a socket."""
     return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
 
 

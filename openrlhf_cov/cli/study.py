@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def answer(args: argparse.Namespace) -> None:
-    """What the flags ask for."""
+    """Carry out the request of the flags."""
     try:
         if args.jobs is not None and args.jobs < 1:
             raise UsageError(f"--jobs is at least 1, got {args.jobs}")

@@ -1,4 +1,4 @@
-"""Which Ray a run uses, and whether it has room: a run that cannot be placed stops instead of waiting for ever."""
+"""Choose the Ray of a run and check that it has room; a run that cannot be placed stops instead of waiting."""
 
 import json
 import os
@@ -56,7 +56,7 @@ FORWARDED_IF_SET = ("VLLM_LOGGING_LEVEL", cpu_host.TRUST_VARIABLE)
 
 @dataclass(frozen=True)
 class Needs:
-    """What a run asks Ray for."""
+    """The resources that a run requests from Ray."""
 
     # One per GPU.
     bundles: list[dict[str, float]]
@@ -147,7 +147,7 @@ def _end(processes: set[psutil.Process]) -> None:
 
 
 def _runtime_env(needs: Needs) -> dict:
-    """What Ray does to every worker of the run before it starts."""
+    """Return the runtime environment that Ray gives to every worker of the run."""
     env_vars = {name: os.environ.get(name, default) for name, default in FORWARDED.items()}
     env_vars |= {name: os.environ[name] for name in FORWARDED_IF_SET if name in os.environ}
     env_vars |= cpu_host.environment(needs.training_processes)

@@ -1,4 +1,4 @@
-"""What upstream assumes of a GPU host, supplied on a host that has none. The only module that knows about devices.
+"""Supply what upstream assumes of a GPU host on a CPU host. The only module that knows about devices.
 
 It is also the only module that assigns to attributes of upstream and of the libraries below it.
 
@@ -156,7 +156,7 @@ def share_of_threads(computing: int) -> Iterator[None]:
 
 
 def adapt_deepspeed() -> None:
-    """What DeepSpeed does otherwise on a CPU host; to be called before its process groups are made.
+    """Adapt DeepSpeed to a CPU host; must be called before its process groups are made.
 
     It neither compiles nor loads its all-reduce over shared memory: only tensor parallelism in inference uses it, and
     takes torch's without it. To compile it takes 70 CPU seconds.

@@ -51,7 +51,7 @@ ANOTHER_RAY = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_AUTH_MODE", "RAY_AU
 
 
 class RayAddress(NamedTuple):
-    """Where a Ray head answers: ``dashboard`` for ``ray job submit --address``, ``gcs`` for RAY_ADDRESS.
+    """The addresses of a Ray head: ``dashboard`` for ``ray job submit --address``, ``gcs`` for RAY_ADDRESS.
 
     It answers clients that have the environment variables ``token``: the token itself, which belongs in no command
     line and in no log, and those with which Ray's clients use the loopback address and are patient.

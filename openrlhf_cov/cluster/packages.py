@@ -24,7 +24,7 @@ MATH_VERIFY = "math-verify==0.9.0"
 
 
 def has_math_verify() -> bool:
-    """Whether the grader ``published`` can grade here."""
+    """Return True if the grader ``published`` can grade here."""
     return find_spec("math_verify") is not None
 
 

@@ -52,7 +52,7 @@ def ray_of_this_host() -> str | None:
 
 
 def address_file() -> Path:
-    """Where ``ray start`` notes the address."""
+    """Return the file in which ``ray start`` notes the address."""
     return Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray", "ray_current_cluster")
 
 
@@ -68,7 +68,7 @@ def rays_of_this_host() -> frozenset[str]:
 
 
 def is_ray_of_this_host(address: str) -> bool:
-    """Whether a Ray with a node here has the port of host:port; its host may have several names."""
+    """Return True if a Ray with a node here has the port of host:port; its host may have several names."""
     _, _, port = address.rpartition(":")
     return port in {each.rpartition(":")[2] for each in rays_of_this_host()}
 

@@ -1,4 +1,4 @@
-"""What happens in every worker process of a run before its first task, and the class under Ray's decorator."""
+"""Set up every worker process of a run before its first task, and find the class under Ray's decorator."""
 
 import os
 from typing import Any

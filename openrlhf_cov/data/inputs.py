@@ -1,4 +1,4 @@
-"""Where training problems come from: files, and datasets on the Hugging Face hub by name.
+"""Sources of training problems: files, and datasets on the Hugging Face hub by name.
 
 The names of datasets and fields on the hub are those that public code loads; they could not be tried here, on a host
 without the hub. Fields are checked, so that a wrong one stops the run.
@@ -40,7 +40,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """What the row is called in reports."""
+        """The name of the row in reports."""
         return f"{self.dataset}/{self.id}"
 
 

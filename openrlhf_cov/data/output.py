@@ -117,7 +117,7 @@ class LinesFile:
 
 
 def _fitting(rows: Iterable[Row], template: str) -> Iterator[Row]:
-    """The same rows. UsageError at a program where the template asks for a box, and the reverse."""
+    """Yield the same rows. Raise UsageError at a program where the template asks for a box, and the reverse."""
     for row in rows:
         rule = row.source.partition("/")[0]
         check_asks(template, program=rule == "code", what=f"the source {row.source} of {row.name}")

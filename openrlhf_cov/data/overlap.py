@@ -1,4 +1,4 @@
-"""Which training problems are also in an evaluation set."""
+"""Find training problems that are also in an evaluation set."""
 
 import hashlib
 from collections.abc import Iterator

@@ -37,7 +37,7 @@ PlacedRows = Iterator[tuple[str, dict[str, Any]]]
 
 
 class Digest(Protocol):
-    """What ``hashlib.sha256()`` returns."""
+    """The type that ``hashlib.sha256()`` returns."""
 
     def update(self, content: bytes, /) -> None: ...
 

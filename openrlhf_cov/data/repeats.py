@@ -22,7 +22,7 @@ from openrlhf_cov.rewards.maths.grading import answers_equal
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is kept of a row: its number, what it is called, digest of its statement, its answer."""
+    """The record of a row: its number, its name, the digest of its statement and its answer."""
 
     number: int
     name: str
@@ -66,7 +66,7 @@ class Repeats:
 
 
 def same_answer(one: str, other: str) -> bool:
-    """Whether two labels are the same answer."""
+    """Return True if two labels are the same answer."""
     return one == other or answers_equal(one, other)
 
 

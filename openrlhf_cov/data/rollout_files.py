@@ -91,7 +91,7 @@ DETAIL_FIELDS = tuple(
 
 @dataclass(frozen=True)
 class RolloutHeader:
-    """What a file says of its step as a whole. It can be read without the samples."""
+    """The metadata of a step's file. It can be read without the samples."""
 
     # Number of the global step, from 1.
     step: int

@@ -1,4 +1,4 @@
-"""Which rows of all sources train: every row is looked at once, in order, and kept or left out for one reason."""
+"""Select the rows that train: each row of all sources is checked in order, and kept or dropped for one reason."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ class Drop:
 
 @dataclass
 class Selection:
-    """What was decided about the rows, which are numbered over all sources."""
+    """The decisions about the rows, which are numbered over all sources."""
 
     # How many rows were looked at.
     rows: int = 0
@@ -62,7 +62,7 @@ def select(rows: Iterable[Row], evaluation: EvaluationSets) -> Selection:
 
 
 def _alone(row: Row) -> Drop | None:
-    """What is wrong with a row by itself."""
+    """Return what is wrong with a row by itself; None if nothing is."""
     if not row.problem or not row.answer:
         return Drop("empty", "no answer" if row.problem else "no problem")
     fault = label_fault(row.answer, row.source)

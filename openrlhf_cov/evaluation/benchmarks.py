@@ -18,7 +18,7 @@ from openrlhf_cov.utils.text_table import aligned
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How responses are drawn. Raises ValueError for settings that cannot be, such as repeated greedy decoding."""
+    """The sampling settings. Raises ValueError for impossible settings, such as repeated greedy decoding."""
 
     # Responses per problem.
     samples: int
@@ -77,7 +77,7 @@ class Benchmark:
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """How all benchmarks of a run are sampled and prompted."""
+    """The sampling and prompting of all benchmarks of a run."""
 
     name: str
     # Key of ``openrlhf_cov.data.templates.TEMPLATES``.

@@ -24,7 +24,7 @@ BROKEN_OFF = ("abort", "error")
 
 VLLM = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 VLLM |= {"skip_special_tokens": False, "include_stop_str_in_output": True}
-"""What a vLLM server is told beside OpenAI's parameters, so that it answers as engines started here: no other defaults
+"""Parameters for a vLLM server beside OpenAI's, so that it answers as engines started here: no other defaults
 of the model's ``generation_config.json``, and special tokens stay in the text."""
 
 

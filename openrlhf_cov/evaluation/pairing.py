@@ -41,7 +41,7 @@ class ComparedRun:
     samples: Sequence[BenchmarkSamples]
 
     def of(self, benchmark: str) -> BenchmarkSamples | None:
-        """What it has of a benchmark."""
+        """Return the samples of a benchmark; None if the run does not have it."""
         return next((each for each in self.samples if each.settings.name == benchmark), None)
 
 
@@ -233,7 +233,7 @@ def _statistic(k: int | None) -> Statistic:
 
 
 def _missing(run: ComparedRun, benchmarks: Iterable[str]) -> list[str]:
-    """What a run did not ask, and what it asked in part only, one line each."""
+    """Return the benchmarks that a run did not evaluate or evaluated in part, one line each."""
     limited = [each.settings for each in run.samples if not each.settings.complete]
     notes = [f"{run.name}: {how.name}: the first {how.problems:,} problems only" for how in limited]
     if left_out := [name for name in benchmarks if run.of(name) is None]:

@@ -1,4 +1,4 @@
-"""What an evaluation asks: every request with its prompt, its seed and its limits, before a model is loaded."""
+"""Plan an evaluation: every request with its prompt, seed and limits, before a model is loaded."""
 
 import hashlib
 import json
@@ -35,7 +35,7 @@ class Request:
         return self.max_tokens > 0
 
     def described(self) -> str:
-        """What messages call it."""
+        """Return the name of the request in messages."""
         benchmark, problem, sample = self.key
         return f"{benchmark}, problem {problem}, sample {sample}"
 
@@ -129,7 +129,7 @@ def _tokens(benchmark: str, texts: list[str], tokenizer: Any) -> list[tuple[int,
 
 
 def sampling_of(protocol: Protocol, benchmark: Benchmark, overrides: Mapping[str, Any]) -> Sampling:
-    """How a benchmark's responses are drawn; UsageError for what cannot be. ``overrides``: as of ``make_plan``."""
+    """Return the sampling of a benchmark; UsageError for impossible settings. ``overrides``: see ``make_plan``."""
     given = {name: value for name, value in overrides.items() if value is not None}
     own = protocol.sampling_of(benchmark)
     if given.get("temperature") == 0 and "samples" not in given:

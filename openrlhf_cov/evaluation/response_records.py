@@ -1,4 +1,4 @@
-"""What an evaluation leaves in its folder: settings, problems and responses, and how they are read and written.
+"""Read and write the files of an evaluation: settings, problems and responses.
 
 ``run.json`` holds the settings, ``problems.jsonl`` what was asked, ``responses.jsonl`` one line per sample as it
 arrives. Scores, tables and pages follow from these three files alone.
@@ -53,7 +53,7 @@ PositiveCount = Annotated[int, Ge(1), Lt(2**53)]
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkSettings:
-    """How one benchmark was asked."""
+    """The settings of one benchmark."""
 
     __pydantic_config__ = STRICT
 
@@ -79,7 +79,7 @@ class BenchmarkSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """What determines the responses of a run. A resumed run must have equal ones, ``packages`` aside."""
+    """The settings that determine the responses of a run. A resumed run must have equal ones, except ``packages``."""
 
     __pydantic_config__ = STRICT
 
@@ -160,7 +160,7 @@ class Response:
 
     @property
     def key(self) -> Key:
-        """What it answers."""
+        """The problem that a response answers."""
         return self.benchmark, self.id, self.sample
 
 

@@ -1,4 +1,4 @@
-"""What a finished run is told by: ``summary.json``, ``summary.md``, ``report.html`` and ``differences.jsonl``."""
+"""Write the results of a finished run: ``summary.json``, ``summary.md``, ``report.html``, ``differences.jsonl``."""
 
 from pathlib import Path
 

@@ -254,7 +254,7 @@ def _check_same(folder: Path, found: RunSettings, wanted: RunSettings) -> None:
 
 
 def _difference(name: str, old: Any, new: Any) -> str:
-    """What differs, as one short text: for benchmarks the first field of the first one."""
+    """Return the difference as one short text: for benchmarks the first field of the first one."""
     if name != "benchmarks":
         return f"{name} was {old!r}, now {new!r}"
     names = [[each["name"] for each in side] for side in (old, new)]

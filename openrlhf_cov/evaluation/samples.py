@@ -65,7 +65,7 @@ class BenchmarkSamples:
         ]
 
     def by_published(self) -> "BenchmarkSamples":
-        """The same samples, correct where the grader published says so. UsageError where it was not asked."""
+        """Return the same samples by the verdicts of the grader ``published``. UsageError if it did not grade them."""
         if self.published is None:
             raise UsageError(
                 f"{self.settings.name} was graded by strict alone; `evaluate --regrade` asks the grader published"

@@ -78,7 +78,7 @@ def count_rows(summary: Summary) -> list[Row]:
 
 
 def notes(summary: Summary) -> list[str]:
-    """What a reader of these scores has to know, one line each; empty where all went as it should."""
+    """Return what a reader of these scores has to know, one line each; empty if nothing went wrong."""
     lines = []
     for each in summary.benchmarks:
         if not each.complete:

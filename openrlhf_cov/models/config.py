@@ -262,12 +262,12 @@ class CovConfig(*OF_METHODS):
 
     @property
     def entropy_policy(self) -> str | None:
-        """Whose entropies the window holds: ``current``, ``old`` or, where no method asks for any, None."""
+        """Return whose entropies the window holds: ``current``, ``old``, or None if no method needs them."""
         return next(iter(self._asked("entropy_policy")), None)
 
     @property
     def proxy_min_p(self) -> float | None:
-        """What decides which tokens the window's proxy log-probs are among; None where no method asks for them."""
+        """Return the min-p of the window's proxy log-probs; None if no method needs them."""
         settings = [method.proxy_min_p for method in self.methods if method.proxy_min_p]
         return next((getattr(self, name) for name in settings), None)
 
@@ -293,7 +293,7 @@ class CovConfig(*OF_METHODS):
                 )
 
     def _asked(self, what: str) -> list[str]:
-        """Whose log-probs, or entropies, each method asks for that asks for any."""
+        """Return whose log-probs or entropies each method needs, for methods that need any."""
         named = [getattr(method, what) for method in self.methods if getattr(method, what)]
         return [getattr(self, name, name) for name in named]
 
@@ -304,7 +304,7 @@ class CovConfig(*OF_METHODS):
         return replace(self, **values, **(controller.applied if controller else {}))
 
     def controller(self) -> Controller | None:
-        """What holds a run at ``entropy_target``; None without one."""
+        """Return the controller that holds a run at ``entropy_target``; None without a target."""
         if self.entropy_target is None:
             return None
         control = self._control()
@@ -329,7 +329,7 @@ class CovConfig(*OF_METHODS):
         return next((method.bonus(self) for method in self.methods if method.bonus), None)
 
     def _control(self) -> Control:
-        """What ``--entropy_target`` moves, with the step and the bounds of the flags. ValueError if that is open."""
+        """Return the setting that ``--entropy_target`` moves, with step and bounds. ValueError if it is ambiguous."""
         offered = [method for method in self.methods if method.controls]
         named = [c for method in offered for c in method.controls if c.setting == self.entropy_control]
         if self.entropy_control and not named:

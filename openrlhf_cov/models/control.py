@@ -52,7 +52,7 @@ class Control:
 
 @dataclass(frozen=True)
 class Gains:
-    """How strongly a PI loop answers to the gap between the target and the entropy."""
+    """The gains of a PI loop for the gap between the target and the entropy."""
 
     # The setting moves by as much for each nat of the last gap.
     proportional: float
@@ -143,7 +143,7 @@ class Controller:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next step depends on."""
+        """Return the state that the next step depends on."""
         return {
             "setting": self.control.setting,
             "value": self._value,

@@ -1,4 +1,4 @@
-"""Which tokens drive the entropy: covariance of log-probability and advantage, and its largest values (pure)."""
+"""Covariance of log-probability and advantage, whose largest values drive the entropy (pure)."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a policy update did, token by token: the metrics of one micro-batch (pure; nothing here carries gradient)."""
+"""Metrics of a policy update, token by token, of one micro-batch (pure; nothing here carries gradient)."""
 
 import math
 from dataclasses import replace

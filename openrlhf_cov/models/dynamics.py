@@ -58,7 +58,7 @@ class EntropyDynamics:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next step depends on."""
+        """Return the state that the next step depends on."""
         return {"entropy": self._entropy, "predictions": self._predictions, "pairs": list(self._pairs)}
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
@@ -102,7 +102,7 @@ class RunningLaw:
         return {"law/ceiling": float(ceiling), "law/r2": float(slope * xy / yy)}
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next point is added to."""
+        """Return the state that the next point is added to."""
         return {"count": self._count, "means": self._means.tolist(), "products": self._products.tolist()}
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:

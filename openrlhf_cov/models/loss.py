@@ -18,7 +18,7 @@ MakePlans = Callable[[Tensor], Sequence[Plan]]
 
 @dataclass(frozen=True)
 class LossRecord:
-    """What one call of the loss did with a micro-batch; tensors (B, A), without gradient."""
+    """The record of one call of the loss on a micro-batch; tensors (B, A) without gradient."""
 
     batch: TokenBatch
     # A', times k / ratio of a surrogate: what upstream's loss saw.
@@ -47,7 +47,7 @@ class LossRecord:
 
 @dataclass(frozen=True)
 class PolicyLossResult:
-    """What ``policy_loss`` computes for one micro-batch; 0-d tensors."""
+    """The results of ``policy_loss`` for one micro-batch; 0-d tensors."""
 
     # The loss to be differentiated.
     loss: Tensor

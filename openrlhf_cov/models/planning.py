@@ -33,7 +33,7 @@ class WindowPart:
 
 @dataclass(frozen=True)
 class PlanningStep:
-    """What the windows of one global step have in common."""
+    """The settings that the windows of one global step share."""
 
     config: CovConfig
     seed: int

@@ -208,7 +208,7 @@ def covariance_metrics(rollout: RolloutTokens, cov: Tensor, weighted_means: Toke
 
 
 def prompt_metrics(rollout: RolloutTokens, cov: Tensor, groups: Tensor, samples_per_prompt: int) -> list[Metric]:
-    """What is averaged over responses or prompts: H of paper eq. 5, and covariance within a prompt, of (log pi, A)
+    """Average over responses or prompts: H of paper eq. 5, and covariance within a prompt, of (log pi, A)
     and of (log pi, pi A) (eq. 8), over all prompts and over those of three accuracies; there token by token, too.
 
     ``groups`` (G, 5) are the ``group_sums`` of all ranks. A response weighs 1 / n of its prompt's n, so that the

@@ -97,7 +97,7 @@ def cost(rows: int, width: int, token_cost: float) -> float:
 def _samples(
     sequences: list[list[int]], attention_mask: list[list[int]], asked: list[list[int]]
 ) -> dict[tuple[int, ...], list[_Sample]]:
-    """Those at which something is asked, by prompt."""
+    """Return the samples with positions whose outputs are needed, by prompt."""
     found: dict[tuple[int, ...], list[_Sample]] = {}
     for number, (tokens, counts, wanted) in enumerate(zip(sequences, attention_mask, asked, strict=True)):
         kept = [(token, want) for token, count, want in zip(tokens, counts, wanted, strict=True) if count or want]

@@ -25,7 +25,7 @@ def load_reward_module(path: str | Path) -> ModuleType:
 
 
 def label_check(module: ModuleType | None, config: RewardConfig) -> Callable[[Any], None] | None:
-    """How the module refuses a label, by ValueError: its ``make_check_label(config)`` or ``check_label``; or None."""
+    """Return the module's ``make_check_label(config)`` or ``check_label``, which raises ValueError; None without."""
     make = getattr(module, "make_check_label", None)
     return make(config) if make else getattr(module, "check_label", None)
 

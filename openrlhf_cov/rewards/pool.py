@@ -143,7 +143,7 @@ class WorkerPool:
         self._started = False
 
     def forget(self) -> None:
-        """In a forked process: start anew, and leave the workers to the process that started them."""
+        """Start anew in a forked process, and leave the workers to the process that started them."""
         for worker in self._workers:
             worker.forget()
         self._reset()

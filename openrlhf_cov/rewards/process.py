@@ -126,7 +126,7 @@ class WorkerProcess:
         self._kill()
 
     def forget(self) -> None:
-        """In a forked process: leave the process to the one that started it, and let go of its connection."""
+        """Close the connection in a forked process, and leave the worker to the process that started it."""
         if self._process is not None:
             self._process.returncode = 0  # nothing to wait for
         self._lock = threading.Lock()

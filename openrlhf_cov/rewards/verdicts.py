@@ -1,4 +1,4 @@
-"""What is so of every response, whatever rule grades it: how it may end, and how much of it is looked at."""
+"""Rules for every response, whatever grades it: its possible verdicts, and how much of it is read."""
 
 import re
 

@@ -219,7 +219,7 @@ class CovActor(Actor):
         proxy_min_p: float | None,
         with_discriminator_mean: bool,
     ) -> tuple[Tensor, Any]:
-        """What ``forward`` returns."""
+        """Return the output of ``forward``."""
         width = action_mask.shape[1]
         acting = action_mask.bool() & attention_mask[:, -1 - width : -1].bool()
         before = torch.zeros_like(sequences, dtype=torch.bool)  # the tokens from which action tokens are predicted
@@ -259,7 +259,7 @@ class CovActor(Actor):
 
 
 class Sharing(NamedTuple):
-    """How samples of one prompt may share it."""
+    """The limits within which samples of one prompt share its computation."""
 
     # Tokens of a row, at most.
     longest: float
@@ -279,7 +279,7 @@ def draws_in_training(model: nn.Module) -> bool:
 
 
 def _rope_types(config: Mapping[str, Any]) -> set[str]:
-    """Of a config and all that it holds."""
+    """Return the RoPE types of a config and of all configs inside it."""
     inner = [_rope_types(each) for each in config.values() if isinstance(each, dict)]
     return {str(config.get(name)) for name in ("rope_type", "type")}.union(*inner)
 
@@ -335,7 +335,7 @@ class HeadScores:
         self.min_p = min_p
 
     def answer(self, hidden: Tensor) -> Tensor:
-        """What the head gives for its input (..., width)."""
+        """Return the output of the head for its input (..., width)."""
         head = self.head
         asked = functional.embedding(self.rows, hidden.flatten(0, -2))  # indexing adds gradients of a row in any order
         of_tokens = asked, head.weight, head.bias, self.targets, self.temperature

@@ -13,7 +13,7 @@ WHITENED = ("gae", "reinforce", "reinforce_baseline")
 
 @dataclass(frozen=True)
 class AdvantageSettings:
-    """How a run estimates advantages, from its flags."""
+    """The settings of a run's advantage estimation, from its flags."""
 
     # --algo.advantage.estimator
     estimator: str

@@ -1,4 +1,4 @@
-"""From rewards to advantages, for all samples of a step.
+"""Compute advantages from rewards for all samples of a step.
 
 1. Rewards: those of the rollout or of a reward model, with upstream's length penalties.
 2. Responses: the estimator of the run compares each reward with those of the other responses to its prompt.

@@ -52,7 +52,7 @@ def check_every_gradient(engine: Any) -> None:
 
 
 def gradient_of(parameter: nn.Parameter) -> Tensor | None:
-    """What the optimizer steps with: DeepSpeed's fp32 gradient, if it keeps one."""
+    """Return the gradient of the optimizer step: DeepSpeed's fp32 gradient, if it keeps one."""
     return getattr(parameter, "_hp_grad", parameter.grad)
 
 

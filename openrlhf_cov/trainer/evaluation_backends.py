@@ -1,4 +1,4 @@
-"""Where the responses of an evaluation come from: vLLM engines on a Ray, or a server that speaks OpenAI's protocol."""
+"""Backends for the responses of an evaluation: vLLM engines on Ray, or a server with OpenAI's protocol."""
 
 import argparse
 import hashlib
@@ -160,7 +160,7 @@ class Server:
         )
 
     def template(self, name: str) -> str:
-        """For ``chat`` the text of the message: the server puts its own template around it."""
+        """Return the text of the message for ``chat``: the server adds its own template."""
         return "plain" if name == "chat" else name
 
     def settings(self, plan: EvaluationPlan) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where the numbers of a training go: ``metrics.jsonl``, ``eval.jsonl`` and trackers."""
+"""Write the metrics of a training to ``metrics.jsonl``, ``eval.jsonl`` and trackers."""
 
 import os
 import uuid

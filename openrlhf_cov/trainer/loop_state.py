@@ -1,4 +1,4 @@
-"""What one global step hands to the next, beside the weights: the state of the controller."""
+"""The state that one global step passes to the next beside the weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Which samples make up a micro-batch: parts of nearly equal length by largest differencing (Karmarkar and Karp)."""
+"""Split samples into micro-batches of nearly equal length by largest differencing (Karmarkar and Karp)."""
 
 import heapq
 from collections.abc import Sequence

@@ -22,7 +22,7 @@ from openrlhf_cov.trainer.records import PolicyScores, RankSamples, StepResult, 
 
 @dataclass(frozen=True)
 class ModelScores:
-    """What the models say of the batches of a step, batch by batch; None without a model."""
+    """The outputs of the models for the batches of a step, batch by batch; None without a model."""
 
     policy: Sequence[PolicyScores]
     reference: Sequence[Tensor] | None

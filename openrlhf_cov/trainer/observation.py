@@ -45,7 +45,7 @@ def rollout_of(samples: Sequence[TrainSample], device: torch.device | str) -> Ro
 
 
 def all_reduce_over(ranks: Ranks, device: torch.device | str) -> AllReduce:
-    """What ``MetricBuffer.reduce`` needs, by the collectives of the data-parallel ranks."""
+    """Provide the reductions that ``MetricBuffer.reduce`` needs, by collectives of the data-parallel ranks."""
 
     def all_reduce(tensor: Tensor, op: str) -> Tensor:
         tensor = tensor.to(device)

@@ -74,7 +74,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Rollout:
-    """What one step trains on, and the state of the sampler after it."""
+    """The samples of one step, and the state of the sampler after it."""
 
     samples: Sequence[Sample]
     # The ``sampling/*`` metrics; empty without dynamic sampling.
@@ -95,7 +95,7 @@ class Rollout:
 
 
 class PolicyScores(NamedTuple):
-    """What the policy says of action tokens, (B, A); None is what was not asked for."""
+    """The outputs of the policy for action tokens, (B, A); None for outputs that were not requested."""
 
     log_probs: Tensor
     # Over the full vocabulary, of the temperature-scaled policy, in nats.
@@ -108,7 +108,7 @@ class PolicyScores(NamedTuple):
 
 @dataclass(frozen=True)
 class Scores:
-    """What the models of a training say of one sample; tensors float32 (A,)."""
+    """The outputs of the models for one sample; tensors float32 (A,)."""
 
     # Log-probs and entropies of the policy before the first update of the step.
     log_probs: Tensor
@@ -257,7 +257,7 @@ class StepSettings:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a rank answers after the updates of a step; equal on all ranks."""
+    """The result of a rank after the updates of a step; equal on all ranks."""
 
     metrics: Mapping[str, float]
     # Mean entropy over all action tokens of the policy that was sampled, exact in float64; None from a critic.

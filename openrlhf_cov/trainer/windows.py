@@ -19,7 +19,7 @@ logger = init_logger(__name__)
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """How a rank cuts the samples of a step into updates and micro-batches."""
+    """The division of a rank's samples of a step into updates and micro-batches."""
 
     # True with --train.dynamic_batch_enable: micro-batches are filled up to a number of tokens.
     dynamic: bool

@@ -1,4 +1,4 @@
-"""How many cores this process may use."""
+"""Return how many cores this process may use."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How much a vLLM engine computes at once (pure)."""
+"""Limits on how much a vLLM engine computes at once (pure)."""
 
 from dataclasses import dataclass
 

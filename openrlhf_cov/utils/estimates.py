@@ -1,4 +1,4 @@
-"""What the statistics of benchmarks, of runs and of a running log share (pure)."""
+"""Statistics shared by benchmarks, runs and running logs (pure)."""
 
 import math
 from dataclasses import dataclass

@@ -155,7 +155,7 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
 
 
 def _is_file(path: Path, status: os.stat_result) -> bool:
-    """Whether that file lies there."""
+    """Return True if that file exists."""
     try:
         return os.path.samestat(path.lstat(), status)
     except FileNotFoundError:

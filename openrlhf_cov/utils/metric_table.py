@@ -24,7 +24,7 @@ CPU_TIME = "timing/cpu"
 
 @dataclass(frozen=True)
 class Definition:
-    """What the metrics of a row are. A name may be a pattern, such as ``eval/*/pass@*``."""
+    """The metrics of a row. A name may be a pattern, such as ``eval/*/pass@*``."""
 
     # Name -> title.
     titles: Mapping[str, str]
@@ -186,7 +186,7 @@ def definition(name: str) -> Definition:
 
 
 def title(name: str) -> str:
-    """What figures and panels call a metric; a number that one method has for itself goes by its name."""
+    """Return the name of a metric in figures and panels; a number of one method is named after it."""
     if name.startswith(OF_METHODS):
         return name.removeprefix(OF_METHODS)
     found = definition(name).titles[_key(name)]

@@ -1,4 +1,4 @@
-"""What must not be shown or written down: keys, tokens, passwords. One rule for files, reports and messages (pure)."""
+"""Redact keys, tokens and passwords. One rule for files, reports and messages (pure)."""
 
 import re
 from collections.abc import Iterable, Mapping

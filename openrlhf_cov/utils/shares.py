@@ -1,4 +1,4 @@
-"""How many of ``count`` a fraction is, without PyTorch (pure)."""
+"""Compute how many of ``count`` a fraction is, without PyTorch (pure)."""
 
 import math
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""What is said on a terminal: no control characters, and in messages no secrets, whoever chose the text."""
+"""Make text safe for a terminal: no control characters, and no secrets in messages, whoever chose the text."""
 
 import argparse
 import difflib
@@ -167,7 +167,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def clean_logs() -> None:
-    """From now on every log record and uncaught traceback of this process is printable and without secrets."""
+    """Make every later log record and uncaught traceback of this process printable and free of secrets."""
     sys.excepthook = _say_traceback
     make = logging.getLogRecordFactory()
     if getattr(make, "cleans", False):

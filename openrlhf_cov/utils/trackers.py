@@ -36,12 +36,12 @@ class TensorBoard:
         self._writer.add_text("settings", f"| setting | value |\n|---|---|\n{table}")
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """See ``Tracker``."""
+        """Implement ``Tracker``."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """See ``Tracker``."""
+        """Implement ``Tracker``."""
         self._writer.close()
 
 
@@ -55,11 +55,11 @@ class Wandb:
         self._run = wandb.init(project=project, name=folder.name, dir=str(folder), config=dict(settings))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """See ``Tracker``."""
+        """Implement ``Tracker``."""
         self._run.log(dict(values), step=step)
 
     def close(self) -> None:
-        """See ``Tracker``."""
+        """Implement ``Tracker``."""
         self._run.finish()
 
 
@@ -77,11 +77,11 @@ class MLflow:
         mlflow.log_params({name.lstrip("-"): str(value)[:500] for name, value in settings.items()})
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """See ``Tracker``."""
+        """Implement ``Tracker``."""
         self._mlflow.log_metrics(dict(values), step=step)
 
     def close(self) -> None:
-        """See ``Tracker``."""
+        """Implement ``Tracker``."""
         self._mlflow.end_run()
 
 
@@ -95,11 +95,11 @@ class Trackio:
         trackio.init(project=PROJECT, name=folder.name, config=dict(settings))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """See ``Tracker``."""
+        """Implement ``Tracker``."""
         self._trackio.log(dict(values), step=step)
 
     def close(self) -> None:
-        """See ``Tracker``."""
+        """Implement ``Tracker``."""
         self._trackio.finish()
 
 
@@ -120,11 +120,11 @@ class SwanLab:
         )
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """See ``Tracker``."""
+        """Implement ``Tracker``."""
         self._swanlab.log(dict(values), step=step)
 
     def close(self) -> None:
-        """See ``Tracker``."""
+        """Implement ``Tracker``."""
         self._swanlab.finish()
 
 

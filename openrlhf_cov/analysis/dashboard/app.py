@@ -56,7 +56,7 @@ CHARTS = 4
 
 @dataclass(frozen=True)
 class Layout:
-    """Whether the panels stand at the side and how wide, the lines below otherwise, and how many charts there are."""
+    """The layout of a terminal: whether panels are at the side, their width, the lines below, the number of charts."""
 
     side: bool
     side_width: int
@@ -66,7 +66,7 @@ class Layout:
 
 
 def layout(width: int, height: int, taken: int = 2) -> Layout:
-    """For a terminal of ``width`` x ``height``, ``taken`` of its rows by headline, table, alerts and keys."""
+    """Return the layout of a terminal of ``width`` x ``height``; ``taken`` rows hold headline, table and alerts."""
     side = width >= WIDE and height >= TALL
     side_width = 0 if not side else SIDE_WIDTH_LARGE if width >= LARGE else SIDE_WIDTH
     text_lines = 0 if side else min(TEXT_LINES, height // TEXT_SHARE)
@@ -113,7 +113,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class View:
-    """How the curves are drawn."""
+    """The style of the curves."""
 
     log: bool = False
     smooth: bool = False
@@ -312,7 +312,7 @@ class Watch(App[None]):
 
     @property
     def state(self) -> RunState | None:
-        """Of the selected run; None before it has been read."""
+        """The state of the selected run; None before it has been read."""
         return self.states[self.selected]
 
     def compose(self) -> ComposeResult:

@@ -51,7 +51,7 @@ def eta(state: RunState, now: float) -> str:
 
 
 def panels(state: RunState, now: float) -> list[TextPanel]:
-    """What there is to say beside the curves."""
+    """Return the texts beside the curves."""
     if not state.curves:
         found = [TextPanel("run", (state.activity(now).text, f"in {state.path}")), TextPanel(ABOUT, state.warnings)]
         return [panel for panel in found if panel.lines]
@@ -111,7 +111,7 @@ def snapshot(states: Sequence[RunState], now: float) -> str:
 
 
 def chart_title(curve: RunCurve, note: str = "") -> str:
-    """What a chart shows, in which unit, and the newest value."""
+    """Return the title of a chart: its metric, its unit and its newest value."""
     shown = label(curve.last) if len(curve.values) else "none"
     return f"{title_and_unit(curve.metric)}: {shown}{note}"
 

@@ -127,7 +127,7 @@ def remaining(done: int, total: Total | None, speed: Pace, age: float) -> float:
 
 @dataclass(frozen=True)
 class Activity:
-    """What a run does: ``state`` is waiting, running, silent, finished or read (a log of another trainer)."""
+    """The state of a run: waiting, running, silent, finished or read (a log of another trainer)."""
 
     state: str
     text: str

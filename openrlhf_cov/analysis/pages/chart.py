@@ -29,7 +29,7 @@ UNBOUNDED = (-math.inf, math.inf)
 
 @dataclass(frozen=True)
 class Look:
-    """How a mark looks, in words that Plotly understands; ``marker`` "" is none, a ``hollow`` one an outline."""
+    """The style of a mark in Plotly's terms; ``marker`` "" draws none, ``hollow`` draws an outline."""
 
     color: str
     dash: str = "solid"

@@ -76,7 +76,7 @@ def script_text(source: str) -> str:
 
 
 def script_hash(script: str) -> str:
-    """What a content policy calls an inline script."""
+    """Return the hash by which a content security policy allows an inline script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode()
 
 

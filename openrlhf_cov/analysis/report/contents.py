@@ -61,7 +61,7 @@ from openrlhf_cov.utils.redaction import redact_settings
 
 @dataclass(frozen=True)
 class Options:
-    """What the user chose.
+    """The choices of the user.
 
     ``metric`` is R of the law: ``reward`` or ``score`` of training, or the name of an evaluation's number; several
     with commas are one, their mean. ``entropy`` is the column of H.
@@ -84,7 +84,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Ends:
-    """Where a curve starts and ends: the means of its first and last twentieth, of one value at least; NaN without."""
+    """The means of the first and last twentieth of a curve, of one value at least; NaN without values."""
 
     first: float
     last: float

@@ -167,7 +167,7 @@ def _joined(tokens: Sequence[Token], chain: Sequence[int]) -> Iterator[list[str 
 
 
 def text_between(text: str, token: Token, later: Token) -> str | None:
-    """What stands between two tokens of a response, ``text`` being all up to and with the first.
+    """Return the text between two tokens of a response; ``text`` ends with the first of them.
 
     None where the second is not in the text after the first, or where the texts around the two do not agree.
     """

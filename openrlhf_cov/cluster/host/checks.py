@@ -60,6 +60,6 @@ CHECKS: dict[str, Check] = {
 
 
 def examine(facts: Facts) -> list[Line]:
-    """What every check says about a host."""
+    """Return the findings of all checks about a host."""
     findings = ((name, check(facts)) for name, check in CHECKS.items())
     return [Line(name, each.status, each.found, each.fix) for name, each in findings if each]

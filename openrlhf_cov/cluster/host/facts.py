@@ -1,4 +1,4 @@
-"""What ``cli.doctor`` judges, gathered from this host. Nothing here knows what is good."""
+"""Gather the facts about this host that ``cli.doctor`` judges. Nothing here judges them."""
 
 import os
 import platform
@@ -203,7 +203,7 @@ def memory(group: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
 
 
 def find_hub(url: str, timeout: float = HUB_TIMEOUT) -> Hub:
-    """Whether the hub answers."""
+    """Ask the hub, and return its address and what went wrong, if anything."""
     try:
         with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=timeout):
             return Hub(url, None)

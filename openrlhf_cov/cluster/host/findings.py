@@ -1,4 +1,4 @@
-"""What a check says, and what all checks share (pure)."""
+"""The record of a check's finding, and what all checks share (pure)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What is installed, and whether it can be imported: metadata, and imports in processes that may die."""
+"""Find out what is installed and can be imported, by metadata and by imports in processes that may die."""
 
 import importlib.util
 import json
@@ -90,7 +90,7 @@ def pins(module: str) -> dict[str, str]:
 
 
 def _probe(names: list[str], timeout: float) -> tuple[list[dict[str, Any]], str]:
-    """What one process found, and how it ended."""
+    """Return what one process found, and how it ended."""
     process = subprocess.Popen(
         [sys.executable, "-m", "openrlhf_cov.cluster.host.probe", *names],
         stdin=subprocess.DEVNULL,

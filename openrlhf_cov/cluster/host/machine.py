@@ -42,7 +42,7 @@ def check_cores(facts: Facts) -> Finding:
 
 
 def check_cpu(facts: Facts) -> Finding:
-    """Which of its libraries vLLM loads on a CPU host; without AVX2 it has none."""
+    """Check the processor of a CPU host: vLLM's kernels need AVX2."""
     if not on_cpu(facts):
         return Finding("ok", "any; the GPUs compute")
     known = facts.instructions

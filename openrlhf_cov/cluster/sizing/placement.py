@@ -87,7 +87,7 @@ class PlacedGpu:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What runs there, without numbers."""
+        """The kinds of processes on this GPU, without their numbers."""
         return tuple(process.split()[0] for process in self.processes)
 
 

@@ -1,4 +1,4 @@
-"""What the lab asks of a small Llama: samples, log-probs and entropies, each of the policy at temperature 1.
+"""A small Llama for the lab: samples, log-probs and entropies of the policy at temperature 1.
 
 The forward pass is written out here over the weights of transformers' module, whose own takes a third longer on
 models of this size: most of a small tensor's time is what is done around it.
@@ -146,7 +146,7 @@ def logits_of(model: LlamaForCausalLM, ids: Tensor, last: int, cache: Cache) -> 
 
 
 def _causal(queries: int, keys: int) -> Tensor | None:
-    """Which keys each of the last ``queries`` tokens sees; None where that is all of them."""
+    """Return which keys each of the last ``queries`` tokens attends to; None if it attends to all."""
     return None if queries == 1 else torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
 
 

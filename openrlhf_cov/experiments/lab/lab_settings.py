@@ -1,4 +1,4 @@
-"""What a run in the lab does; read without PyTorch."""
+"""The settings of a run in the lab; imported without PyTorch."""
 
 import math
 from dataclasses import dataclass, fields
@@ -11,7 +11,7 @@ PPO_CLIP = (0.2, 0.2)
 
 @dataclass(frozen=True, kw_only=True)
 class LabSettings(Settings):
-    """What a run in the lab does; flags that the trainer has, too, are called the same."""
+    """The settings of a run in the lab; flags that the trainer also has have the same names."""
 
     steps: int = setting(200, "global steps: a rollout and its updates")
     prompts: int = setting(64, "prompts of a rollout", flag="rollout.batch_size")

@@ -85,7 +85,7 @@ class LabRequest:
 
     @property
     def base_policies(self) -> Path:
-        """Where the base policy is kept."""
+        """The folder of the base policy."""
         return self.args.base_policies or base_policies()
 
     @property
@@ -144,7 +144,7 @@ class LabRequest:
             raise UsageError(f"--replay_dir {replay} has {steps} steps; lower --steps {self.settings.steps}")
 
     def is_complete(self) -> bool:
-        """Whether its folder holds the complete run; where files of it are damaged, that is said."""
+        """Return True if its folder holds the complete run; damaged files are reported."""
         output: Path = self.args.output
         if not (output / RESULT_FILE).is_file() or not self._is_of_this_run():
             return False
@@ -156,7 +156,7 @@ class LabRequest:
         return True
 
     def is_another(self) -> bool:
-        """Whether its folder holds anything else than this run or a part of it."""
+        """Return True if its folder holds anything other than this run or a part of it."""
         output: Path = self.args.output
         there = output.exists() and any(not path.name.startswith(".") for path in output.iterdir())
         return there and not self._is_of_this_run()
@@ -293,5 +293,5 @@ def test_record(lab: Any) -> dict[str, Any]:
 
 
 def base_policies() -> Path:
-    """Where base policies are kept unless a flag says otherwise."""
+    """Return the default folder of base policies."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openrlhf_cov"

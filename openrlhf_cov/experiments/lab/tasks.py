@@ -44,7 +44,7 @@ Made = tuple[LlamaForCausalLM, PreTrainedTokenizerBase]
 
 
 class Question(Protocol):
-    """What a policy is asked, and what it should answer."""
+    """A prompt of the task and its expected answer."""
 
     @property
     def prompt(self) -> str:
@@ -53,7 +53,7 @@ class Question(Protocol):
 
     @property
     def label(self) -> str:
-        """What the reward compares with."""
+        """The text that the reward compares with."""
         ...
 
 

@@ -370,7 +370,7 @@ class Lab:
         return values | {f"entropy/position_{p}": value for p, value in enumerate(positions)}
 
     def test(self) -> tuple[Tensor, Tensor]:
-        """Which problems (N,) of the test split are answered right greedily, and which samples (N, K) of each."""
+        """Return which test problems (N,) are solved greedily, and which samples (N, K) of each are correct."""
         samples = self.settings.test_samples
         greedy = self._greedy(self.task.test)
         _, drawn = self._ask(self.task.test, samples, torch.Generator().manual_seed(2))

@@ -41,7 +41,7 @@ class Recipe:
 
     @property
     def nodes(self) -> int:
-        """Of 8 GPUs."""
+        """The number of nodes with 8 GPUs."""
         return 4 if self.size == "32b" else 1
 
 
@@ -65,13 +65,13 @@ class PaperRun:
 
     @property
     def tiny_name(self) -> str:
-        """Of the folder at the tiny scale, where no Qwen trains."""
+        """The folder name at the tiny scale, where no Qwen model trains."""
         return self.tiny or self.name.replace("qwen2.5_7b_", "").replace("-qwen2.5-7b", "")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exhibit:
-    """What a figure or table of the paper shows, its runs, and the pictures of the report that draw it.
+    """A figure or table of the paper: its title, its runs, and the pictures of the report that draw it.
 
     ``report`` are flags of the report; ``tables`` halves of Table 2 that the evaluated runs stand beside. ``steps`` is
     the length of a run at the tiny scale unless a flag says otherwise, ``not_tiny`` says why there is no such scale.
@@ -100,7 +100,7 @@ def _law(
 
 
 def _with(run: PaperRun, name: str, *flags: str, **tiny) -> PaperRun:
-    """The same recipe with more flags."""
+    """Return the same recipe with more flags."""
     recipe = run.recipe
     assert recipe is not None
     return PaperRun(name=name, recipe=replace(recipe, flags=(*recipe.flags, *flags)), **tiny)
@@ -141,7 +141,7 @@ LAW_7B = next(run for run in QWEN_LAW if run.name == "law-qwen2.5-7b")
 
 
 def _programs(run: PaperRun) -> PaperRun:
-    """The same model on programs, scored on held-out ones."""
+    """Return the same model on programs, scored on held-out programs."""
     recipe = run.recipe
     assert recipe is not None
     template = {"qwen-boxed": "qwen-code", "plain": "plain-code"}[recipe.template]

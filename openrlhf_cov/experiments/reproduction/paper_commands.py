@@ -39,7 +39,7 @@ def brought(exhibit: Exhibit, data: Path) -> list[Path]:
 
 
 def benchmark_files(exhibit: Exhibit, data: Path) -> Iterator[list[str]]:
-    """What fills the folder of benchmarks, where they are named ones."""
+    """Return the command that fills the folder of benchmarks, for named benchmarks."""
     for group in _groups(exhibit):
         yield module("evaluate", "--benchmarks", group, "--write_data", str(data / "eval"))
 
@@ -52,7 +52,7 @@ def _groups(exhibit: Exhibit) -> list[str]:
 
 
 def preparations(exhibit: Exhibit, data: Path) -> Iterator[list[str]]:
-    """What makes the training sets of an exhibit, each once."""
+    """Return the commands that make the training sets of an exhibit, each once."""
     recipes = {prepared(data, run.recipe): run.recipe for run in exhibit.runs if run.recipe}
     for folder, recipe in recipes.items():
         how = ("--template", recipe.template, "--eval_dir", str(data / "eval"), "--eval_ngram", "20")
@@ -97,7 +97,7 @@ def laboratory(run: PaperRun, output: Path, steps: int) -> list[str]:
 
 
 def evaluations(exhibit: Exhibit, scripts: Path, data: Path, output: Path) -> Iterator[list[str]]:
-    """Of the trained models of an exhibit that is a table of scores, and the comparisons with the paper's rows."""
+    """Return the evaluations of an exhibit's trained models, and the comparisons with the paper's rows."""
     for against in exhibit.tables:
         size = against.removeprefix("paper-")
         runs = [output / run.name for run in exhibit.runs if run.recipe and run.recipe.size == size]

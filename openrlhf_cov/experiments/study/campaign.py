@@ -87,10 +87,10 @@ class Campaign:
         self.before = len(self.scores)
         self.total = number_of_runs(study.spec)
         self.in_flight: dict[Future[None], StudyRun] = {}
+        # Runs that were in flight together when a process was killed.
         self.suspects: set[StudyRun] = set()
-        """Those that were in flight together when a process was killed."""
+        # Failed runs with their reasons.
         self.failed: dict[StudyRun, str] = {}
-        """With their reasons."""
 
     def run(self) -> str:
         """Make every run that can be made; what is to be said if any failed, else nothing."""

@@ -57,13 +57,13 @@ class Study(ABC):
         self.spec = spec
         self.output = output
         self.base_policies = base_policies
+        # Results of other machines, which count as those of the same runs.
         self.given: dict[StudyRun, Result] = {}
-        """Results of other machines, which count as those of the same runs."""
+        # Runs whose damage was reported.
         self.damaged: set[StudyRun] = set()
-        """Runs of which that was said."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what other machines made, which a worker has no use for."""
+        """Return the state without results of other machines, which a worker does not need."""
         return vars(self) | {"given": {}}
 
     def take(self, packed: Path) -> None:
@@ -73,14 +73,14 @@ class Study(ABC):
             raise UsageError(f"--unpack {packed} has no run that {self.spec.title!r} asks for")
 
     def flags(self, run: StudyRun) -> list[str]:
-        """Those of the spec, of the arm and of the cell, the seed, and the base policy where there are several."""
+        """Return the flags of the spec, the arm and the cell, the seed, and the base policy if there are several."""
         words = [*self.spec.words, *self.spec.arm(run.arm).words, *run.cell, "--train.seed", str(run.seed)]
         if self.spec.base_policies > 1:
             words += ["--base_seed", str(run.seed % self.spec.base_policies)]
         return words
 
     def asked(self, run: StudyRun) -> list[str]:
-        """What a run is asked for, but for folders; nothing for an arm that the spec does not have."""
+        """Return the flags of a run without folders; nothing for an arm that the spec does not have."""
         known = any(arm.name == run.arm for arm in self.spec.arms)
         return ["--task", self.spec.task, *self.flags(run)] if known else []
 
@@ -122,10 +122,10 @@ class Study(ABC):
 
     @abstractmethod
     def request(self, run: StudyRun) -> Any:
-        """What the command of a run makes of its flags; UsageError for flags that it refuses."""
+        """Return the request that a run's flags make; UsageError for flags that it refuses."""
 
     def default_jobs(self) -> int:
-        """How many runs are made side by side unless ``--jobs`` says otherwise."""
+        """Return the default of ``--jobs``."""
         return 1
 
     @abstractmethod
@@ -154,7 +154,7 @@ class Study(ABC):
         """Make a run, or go on with it; what it says is in its files."""
 
     def scores(self) -> dict[StudyRun, Score]:
-        """Those of all finished runs. UsageError where a folder holds another run than the spec's."""
+        """Return the scores of all finished runs. UsageError if a folder holds another run than the spec's."""
         scores: dict[StudyRun, Score] = {}
         while True:  # what tuning chooses names further runs
             known = [run for run in all_runs(self.spec, scores) if run not in scores]
@@ -186,7 +186,7 @@ class Study(ABC):
             return None
 
     def results(self) -> list[Result]:
-        """Of all finished runs, in the order of the spec."""
+        """Return the results of all finished runs in the order of the spec."""
         runs = all_runs(self.spec, self.scores())
         found = [result for run in runs if (result := self.result(run))]
         sizes = Counter(len(each.greedy) for each in found)
@@ -217,20 +217,20 @@ class LabStudy(Study):
     """Each run is one of ``openrlhf-cov lab``."""
 
     def check_spec(self, path: Path) -> None:
-        """See ``Study``."""
+        """Implement ``Study``."""
         check_lab_spec(self, path)
 
     def request(self, run: StudyRun) -> lab.LabRequest:
-        """See ``Study``."""
+        """Implement ``Study``."""
         places = ["--output", str(self.output / run.folder), "--base_policies", str(self.base_policies)]
         return lab_request([*places, *self.asked(run)])
 
     def default_jobs(self) -> int:
-        """See ``Study``; a run has one thread."""
+        """Return the number of cores, because a run has one thread."""
         return cores()
 
     def dry_run(self, jobs: int) -> None:
-        """See ``Study``; how long is told by timing a step of each arm."""
+        """Print all cells and the expected duration, from a timed step of each arm."""
         total = number_of_runs(self.spec)
         finished = len(self.scores())
         say(f"{self.spec.title}: {total} runs, {finished} of them finished\n")
@@ -247,11 +247,11 @@ class LabStudy(Study):
         say(f"about {minutes:.0f} min with --jobs {jobs}; a step was timed on this machine as it is now\n")
 
     def is_another(self, run: StudyRun) -> bool:
-        """See ``Study``."""
+        """Implement ``Study``."""
         return self.request(run).is_another()
 
     def evaluated(self, run: StudyRun) -> Collection[int]:
-        """See ``Study``."""
+        """Implement ``Study``."""
         return self.request(run).settings.evaluated
 
     def prepare(self, run: StudyRun) -> None:
@@ -265,7 +265,7 @@ class LabStudy(Study):
             lab.train(self.request(run))
 
     def seconds(self, run: StudyRun) -> Mapping[str, float]:
-        """Those of a step, and of what a run does beside its steps."""
+        """Return the seconds of a step, and of a run's work beside its steps."""
         return lab.measure(self.request(run), TIMED_STEPS)
 
 
@@ -294,7 +294,7 @@ def begin() -> None:
 
 
 def result_of(pool: ProcessPoolExecutor, work: Callable[[StudyRun], Made], run: StudyRun) -> Made:
-    """What a worker makes of a run; RunStopped where it fails."""
+    """Return the result of a run from a worker; RunStopped if it fails."""
     try:
         return pool.submit(work, run).result()
     except (UsageError, BrokenProcessPool, OSError):

@@ -75,26 +75,26 @@ class RayStudy(Study):
         return [*flags, "--ckpt.output_dir", str(folder), "--ckpt.path", str(folder / STATE)]
 
     def train_flags(self, run: StudyRun) -> list[str]:
-        """Those of ``openrlhf-cov train``, but for what an embedded task brings and for folders."""
+        """Return the flags of ``openrlhf-cov train`` without those of an embedded task and of folders."""
         return self.flags(run)
 
     @property
     def looks(self) -> LabSettings:
-        """How the lab looks at the policies of an embedded task."""
+        """Return the lab's settings for evaluating the policies of an embedded task."""
         return LabSettings()
 
     def asked(self, run: StudyRun) -> list[str]:
-        """See ``Study``; what looks at the trained model belongs to a run, too."""
+        """Return the flags of a run, with those that evaluate the trained model."""
         looks = [(name, getattr(self.spec, name)) for name in LOOKS]
         return [*super().asked(run), *(word for name, flags in looks if flags for word in (name, *flags))]
 
     @property
     def task(self) -> Path:
-        """Where the embedded task lies, for all studies."""
+        """Return the folder of the embedded task, for all studies."""
         return self.base_policies / f"trainer-{self.spec.task}"
 
     def check_spec(self, path: Path) -> None:
-        """See ``Study``."""
+        """Implement ``Study``."""
         self.refuse_own_flags(path, "--ckpt.output_dir", "--ckpt.path", "--train.seed", "--help")
         if self.spec.needs:
             raise UsageError(f"{path}: needs is about the lab, and has no effect with engine: ray; drop it")
@@ -171,7 +171,7 @@ class RayStudy(Study):
         say(f"# {len(results)} are finished, {said}\n")
 
     def is_another(self, run: StudyRun) -> bool:
-        """See ``Study``."""
+        """Implement ``Study``."""
         folder = self.output / run.folder
         there = folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir())
         return there and read_json(folder / ASKED_FILE) != self.asked(run)
@@ -243,7 +243,7 @@ class RayStudyOfLabFlags(RayStudy):
         return [*asked, "--engine", "ray"] if (asked := super().asked(run)) else []
 
     def check_spec(self, path: Path) -> None:
-        """See ``Study``."""
+        """Implement ``Study``."""
         check_lab_spec(self, path)
 
     def _of_lab(self, words: Sequence[str]) -> LabRequest:
@@ -358,7 +358,7 @@ def seen_by_evaluate(study: RayStudy, folder: Path) -> Seen:
 
 
 def last_step(folder: Path) -> int:
-    """Of the training in a folder."""
+    """Return the last step of the training in a folder."""
     lines = read_metrics(folder / METRICS_FILE)
     if not lines:
         raise RunStopped(f"{folder / METRICS_FILE} has no step")
@@ -366,7 +366,7 @@ def last_step(folder: Path) -> int:
 
 
 def is_trained(folder: Path) -> bool:
-    """Whether the training in a folder has ended, with a line for each step in its log."""
+    """Return True if the training in a folder has ended with a line for each step in its log."""
     ended = read_json(folder / TRAINED_FILE)
     try:
         steps = [line["step"] for line in read_metrics(folder / METRICS_FILE)]

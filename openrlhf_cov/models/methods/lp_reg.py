@@ -40,7 +40,7 @@ class LpRegSettings(Settings):
 
 
 def plan(settings: LpRegSettings, window: Window) -> list[Plan]:
-    """Of the floor(frac * count) tokens with A < 0 of the lowest log-prob, at least one, those below their proxy.
+    """Penalise those of the floor(frac * count) least probable tokens with A < 0, at least one, below their proxy.
 
     The proxy is the policy that sampled, without its improbable tokens and renormalised. Counts are of the optimizer
     step; the published code counts in each micro-batch, and a quota of one token does nothing there.

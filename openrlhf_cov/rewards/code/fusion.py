@@ -119,7 +119,7 @@ class Service:
         self.budget = budget
 
     def run(self, code: str, seconds: float, stdin: str = "") -> str:
-        """What the program prints. Failure for one that does not end well, SandboxError without an answer."""
+        """Return what the program prints. Failure if it does not end well, SandboxError without an answer."""
         body = {
             "code": code,
             "language": "python",
@@ -175,7 +175,7 @@ class Service:
 
 
 def _by_input(service: Service, program: str, tests: Tests, started: float) -> list[Failure | None]:
-    """What each input led to, None for a test that passed; up to the first failure where the budget says so."""
+    """Return the failure of each input, None for a passed test; up to the first failure if the budget says so."""
     outcomes: list[Failure | None] = []
     seconds = tests.seconds or service.budget.seconds
     before = [inside.before_programs(tests.judge), tests.prelude]

@@ -36,7 +36,7 @@ MAX_REPORTS = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramBudget:
-    """What a program may use: CPU seconds for a test, wall-clock seconds for all of them, memory and output."""
+    """The budget of a program: CPU seconds per test, wall-clock seconds for all tests, memory and output."""
 
     seconds: float
     total_seconds: float
@@ -244,7 +244,7 @@ class _Judging:
         return {"mode": mode, "source": self._program, "prelude": tests.prelude, "judge": tests.judge}
 
     def _whole_limits(self) -> Limits:
-        """Those of a process that goes through all tests."""
+        """Return the limits of a process that runs all tests."""
         return self._budget.limits(min(self._budget.total_seconds, self._seconds * max(len(self._tests.cases), 10)))
 
     def _begin(self) -> None:
@@ -287,7 +287,7 @@ def value_of(reply: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class Report:
-    """What the process of the tests reports about one test."""
+    """The report of the test process about one test."""
 
     passed: bool
     detail: str
@@ -330,7 +330,7 @@ def checked_by(tests: Tests, budget: ProgramBudget) -> dict[str, Any]:
 
 
 def failure_of(ending: ProgramEnd) -> Failure | None:
-    """What an ending says; None for one without a fault."""
+    """Return the failure that an ending means; None for an ending without a fault."""
     if ending.reason != "exited":
         return Failure("time" if ending.reason == "time" else "output")
     if ending.status == 0:
@@ -353,7 +353,7 @@ class Lost(Exception):
         self.reason = reason
 
     def failure(self) -> Failure | None:
-        """What it says about the program, if it says something."""
+        """Return the failure of the program, if the reason is one."""
         return None if self.reason == "gone" else Failure(self.reason)
 
 

@@ -1,4 +1,4 @@
-"""What a worker process of the pool runs: ``judge`` in a sandbox that it started when it was imported."""
+"""Run ``judge`` in a worker process of the pool, in a sandbox started at import."""
 
 from dataclasses import asdict
 from typing import Any

@@ -14,7 +14,7 @@ MAX_INDENT = 3
 
 
 def last_fence(response: str) -> str | None:
-    """What stands in the last closed fence that is Python's or, where there is none, in the last one of no language.
+    """Return the text of the last closed Python fence or, without one, of the last fence without a language.
 
     Where no fence is closed, what follows the one that was opened. None if there is none, or it is empty. What is
     indented as a whole, as in a list, is moved to the left.

@@ -98,7 +98,7 @@ def check_code_ready(config: RewardConfig) -> None:
 
 
 def budget_of(config: RewardConfig) -> ProgramBudget:
-    """What a program may use by these settings."""
+    """Return the budget of a program by these settings."""
     return ProgramBudget(
         seconds=config.code_timeout,
         total_seconds=config.code_budget,

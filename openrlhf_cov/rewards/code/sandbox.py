@@ -56,7 +56,7 @@ class SandboxError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one process of a program may use."""
+    """The limits of one process of a program."""
 
     # CPU time. Wall clock is limited by whoever waits.
     seconds: float
@@ -75,7 +75,7 @@ Left = Callable[[float], float]
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramEnd:
-    """How a program ended: by itself, or killed for its time or output."""
+    """The end of a program: by itself, or killed for its time or output."""
 
     reason: Reason
     # Exit status; -N for a signal N.
@@ -134,7 +134,7 @@ class RunningProgram:
         )
 
     def _wait(self, deadline: float, left_until: Left) -> bytes:
-        """What the stage says at the end; before that, everything in the pipes is taken."""
+        """Return the final report of the stage after reading everything from the pipes."""
         killed = 0.0
         while True:
             left = killed - time.monotonic() if killed else left_until(deadline)
@@ -327,7 +327,7 @@ INSIDE_NOBODY = 1
 
 
 def _arguments() -> list[str]:
-    """What bubblewrap is to do: namespaces, capabilities of the supervisor, the root of files."""
+    """Return bubblewrap's arguments: namespaces, capabilities of the supervisor, the root of files."""
     arguments = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try"]
     arguments += ["--as-pid-1", "--die-with-parent", "--new-session", "--hostname", "sandbox", "--cap-drop", "ALL"]
     for capability in ("CAP_SYS_ADMIN", *(("CAP_SETUID", "CAP_SETGID", "CAP_KILL") if os.getuid() == 0 else ())):
@@ -405,7 +405,7 @@ def _foreign_packages(library: Path, inside: str) -> list[str]:
 
 
 def readable(descriptors: list[int], seconds: float) -> list[int]:
-    """Those of the descriptors that can be read, or have ended, within so many seconds."""
+    """Return the descriptors that can be read, or have ended, within so many seconds."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)

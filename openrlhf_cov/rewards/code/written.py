@@ -1,4 +1,4 @@
-"""Whether tests that are written in Python can fail, and can run beside a program in another process (pure).
+"""Check that tests written in Python can fail, and can run beside a program in another process (pure).
 
 A row whose tests pass whatever the program does would reward anything, and one whose tests need what is not there
 would reward nothing; ValueError says which it is.
@@ -141,7 +141,7 @@ def _aliases(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _always(test: ast.expr) -> bool:
-    """Whether what is asserted is true whatever was computed. A plain ``True`` is not meant: it says "got here"."""
+    """Return True if an assertion holds whatever was computed. A plain ``True`` does not count: it says "got here"."""
     if isinstance(test, ast.Tuple | ast.List | ast.Set):
         return bool(test.elts)
     if isinstance(test, ast.BoolOp):
@@ -168,7 +168,7 @@ def _checkers(nodes: list[ast.AST]) -> set[str]:
 
 
 def _asserts(body: list[ast.stmt], checkers: set[str]) -> bool:
-    """Whether these statements can fail for a wrong result."""
+    """Return True if these statements can fail for a wrong result."""
     for node in (node for statement in body for node in ast.walk(statement)):
         match node:
             case ast.Raise():
@@ -240,7 +240,7 @@ def _parameters(decorator: ast.expr, name: str) -> list[str]:
 
 
 def _check_arguments(function: Function, known: set[str], method: bool) -> None:
-    """Whether a test, or a fixture, is given all that it takes."""
+    """Raise ValueError if a test or fixture is not given all its arguments."""
     arguments = [*function.args.posonlyargs, *function.args.args]
     static = any(_last_name(each) == "staticmethod" for each in function.decorator_list)
     required = arguments[1 if method and not static else 0 : len(arguments) - len(function.args.defaults)]

@@ -1,4 +1,4 @@
-"""Which evaluation of a run was the best, by the metric of ``--ckpt.best_metric_key``."""
+"""Track the best evaluation of a run by the metric of ``--ckpt.best_metric_key``."""
 
 import math
 from collections.abc import Mapping

@@ -261,7 +261,7 @@ def prune(folder: Path, newest: str, max_num: int, max_mem: float, metric_of: Ca
 
 
 class ClientStates(dict):
-    """What a checkpoint holds beside the model; shown with its numbers and names, and of all else the type alone.
+    """The state of a checkpoint beside the model; its repr shows numbers and names, and other values by type.
 
     Upstream logs it on resuming, and the groups that wait in it are megabytes of tensors.
     """
@@ -284,7 +284,7 @@ def partial_checkpoints(folder: Path) -> list[str]:
 
 
 def differences(folder: Path, run: dict[str, Any], universal: bool = False) -> str | None:
-    """How the newest checkpoint in ``folder`` differs from ``run``, as one line; None if it fits or does not say.
+    """Return how the newest checkpoint in ``folder`` differs from ``run`` in one line; None if it fits or is silent.
 
     A ``universal`` one may differ in what it was made for: ranks and ZeRO stage.
     """

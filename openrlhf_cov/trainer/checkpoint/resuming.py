@@ -1,4 +1,4 @@
-"""Where a run continues: the checkpoint that all of its models restored."""
+"""Find the checkpoint that all models of a run restored, from which the run continues."""
 
 import socket
 from collections.abc import Mapping

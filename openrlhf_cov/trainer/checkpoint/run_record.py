@@ -1,4 +1,4 @@
-"""What determines a run, so that a resume can say how it differs from the run that wrote the checkpoint."""
+"""The settings that determine a run, so that a resume can name differences from the checkpoint's run."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Whether all ranks of a model see one folder of checkpoints, and restored the same one of them.
+"""Check that all ranks of a model share one folder of checkpoints and restored the same one.
 
 ``share(value)`` tells all ranks the value of each, in their order; every rank calls it. What is raised is raised on
 every rank alike.
@@ -75,7 +75,7 @@ def _read(path: Path) -> str | None:
 
 
 def _within(seconds: float, condition: Callable[[], bool], folder: Path) -> bool:
-    """Whether a condition on the files of a folder becomes true in so many seconds."""
+    """Return True if a condition on the files of a folder becomes true in so many seconds."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= deadline:

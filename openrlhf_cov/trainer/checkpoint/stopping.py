@@ -31,7 +31,7 @@ def named_dead(places: Iterable[int]) -> str:
 
 
 def ending(signum: int | None, dead_engines: Sequence[int], is_over: bool) -> Ending | None:
-    """What ends the run after the step that was just made; None if it goes on.
+    """Return the reason to end the run after the last step; None if it goes on.
 
     With a dead vLLM engine the others cannot get the new weights. A signal is overtaken by a run that ``is_over``: it
     ends by itself, evaluated and with its model exported.

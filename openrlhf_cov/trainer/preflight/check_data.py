@@ -117,7 +117,7 @@ def _keys_of(rows: Any) -> list[str]:
 
 
 def _place(names: str, row: int) -> str:
-    """Where row number ``row`` of the blended files stands: file and line, where that can be told."""
+    """Return the file and line of row number ``row`` of the blended files, where they are known."""
     for name in names.split(","):
         path = Path(name.strip())
         if path.suffix not in (".json", ".jsonl") or not path.is_file() or _is_json_array(path):

@@ -78,7 +78,7 @@ class Cluster:
 
 
 def placement(args: SimpleNamespace, found: Findings, shapes: dict[str, ModelShape]) -> list[str]:
-    """Where everything goes, and what it needs there; notes what does not fit."""
+    """Return the placement of all processes and their memory; note what does not fit."""
     cluster = _cluster(args, found)
     if cluster is None:
         return []
@@ -227,7 +227,7 @@ def _memory_of_nodes(
     cluster: Cluster,
     plan: Placement,
 ) -> list[str]:
-    """As ``_memory_of_gpus``, on CPU hosts: all processes of a node share its memory."""
+    """Check the memory of CPU hosts, where all processes of a node share its memory."""
     space = cpu_host.environment(training_processes=1)["VLLM_CPU_KVCACHE_SPACE"]
     try:
         engine = host.cpu_engine(args, shape, float(space) * GIB)

@@ -32,7 +32,7 @@ def generate(
 
 
 def sampling_params(request: Request) -> SamplingParams:
-    """How vLLM draws one request. Special tokens stay in the text, as in training: a rule may ask for the end."""
+    """Return vLLM's sampling parameters of a request. Special tokens stay in the text: a rule may ask for the end."""
     return SamplingParams(
         temperature=request.temperature,
         top_p=request.top_p,
@@ -46,7 +46,7 @@ def sampling_params(request: Request) -> SamplingParams:
 
 
 def completion_of(output: Any) -> Completion:
-    """What is kept of a ``vllm.RequestOutput``."""
+    """The part of a ``vllm.RequestOutput`` that is kept."""
     (response,) = output.outputs
     ids = list(response.token_ids)
     return Completion(

@@ -12,7 +12,7 @@ from openrlhf_cov.trainer.model_loading import LoadedPolicy
 
 
 class WeightSender(Protocol):
-    """What is used of upstream's trainer."""
+    """The part of upstream's trainer that is used."""
 
     def broadcast_to_vllm(self) -> None:
         """Send the current weights to every engine; called on every rank."""

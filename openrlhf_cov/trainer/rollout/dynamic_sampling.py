@@ -27,7 +27,7 @@ def keep_group(scores: Sequence[float], low: float, high: float) -> bool:
 
 
 def groups_to_dispatch(missing: int, pass_rate: float | None, oversample_max: float) -> int:
-    """How many groups to ask for in one round so that ``missing`` of them probably pass.
+    """Return how many groups to request in one round so that ``missing`` of them probably pass.
 
     missing / p, plus ``MARGIN`` standard deviations of that number, each (missing (1 - p))^0.5 / p, for the pass rate
     p; without a pass rate ``missing``; never more than ``missing * oversample_max``, rounded up.
@@ -41,7 +41,7 @@ def groups_to_dispatch(missing: int, pass_rate: float | None, oversample_max: fl
 
 
 def groups_to_add(missing: int, under_way: int, pass_rate: float | None, oversample_max: float) -> int:
-    """How many more groups to ask for while the fate of ``under_way`` is open and ``missing`` are to be kept.
+    """Return how many more groups to request while ``under_way`` are undecided and ``missing`` are needed.
 
     0 while those under way probably hold enough (``under_way * pass_rate``, and always before there is a pass
     rate), or else as many as are lacking to ``groups_to_dispatch``.
@@ -78,7 +78,7 @@ class PassRate:
 
 @dataclass
 class SamplingCounts:
-    """What was tried since the last batch was given out, for which ``missing`` groups were needed at first.
+    """The attempts since the last batch, for which ``missing`` groups were needed at first.
 
     Tokens are those of responses; ``tokens`` includes the groups that were dropped as stale.
     """

@@ -1,4 +1,4 @@
-"""Which vLLM engines died. They are asked before they get new weights: a broadcast would wait for a dead one."""
+"""Find dead vLLM engines before they get new weights, because a broadcast would wait for a dead one."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

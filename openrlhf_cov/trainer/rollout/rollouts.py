@@ -1,4 +1,4 @@
-"""From the responses of the engines to the samples of a step: made, checked, completed and numbered."""
+"""Turn the responses of the engines into the samples of a step: made, checked, completed and numbered."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -36,7 +36,7 @@ BUCKET_BYTES = 256 * 2**20
 
 @dataclass
 class GlooInitInfo(WeightTransferInitInfo):
-    """How a vLLM worker joins the group: the trainer is rank 0, this engine's workers follow ``rank_offset``."""
+    """The place of a vLLM worker in the group: the trainer is rank 0, this engine's workers follow ``rank_offset``."""
 
     host: str
     port: int
@@ -46,7 +46,7 @@ class GlooInitInfo(WeightTransferInitInfo):
 
 @dataclass
 class Bucket(WeightTransferUpdateInfo):
-    """What lies in one broadcast, in order: parameter names, torch dtype names, shapes."""
+    """The contents of one broadcast in order: parameter names, torch dtype names, shapes."""
 
     names: list[str]
     dtypes: list[str]

@@ -52,7 +52,7 @@ def test_many_arms_have_no_curves(spec, results, monkeypatch):
 def test_a_part_of_a_study_says_how_much_there_is(spec, results):
     for some in ([], results[:5], results[:-4]):
         text = markdown(document(spec, some))
-        assert f"{len(some)} of 19 runs are finished; what is missing is left out" in text
+        assert f"{len(some)} of 19 runs are finished; each row says how many seeds it has" in text
         page(document(spec, some))
     assert "| GRPO | 0 | not chosen yet |" in markdown(document(spec, []))
 
@@ -80,8 +80,8 @@ def test_in_short_it_fits_a_terminal(spec, results):
 def test_how_arms_were_tuned_is_told_from_the_spec(content, results):
     # four cells for GRPO, two for KL-Cov, the third takes a point
     text = how_tuned(spec_of(content))
-    assert "4 cells: 1 of 2 arms, 2 cells: 1 of 2 arms" in text
-    assert "the same 1 seeds, the best 2 of them again with 1 other" in text
+    assert "1 methods with 4 configurations, 1 methods with 2 configurations" in text
+    assert "1 tuning seeds; the best 2 ran again with 1 other seeds" in text
     content["tuning"].pop("final_seeds")
     assert "again" not in how_tuned(spec_of(content))
     content.pop("tuning")

@@ -13,9 +13,9 @@ def test_the_law_is_found_and_its_line_moved_or_not(spec, arms):
     assert fit.b.estimate == pytest.approx(0.9, abs=0.01)
     assert off_line(runs["KL-Cov"][0], fit) == pytest.approx(0.0, abs=0.005)
     answer = law(spec, runs)
-    assert "Off its line, at equal entropy: none; elsewhere on it: KL-Cov" in answer.text
+    assert "at equal entropy: none. Methods on the line with another entropy: KL-Cov." in answer.text
     runs |= arms(**{"KL-Cov": [dict(accuracy=0.5, entropy=0.6, off=0.1)] * 3})
-    assert "Off its line, at equal entropy: KL-Cov; elsewhere on it: none" in law(spec, runs).text
+    assert "at equal entropy: KL-Cov. Methods on the line with another entropy: none." in law(spec, runs).text
     assert off_line(runs["KL-Cov"][0], fit) == pytest.approx(0.1, abs=0.005)
     error, repeated = forecast_errors(runs["GRPO"][0])  # 15 % of 40 steps are six points, the fewest
     assert 0 < error < repeated

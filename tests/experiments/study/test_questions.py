@@ -42,7 +42,7 @@ def test_collapsed_runs_are_compared_with_the_others_of_their_learning_rate(spec
     answer = cost_of_collapse(spec, [*lost, *kept])
     assert "3 of 6 runs" in answer.text
     assert "(GRPO 3)" in answer.text
-    assert "at 0.0003 accuracy is lower (-0.43 [" in answer.text
+    assert "at learning rate 0.0003, accuracy is lower (-0.43 [" in answer.text
     assert cost_of_collapse(spec, lost).text.startswith(NOT_ENOUGH)
     assert cost_of_collapse(spec, [*lost, *runs((0.9, 0.8, 1.0), 0.5, slow)]).text.startswith(NOT_ENOUGH)
     same = cost_of_collapse(spec, [*lost, *runs((0.4, 0.5, 0.5), 0.5)])
@@ -114,8 +114,8 @@ def test_a_method_that_ends_higher_is_named(spec, make_result):
         runs += [make_result(StudyRun(arm, REPORT, cell, seed), 0.5 + better + 0.1 * (seed == 2), entropy=0.3 + better)
                  for seed in range(3)]  # fmt: skip
     answer = who_ends_higher(main_rows(spec, runs))
-    assert "Higher accuracy than GRPO: KL-Cov; less: none" in answer.text
-    assert "More entropy of the first token than GRPO: KL-Cov" in answer.text
+    assert "Higher accuracy than GRPO: KL-Cov. Lower: none." in answer.text
+    assert "Higher first-token entropy than GRPO: KL-Cov" in answer.text
     by_flag = scope(spec, {"GRPO": {}, "KL-Cov": {}, "by micro-batch": {}})
     assert by_flag.text.startswith(NOT_ENOUGH)
 

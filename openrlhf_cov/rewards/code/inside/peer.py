@@ -78,7 +78,7 @@ class Peer:
                 self._perform(self.hear())
 
     def ask(self, action: str, *operands: Any) -> Any:
-        """What the other side gives for an action, or raises."""
+        """Return the other side's result of an action, or raise its error."""
         target, *rest = operands
         if action == "call":
             given = [self.give(each) for each in rest[0]], {name: self.give(each) for name, each in rest[1].items()}
@@ -104,7 +104,7 @@ class Peer:
             self._forget()
 
     def give(self, value: Any) -> Any:
-        """What stands for an operand or a result on the wire."""
+        """Return the wire form of an operand or a result."""
         if wire.kind_of(value) not in wire.MUTABLE:
             return wire.dump(value, self.refer)
         key = self._keys.get(id(value)) or f"{self._owner} {next(self._numbers)}"
@@ -152,7 +152,7 @@ class Peer:
                 self._keys.pop(id(self._shared.pop(key)[0]), None)
 
     def refer(self, value: Any) -> Any:
-        """What stands for an object on the wire."""
+        """Return the wire form of an object."""
         if isinstance(value, Remote):
             return {"yours": object.__getattribute__(value, "_handle")}
         name = getattr(value, "__name__", None)
@@ -277,7 +277,7 @@ class Peer:
 
 
 def names_of(namespace: dict[str, Any], peer: Peer) -> dict[str, Any]:
-    """What a program's module exports, for ``imported``."""
+    """Return what a program's module exports, for ``imported``."""
     names = {}
     for name, value in list(namespace.items()):
         if name.startswith("__"):

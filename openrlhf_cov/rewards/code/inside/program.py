@@ -1,4 +1,4 @@
-"""What the process of a program does inside: the request at descriptor 3 says which of ``MODES``.
+"""Run in the process of a program; the request at descriptor 3 names one of ``MODES``.
 
 A request is one object of JSON. What this process says about itself is hearsay, as the program may have taken it over:
 its exit status names a kind of failure, what it computes is compared by others.
@@ -128,7 +128,7 @@ def run() -> int:
 
 
 def _finish() -> int:
-    """What Python does at the end of a program: wait for threads, call what waits for the end, write what is left."""
+    """End a program as Python does: wait for threads, call exit handlers, flush output."""
     threading._shutdown()
     atexit._run_exitfuncs()
     failed = _flush(sys.__stdout__, sys.stdout, sys.stderr)

@@ -163,7 +163,7 @@ def _unlike(value: Any) -> Any:
 
 
 def answering(value: Any) -> Any:
-    """The same, and if it is an object of the other side, one that answers for itself."""
+    """Return the same value; an object of the other side answers for itself from now on."""
     if isinstance(value, Remote):
         object.__setattr__(value, "_answers", True)
     return value
@@ -230,7 +230,7 @@ def _next(iterator: Any) -> tuple[bool, Any]:
 
 
 def _contents(value: Any) -> Any:
-    """What a container of a program's own class holds, whatever the class says; None of any other object."""
+    """Return the items of a container of a program's own class, whatever the class says; None for other objects."""
     for kind in (list, dict, set, bytearray):
         if isinstance(value, kind):
             made: Any = kind()

@@ -106,7 +106,7 @@ def separate(limits: tuple[int, ...]) -> None:
 
 
 def become(limits: tuple[int, ...], descriptors: list[int]) -> None:
-    """In the child: give up everything, then run the program. Its exit status says how that went."""
+    """Drop all privileges in the child, then run the program. The exit status says how that went."""
     status = 1
     try:
         arrange(descriptors)

@@ -194,7 +194,7 @@ def _bound(source: str) -> set[str]:
 
 
 def _tests(request: dict[str, Any], module: ModuleType, values: dict[str, Any]) -> Iterator[Test]:
-    """What the tests define; a name that a program's ``values`` brought is no test, whatever it is called."""
+    """Return what the tests define; a name from a program's ``values`` is no test, whatever it is called."""
     for number, source in enumerate(request["asserts"]):
         code = _compiled(source, f"test_{number + 1}.py")
         yield lambda code=code: exec(code, vars(module))
@@ -230,11 +230,11 @@ def _members(suite: type) -> list[str]:
 
 
 def _nothing() -> None:
-    """Where there is no hook."""
+    """Do nothing: the default of a missing hook."""
 
 
 def _hook(owner: Any, *names: str) -> Callable[[], Any]:
-    """What a class, an object or a namespace has to run before or after tests; nothing where there is none."""
+    """Return the set-up or tear-down of a class, an object or a namespace; a no-op if it has none."""
     for name in names:
         found = owner.get(name) if isinstance(owner, dict) else getattr(owner, name, None)
         if found is not None:
@@ -296,7 +296,7 @@ class _Case:
 
 
 class Fixture:
-    """What ``pytest.fixture`` makes of a function; each test gets a value of its own."""
+    """The result of ``pytest.fixture`` for a function; each test gets its own value."""
 
     def __init__(self, function: Any = None, scope: str = "function", autouse: bool = False) -> None:
         self.function = function
@@ -326,7 +326,7 @@ def _pretend_modules(values: dict[str, Any], public: list[str]) -> None:
 
 
 def _numpy() -> ModuleType:
-    """As much of numpy as the tests of HumanEval+ and MBPP+ use; no value of a program is an array."""
+    """The part of numpy that the tests of HumanEval+ and MBPP+ use; no value of a program is an array."""
     numpy = ModuleType("numpy")
     numpy.ndarray, numpy.float32, numpy.float64 = (type(name, (), {}) for name in ("ndarray", "float32", "float64"))
     numpy.allclose = _all_close
@@ -334,7 +334,7 @@ def _numpy() -> ModuleType:
 
 
 def _all_close(values: Any, expected: Any, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
-    """Whether all numbers are near each other, ``atol + rtol * |expected|`` at most; a shape must be the same."""
+    """Return True if all numbers differ by at most ``atol + rtol * |expected|`` and the shapes are equal."""
     if isinstance(values, list | tuple) and isinstance(expected, list | tuple):
         return len(values) == len(expected) and all(
             _all_close(one, other, rtol, atol) for one, other in zip(values, expected, strict=True)

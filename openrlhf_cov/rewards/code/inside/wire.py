@@ -22,12 +22,12 @@ Refer = Callable[[Any], Any]
 
 
 def no_reference(value: Any) -> Any:
-    """For places where plain data alone has a meaning."""
+    """Refuse objects where only plain data has a meaning."""
     raise TypeError(f"no plain data: {type(value).__name__}")
 
 
 def dump(value: Any, refer: Refer = no_reference) -> Any:
-    """What ``json.dumps`` takes for ``value``; ``refer(object)`` gives what stands for one that is no plain data."""
+    """Return ``value`` in a form for ``json.dumps``; ``refer(object)`` gives the form of other objects."""
     if value is None or value is True or value is False or type(value) in (float, str):
         return value
     if isinstance(value, int):
@@ -70,7 +70,7 @@ def kind_of(value: Any) -> str:
 
 
 class Named(type):
-    """Of tuples: those whose places have names."""
+    """The type of all named tuples, for isinstance."""
 
     def __instancecheck__(cls, value: Any) -> bool:
         return isinstance(value, tuple) and isinstance(getattr(type(value), "_fields", None), tuple)
