@@ -122,10 +122,10 @@ open({output!r}, "w").write(json.dumps(command[2:]))
 
 @pytest.fixture(scope="session")
 def submitted() -> Callable[..., list[str]]:
-    """Function (script, words, folder, variables) -> module and flags of the job that a recipe submits, by a stand-in
-    for Ray in that folder."""
+    """Function (recipe, words, folder, variables) -> module and flags of the job that a recipe submits, by a stand-in
+    for Ray in that folder. The recipe is a script with its arguments, separated by spaces."""
 
-    def run(script: str, *words: str, folder: Path, **variables: str) -> list[str]:
+    def run(recipe: str, *words: str, folder: Path, **variables: str) -> list[str]:
         noted, ray = folder / "flags.json", folder / "bin" / "ray"
         ray.parent.mkdir(exist_ok=True)
         ray.write_text(RAY.format(python=sys.executable, output=str(noted)))
@@ -134,7 +134,10 @@ def submitted() -> Callable[..., list[str]]:
             name: value for name, value in os.environ.items() if name not in ("MODEL", "LAYOUT", "BENCHMARKS")
         }
         environment |= {"PATH": f"{ray.parent}:{os.environ['PATH']}"} | variables
-        subprocess.run([str(SCRIPTS / script), *words], check=True, timeout=60, cwd=folder, env=environment)
+        script, *arguments = recipe.split()
+        subprocess.run(
+            [str(SCRIPTS / script), *arguments, *words], check=True, timeout=60, cwd=folder, env=environment
+        )
         return json.loads(noted.read_text())
 
     return run

@@ -12,13 +12,12 @@ from openrlhf_cov.utils.terminal import Parser, printable, say
 
 
 def report(lines: list[Line]) -> str:
-    """The lines for a terminal, each that is not ok followed by what fixes it, and the counts."""
+    """Return one line per check, with the command that fixes it if it is not ok, and the counts."""
     width = max(len(line.check) for line in lines)
     text = []
     for line in lines:
-        text.append(f"{line.status:<4}  {line.check:<{width}}  {printable(line.found)}")
-        if line.fix:
-            text.append(f"{'':<{width + 6}}  fix: {printable(line.fix)}")
+        fix = f"; fix: {line.fix}" if line.fix else ""
+        text.append(f"{line.status:<4}  {line.check:<{width}}  {printable(line.found + fix)}")
     counts = Counter(line.status for line in lines)
     return "\n".join([*text, "", ", ".join(f"{counts[status]} {status}" for status in ("ok", "warn", "fail"))])
 

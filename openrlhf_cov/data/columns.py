@@ -75,7 +75,7 @@ def messages_of(value: Any) -> Any:
     if not isinstance(value, str) or not WRITTEN_MESSAGES.match(value):
         return value
     try:
-        messages = parse_json(value.encode("utf-8", "surrogatepass"))
+        messages = parse_json(value.encode())
     except ValueError:
         messages = None
     if not _is_chat(messages):

@@ -352,6 +352,4 @@ def _text(place: str, value: Any) -> str:
         value = str(value)
     if not isinstance(value, str):
         raise UsageError(f"{place} is a text, got {reprlib.repr(value)}")
-    if any("\ud800" <= character <= "\udfff" for character in value):
-        raise UsageError(f"{place} has half a surrogate pair, which is no text: {value!a:.80}")
     return value.strip()

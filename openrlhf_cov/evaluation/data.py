@@ -143,8 +143,6 @@ def _problem(place: str, row: Any) -> Problem:
             raise UsageError(f"{place}: field {name!r} is a text, got {reprlib.repr(row[name])}")
         if not row[name].strip():
             raise UsageError(f"{place}: field {name!r} is empty")
-        if any("\ud800" <= character <= "\udfff" for character in row[name]):
-            raise UsageError(f"{place}: field {name!r} has half a surrogate pair, which is no text: {row[name]!a:.80}")
     return Problem(**{name: row[name] for name in FIELDS})
 
 

@@ -157,6 +157,5 @@ class Controller:
         if state is not None and state["setting"] == self.control.setting:
             self._value = self.control.within(state["value"])
             self._open = state["open"]
-            # Checkpoints of earlier versions have no PI loop.
-            self._integral = state.get("integral", 0.0)
-            self._at_bound = state.get("at_bound", 0)
+            self._integral = state["integral"]
+            self._at_bound = state["at_bound"]

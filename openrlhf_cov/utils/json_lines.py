@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,8 @@ MAX_SETTINGS_BYTES = 2**22
 MAX_LINE_BYTES = 2**28
 # Of an integer that a float can hold; int() takes quadratic time, and refuses thousands.
 MAX_DIGITS = 300
+# An escape in JSON that is half a surrogate pair; most have their other half beside them.
+HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def json_number(value: float) -> float | None:
@@ -30,10 +33,14 @@ def parse_json(content: bytes) -> Any:
     """The value of a line or a file of JSON, whatever it holds; ValueError with one line for what is none.
 
     None are bytes that are not UTF-8 and values that are nested too deep. A number beyond the range of floats is
-    infinite, and a byte order mark is passed over. A text may hold half a surrogate pair: see ``valid_text``.
+    infinite, and a byte order mark is passed over. Texts are valid, see ``valid_text``.
     """
     try:
-        return json.loads(content.removeprefix(BOM).decode("utf-8"), parse_int=_integer)
+        text = content.removeprefix(BOM).decode("utf-8")
+        value = json.loads(text, parse_int=_integer)
+        if HALF_PAIR.search(text):
+            value = json.loads(valid_text(json.dumps(value, ensure_ascii=False)), parse_int=_integer)
+        return value
     except UnicodeDecodeError as error:
         raise ValueError(f"byte {error.start + 1} is not UTF-8") from error
     except RecursionError as error:

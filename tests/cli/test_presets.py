@@ -91,7 +91,7 @@ def test_the_fraction_of_kl_cov_is_that_of_the_size():
 @pytest.mark.parametrize("method", ["grpo", "kl_cov", "clip_cov"])
 def test_the_papers_presets_are_the_recipes(monkeypatch, submitted, tmp_path, size, method):
     monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: False)
-    _, *flags = submitted(f"train_qwen2.5_{size}_{method}.sh", folder=tmp_path)
+    _, *flags = submitted(f"train_qwen2.5.sh {size} {method}", folder=tmp_path)
     recipe = parsed(*flags)
     chosen = [] if method == "grpo" else ["--method", method]
     preset = parsed("--preset", f"paper-{size}", *chosen)

@@ -83,7 +83,6 @@ class TestFiles:
             ('{"problem": "?"}', "line 2 has no key 'answer', but problem; name it with --answer_key"),
             ('{"problem": ["?"], "answer": "5"}', "line 2: 'problem' is a text, got ['?']"),
             ('{"problem": "?", "answer": true}', "line 2: 'answer' is a text, got True"),
-            ('{"problem": "\\ud800?", "answer": "5"}', "line 2: 'problem' has half a surrogate pair"),
         ],
     )
     def test_a_bad_row_is_refused_by_its_line(self, write, line, message):

@@ -82,7 +82,7 @@ def test_a_record_is_read_as_it_was_written(path):
 def test_what_a_sample_may_lack_and_numbers_without_a_value(path):
     given = [
         {"log_probs": None, "reward": None, "score": None, "truncated": True},
-        {"log_probs": None, "reward": 0.0, "score": math.nan, "abstained": True, "prompt": "\ud800 ü"},
+        {"log_probs": None, "reward": 0.0, "score": math.nan, "abstained": True, "prompt": "ü"},
     ]
     record = replace(four(), samples=[sample(number, **each) for number, each in enumerate(given)])
     write_rollout(path, record)

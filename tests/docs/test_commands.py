@@ -3,7 +3,9 @@
 A comment before a block says how it is tested beyond that, see ``MARKERS``.
 """
 
+import os
 import re
+import subprocess
 import sys
 from functools import cache
 from itertools import takewhile
@@ -105,6 +107,10 @@ class Checker:
         assert (self.repository / name).is_file(), f"no file {name}"
         if Path(name).name.startswith("train_"):  # passes on what is added
             self.check_flags(words)
+            # With this PYTHON a dry run starts nothing, and fails where the script refuses a model or a method.
+            command = [str(self.repository / name), *words, "--dry_run"]
+            done = subprocess.run(command, env=os.environ | {"PYTHON": "true"}, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
 
     def check_python(self, words: list[str]) -> None:
         if words[0] == "-m" and words[1].startswith("openrlhf_cov.cli."):
@@ -201,7 +207,8 @@ def test_every_command_could_start(page, page_name, checker, commands_of, monkey
         "--kl_cov_ration 2e-3",
         "python benchmarks/selection.py --stesp 16",
         "scripts/no_such.sh",
-        "scripts/train_qwen2.5_7b_grpo.sh --dry_rum",
+        "scripts/train_qwen2.5.sh 7b grpo --dry_rum",
+        "scripts/train_qwen2.5.sh 7b gpro",
         "pip install -r requirements-gpu.txt",
         "pip install vllm==0.28.0 wheel",
         "ray submt",

@@ -14,7 +14,7 @@ import importlib.abc
 import importlib.machinery
 import sys
 
-MODULE = "openrlhf_cov.trainer.weights.weight_transfer"
+MODULE = "openrlhf_cov.trainer.weights.weight_receiver"
 
 
 class Loader(importlib.machinery.SourceFileLoader):

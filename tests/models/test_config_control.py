@@ -76,7 +76,7 @@ def test_whatever_a_run_accepts_it_can_be_moved_to(chosen, sizes, below, entropi
         config = CovConfig(entropy_target=0.3, allow_large_cov_ratio=True, **flags)
     except ValueError:
         return
-    for state in (None, {"setting": control.setting, "value": kept, "open": True}):
+    for state in (None, {"setting": control.setting, "value": kept, "open": True, "integral": 0.0, "at_bound": 0}):
         controller = config.controller()
         controller.load_state_dict(state)
         config.at(0, controller)

@@ -180,7 +180,9 @@ def test_a_foreign_state_is_no_start():
     controller.load_state_dict(None)
     controller.load_state_dict({"setting": "y", "value": 0.9, "open": False})
     assert controller.applied == {"x": 0.5}
-    controller.load_state_dict({"setting": "x", "value": 7.0, "open": True})  # bounds of before
+    controller.load_state_dict(
+        {"setting": "x", "value": 7.0, "open": True, "integral": 0.0, "at_bound": 0}
+    )  # beyond the bound
     assert controller.applied == {"x": 1.0}
 
 

@@ -72,7 +72,7 @@ def slurm(tmp_path):
         script = (SCRIPTS / "slurm_train.sbatch").read_text()
         stand_in(tmp_path, "slurm_train", script.replace("await 600", "await 3"))  # seconds that a test can wait
         return subprocess.run(
-            [tmp_path / "slurm_train", tmp_path / "recipe.sh", "--train.seed", "7"],
+            [tmp_path / "slurm_train", tmp_path / "recipe.sh", "32b", "kl_cov", "--train.seed", "7"],
             env={"PATH": f"{tmp_path}:{os.environ['PATH']}"} | variables,
             capture_output=True,
             text=True,
@@ -99,7 +99,7 @@ def test_the_slurm_script_starts_ray_on_all_nodes_and_then_the_recipe(slurm, tmp
     assert len(set(tokens[1::2])) == 1
     assert len(tokens[1]) == 64
     assert tokens[1] not in done.stdout + done.stderr + (tmp_path / "calls").read_text()
-    assert recipe == [f"recipe --dry_run --train.seed 7 {at}", f"recipe --train.seed 7 {at}"]
+    assert recipe == [f"recipe 32b kl_cov --train.seed 7 --dry_run {at}", f"recipe 32b kl_cov --train.seed 7 {at}"]
 
 
 @pytest.mark.slow

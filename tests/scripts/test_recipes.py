@@ -44,13 +44,13 @@ def eval_data(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def flags_of(tmp_path, data, eval_data, submitted):
-    """Function (script, words, variables) -> the flags it gives ``program`` (default: the trainer)."""
+    """Function (recipe, words, variables) -> the flags it gives ``program`` (default: the trainer)."""
 
-    def run(script: str, *words: str, program: str = "train_ppo_ray", **variables: str) -> list[str]:
+    def run(recipe: str, *words: str, program: str = "train_ppo_ray", **variables: str) -> list[str]:
         known = {"DATA": str(data), "EVAL_DATA": str(eval_data), "OUTPUT": str(tmp_path / "run")}
         more = words if "--dry_run" in words else ()  # with it nothing is submitted
         rest = () if more else words
-        module, *flags = submitted(script, *rest, folder=tmp_path, **(known | variables))
+        module, *flags = submitted(recipe, *rest, folder=tmp_path, **(known | variables))
         assert module == f"openrlhf_cov.cli.{program}"
         return [*flags, *more]
 
@@ -73,7 +73,7 @@ def value(flags: list[str], flag: str, count: int = 1) -> list[str]:
 @pytest.mark.parametrize(("size", "method"), QWEN)
 def test_a_recipe_would_run_on_its_cluster(monkeypatch, capfd, flags_of, size, method, layout):
     cluster = ["--dry_run", "--dry_run_nodes", str(NODES[size]), "--dry_run_gpus", "8", "--dry_run_gpu_memory", "80"]
-    flags = flags_of(f"train_qwen2.5_{size}_{method}.sh", *cluster, LAYOUT=layout)
+    flags = flags_of(f"train_qwen2.5.sh {size} {method}", *cluster, LAYOUT=layout)
     assert (dry_run(monkeypatch, flags), value(flags, "--eval.dataset")) == (0, ["bench:aime24,math500"])
     printed = capfd.readouterr().out
     assert "dry run: it would run" in printed
@@ -82,11 +82,11 @@ def test_a_recipe_would_run_on_its_cluster(monkeypatch, capfd, flags_of, size, m
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("script", "words", "status", "said"),
+    ("recipe", "words", "status", "said"),
     [
         ("train_qwen2.5_7b_kl_cov.sh", [], 0, "cluster: 1 node x 8 GPUs of 80 GiB"),
-        ("train_qwen2.5_7b_on_policy.sh", [], 0, "cluster: 1 node x 8 GPUs of 80 GiB"),
-        ("train_qwen2.5_32b_grpo.sh", [], 0, "cluster: 4 nodes x 8 GPUs of 80 GiB"),
+        ("train_qwen2.5.sh 7b on_policy", [], 0, "cluster: 1 node x 8 GPUs of 80 GiB"),
+        ("train_qwen2.5.sh 32b grpo", [], 0, "cluster: 4 nodes x 8 GPUs of 80 GiB"),
         ("train_law.sh", [], 0, "cluster: 1 node x 8 GPUs of 80 GiB"),
         (
             "train_qwen2.5_7b_kl_cov.sh",
@@ -96,14 +96,15 @@ def test_a_recipe_would_run_on_its_cluster(monkeypatch, capfd, flags_of, size, m
         ),
     ],
 )
-def test_a_dry_run_needs_neither_ray_nor_gpus(data, eval_data, tmp_path, script, words, status, said):
+def test_a_dry_run_needs_neither_ray_nor_gpus(data, eval_data, tmp_path, recipe, words, status, said):
     known = {
         name: value for name, value in os.environ.items() if name not in ("MODEL", "LAYOUT", "RAY_ADDRESS", "SIZE")
     }
     # no ray on the PATH
     variables = {"PATH": "/usr/bin:/bin", "PYTHON": sys.executable, "DATA": str(data), "EVAL_DATA": str(eval_data)}
     variables |= {"OUTPUT": str(tmp_path / "run"), "BENCHMARKS": "paper"}
-    command = [str(SCRIPTS / script), "--dry_run", *words]
+    script, *arguments = recipe.split()
+    command = [str(SCRIPTS / script), *arguments, "--dry_run", *words]
     done = subprocess.run(command, env=known | variables, capture_output=True, text=True, timeout=600)
     assert done.returncode == status, done.stderr
     assert said in done.stdout
@@ -119,7 +120,7 @@ def test_half_the_cluster_is_too_small(monkeypatch, capfd, flags_of):
 
 def test_a_recipe_without_its_benchmarks_would_not_run(monkeypatch, capfd, flags_of, tmp_path):
     cluster = ["--dry_run", "--dry_run_nodes", "1", "--dry_run_gpus", "8", "--dry_run_gpu_memory", "80"]
-    assert dry_run(monkeypatch, flags_of("train_qwen2.5_7b_grpo.sh", *cluster, EVAL_DATA=str(tmp_path))) == 2
+    assert dry_run(monkeypatch, flags_of("train_qwen2.5.sh 7b grpo", *cluster, EVAL_DATA=str(tmp_path))) == 2
     missing = [line for line in capfd.readouterr().err.splitlines() if f"--eval.data_dir {tmp_path}: no file" in line]
     assert len(missing) == 2  # AIME 2024 and MATH-500
 
@@ -137,7 +138,7 @@ def test_an_evaluation_is_understood(flags_of, eval_data, tmp_path, size, engine
 @pytest.mark.parametrize("method", ["grpo", "kl_cov"])
 def test_the_recipes_for_a_cpu_host_would_run(monkeypatch, capfd, flags_of, method):
     cluster = ["--dry_run", "--dry_run_nodes", "1", "--dry_run_gpus", "2", "--dry_run_node_memory", "16"]
-    flags = flags_of(f"train_smollm2_135m_{method}.sh", *cluster, MODEL="HuggingFaceTB/SmolLM2-135M-Instruct")
+    flags = flags_of(f"train_smollm2_135m.sh {method}", *cluster, MODEL="HuggingFaceTB/SmolLM2-135M-Instruct")
     assert dry_run(monkeypatch, flags) == 0
     assert "dry run: it would run" in capfd.readouterr().out
 
@@ -196,7 +197,7 @@ KL_COV_RATIOS = {"7b": "2e-3", "32b": "2e-4"}
 
 @pytest.mark.parametrize(("size", "method"), QWEN)
 def test_settings_are_those_of_the_paper(flags_of, size, method):
-    flags = flags_of(f"train_qwen2.5_{size}_{method}.sh")
+    flags = flags_of(f"train_qwen2.5.sh {size} {method}")
     expected = SETTINGS | METHOD_SETTINGS[method] | {"--actor.adam.lr": LEARNING_RATES[size]}
     expected |= {"--cov_type": method if method.endswith("_cov") else "none"}
     if method == "kl_cov":
@@ -225,19 +226,39 @@ def test_nodes_and_engines_can_be_named(monkeypatch, capfd, flags_of, layout, en
 
 
 @pytest.mark.parametrize("size", ["7b", "32b"])
-def test_recipes_of_a_size_differ_in_the_method_alone(size):
-    scripts = {m: (SCRIPTS / f"train_qwen2.5_{size}_{m}.sh").read_text().splitlines() for m in METHODS}
-    for method, lines in scripts.items():
-        common = [line.replace(f"_{method}", "") for line in lines if "--cov_type" not in line][2:]
-        first = [line.replace("_grpo", "") for line in scripts["grpo"] if "--cov_type" not in line][2:]
-        assert common == first, method
+def test_the_short_names_are_the_recipes_of_kl_cov(flags_of, size):
+    long_name = flags_of(f"train_qwen2.5.sh {size} kl_cov", "--train.seed", "7")
+    assert flags_of(f"train_qwen2.5_{size}_kl_cov.sh", "--train.seed", "7") == long_name
+
+
+@pytest.mark.parametrize(
+    ("recipe", "variables", "said"),
+    [
+        ("train_qwen2.5.sh", {}, "MODEL and METHOD are required"),
+        ("train_qwen2.5.sh 7b", {}, "MODEL and METHOD are required"),
+        ("train_qwen2.5.sh 14b grpo", {}, "MODEL 14b: no such model; use 7b or 32b"),
+        ("train_qwen2.5.sh 7b clipcov", {}, "METHOD clipcov: no such method; use grpo, clip_higher"),
+        ("train_qwen2.5.sh 7b --dry_run", {}, "METHOD --dry_run: no such method"),
+        ("train_qwen2.5.sh 32b on_policy", {}, "METHOD on_policy: only with MODEL 7b"),
+        ("train_qwen2.5.sh 7b grpo", {"LAYOUT": "spilt"}, "LAYOUT spilt: no such layout; use colocated or split"),
+        ("train_smollm2_135m.sh", {}, "METHOD is required; use scripts/train_smollm2_135m.sh grpo|kl_cov"),
+        ("train_smollm2_135m.sh clip_cov", {}, "METHOD clip_cov: no such method; use grpo or kl_cov"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(recipe, variables, said):
+    script, *arguments = recipe.split()
+    environment = {"PATH": "/usr/bin:/bin"} | variables
+    done = subprocess.run([str(SCRIPTS / script), *arguments], env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"{script}: {said}")
+    assert (done.stderr.count("\n"), done.stdout) == (1, "")
 
 
 @pytest.mark.parametrize("path", sorted(SCRIPTS.glob("train_*.sh")), ids=lambda path: path.name)
 def test_every_recipe_continues_when_its_command_is_given_again(path):
     text = path.read_text()
-    if path.name == "train_qwen2.5_7b_on_policy.sh":  # calls the recipe of GRPO
-        assert "train_qwen2.5_7b_grpo.sh" in text
+    if path.name.endswith("_kl_cov.sh"):  # a short name
+        assert 'exec "$(dirname "$0")/train_qwen2.5.sh"' in text
         return
     assert "--ckpt.save_steps 10 --ckpt.max_num 2 --ckpt.load_enable" in text
     assert "--ckpt.best_metric_key" not in text
@@ -250,7 +271,7 @@ def test_every_script_is_readable_by_bash_and_may_be_started(path):
 
 
 def test_a_recipe_passes_on_what_is_added(flags_of):
-    assert flags_of("train_qwen2.5_7b_grpo.sh", "--train.seed", "7")[-2:] == ["--train.seed", "7"]
+    assert flags_of("train_qwen2.5.sh 7b grpo", "--train.seed", "7")[-2:] == ["--train.seed", "7"]
 
 
 LAW_SETTINGS = {
@@ -292,7 +313,7 @@ def test_the_runs_of_the_law_have_the_settings_of_section_2(flags_of):
 
 def test_on_policy_is_one_update_with_the_whole_rollout(monkeypatch, capfd, flags_of):
     cluster = ["--dry_run", "--dry_run_nodes", "1", "--dry_run_gpus", "8", "--dry_run_gpu_memory", "80"]
-    flags = flags_of("train_qwen2.5_7b_on_policy.sh", *cluster)
+    flags = flags_of("train_qwen2.5.sh 7b on_policy", *cluster)
     assert dry_run(monkeypatch, flags) == 0
     # of a group that waits for the next step the policy is one update old
     assert value(flags, "--sampling_max_staleness") == ["0"]

@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from openrlhf_cov.trainer.weights import weight_transfer
+from openrlhf_cov.trainer.weights.weight_receiver import Bucket, GlooWeightTransferEngine
 from openrlhf_cov.trainer.weights.weight_transfer import (
-    Bucket,
     GlooWeightSender,
-    GlooWeightTransferEngine,
     buckets,
     pack,
     transfer_weights,

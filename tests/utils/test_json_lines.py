@@ -131,7 +131,6 @@ def test_a_pipe_is_written_to(tmp_path):
         (b"1" * 5000, math.inf),
         (b"-" + b"1" * 5000, -math.inf),
         (b"123456789012345678901234567890", 123456789012345678901234567890),
-        (b'"\\ud800"', "\ud800"),
     ],
 )
 def test_odd_json_is_read(content, value):
@@ -154,6 +153,10 @@ def test_an_object_is_one(content):
 def test_halves_of_surrogate_pairs_are_replaced():
     assert valid_text("a\ud83d\ude00b\ud83d\udc80"[:4]) == "a\U0001f600b"
     assert valid_text("a\ud83d b\ude00") == "a\ufffd b\ufffd"
+    # a half alone, as a key too; a whole pair, numbers and an escaped backslash before "ud83d" stay as they are
+    content = rb'{"\uDE00": ["a\ud83d", "\ud83d\ude00", "\\ud83d", 10000000000000000000001, 1.5, null]}'
+    texts = ["a\ufffd", "\U0001f600", "\\ud83d"]
+    assert parse_json(content) == {"\ufffd": [*texts, 10**22 + 1, 1.5, None]}
 
 
 def test_a_value_is_written_and_read(tmp_path):

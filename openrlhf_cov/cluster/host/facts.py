@@ -86,8 +86,8 @@ class Facts:
     pins: Mapping[str, str]
     # None: there is no nvidia-smi, or it fails.
     gpus: tuple[Gpu, ...] | None
-    # g++ and nvcc, where they are, with the line that names their version.
-    compilers: Mapping[str, str]
+    # Path of g++; None where it is not installed.
+    compiler: str | None
     python_headers: bool
     model_disk: Disk
     ray_disk: Disk
@@ -97,8 +97,6 @@ class Facts:
     ports: Mapping[int, Process]
     limits: Mapping[str, Limit]
     cores: int
-    # What an x86 CPU says it can do; None: another kind of CPU.
-    instructions: frozenset[str] | None
     # Bytes, those of the control group where it has fewer.
     memory: int
     environment: Mapping[str, str]
@@ -122,7 +120,7 @@ def gather(ask_hub: bool) -> Facts:
         packages=find_packages(),
         pins=pins("openrlhf"),
         gpus=find_gpus(),
-        compilers={name: line for name in ("g++", "nvcc") if (line := version_line(name))},
+        compiler=shutil.which("g++"),
         python_headers=Path(sysconfig.get_path("include"), "Python.h").is_file(),
         model_disk=disk(Path(os.environ.get("HF_HOME") or Path(cache).expanduser() / "huggingface")),
         ray_disk=disk(Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")),  # as Ray does
@@ -131,7 +129,6 @@ def gather(ask_hub: bool) -> Facts:
         ports=listeners(PORTS),
         limits={name: limit(getattr(resource, f"RLIMIT_{name.upper()}")) for name in ("nofile", "nproc", "memlock")},
         cores=cores(),
-        instructions=instructions(),
         memory=memory(),
         environment={name: os.environ[name] for name in VARIABLES if name in os.environ},
         interfaces=tuple(sorted(name for _, name in socket.if_nameindex())),
@@ -142,23 +139,26 @@ def gather(ask_hub: bool) -> Facts:
 
 
 def find_gpus() -> tuple[Gpu, ...] | None:
-    """The GPUs that nvidia-smi lists."""
-    text = _output("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits")
-    return None if text is None else parse_gpus(text)
+    """Return the GPUs that nvidia-smi lists; None if there is no nvidia-smi or it fails."""
+    command = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits")
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=COMMAND_TIMEOUT,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return parse_gpus(done.stdout) if done.returncode == 0 else None
 
 
 def parse_gpus(text: str) -> tuple[Gpu, ...]:
     """One GPU per line of comma-separated name, MiB and driver; memory of another form (``[N/A]``) counts as 0."""
     rows = [[cell.strip() for cell in line.rsplit(",", 2)] for line in text.splitlines() if line.count(",") >= 2]
     return tuple(Gpu(name, int(memory) if memory.isdigit() else 0, driver) for name, memory, driver in rows)
-
-
-def version_line(command: str) -> str | None:
-    """The line of ``command --version`` with a number in it; None where there is no such command."""
-    text = _output(command, "--version")
-    lines = [line.strip() for line in (text or "").splitlines() if any(map(str.isdigit, line))]
-    release = [line for line in lines if "release" in line]  # nvcc begins with its copyright
-    return next(iter(release or lines), None)
 
 
 def disk(path: Path) -> Disk:
@@ -182,15 +182,6 @@ def listeners(ports: tuple[int, ...]) -> dict[int, Process]:
 def limit(number: int) -> Limit:
     """A limit of this process."""
     return Limit(*(None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(number)))
-
-
-def instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str] | None:
-    """The flags of an x86 CPU, such as ``avx2``; None where there are none."""
-    try:
-        lines = cpuinfo.read_text().splitlines()
-    except OSError:
-        return None
-    return next((frozenset(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), None)
 
 
 def memory(group: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
@@ -237,18 +228,3 @@ def _process(pid: int | None) -> Process:
     except psutil.Error:
         return Process(pid, "")
     return Process(pid, command, "gcs_server" in command and mode == "disabled")
-
-
-def _output(*command: str) -> str | None:
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=COMMAND_TIMEOUT,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None

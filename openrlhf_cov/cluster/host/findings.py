@@ -27,7 +27,7 @@ class Finding:
             raise ValueError(f"a finding has a fix if and only if it is not ok: {self}")
 
 
-# None: there is nothing to say, as nobody asked.
+# None: there is nothing to say, because nobody asked or another line says it.
 Check = Callable[[Facts], Finding | None]
 
 

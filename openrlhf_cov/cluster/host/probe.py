@@ -8,6 +8,7 @@ import importlib
 import json
 import logging
 import os
+import subprocess
 import sys
 from types import ModuleType
 from typing import Any, TextIO
@@ -27,16 +28,32 @@ def main(names: list[str], output: TextIO) -> None:
 
 
 def _torch_facts(torch: ModuleType) -> dict[str, Any]:
-    """Version of CUDA that it was built for, of NCCL inside, and how many devices it sees; nothing follows from them
-    but lines of a report."""
+    """Return what torch and ``torch.utils.collect_env`` know about this host.
+
+    ``built_for`` is a version of CUDA, ``nccl`` and ``gcc`` are versions, ``devices`` is a number of GPUs and ``cpu``
+    names the instructions that torch's kernels use, such as ``AVX512``.
+    """
     built_for = vars(importlib.import_module("torch.version")).get("cuda")
     nccl = importlib.import_module("torch.cuda.nccl")
     version = nccl.version() if built_for else None
+    collect_env = importlib.import_module("torch.utils.collect_env")
     return {
         "built_for": built_for,
         "nccl": ".".join(map(str, version)) if isinstance(version, tuple) else version,
         "devices": torch.accelerator.device_count() if hasattr(torch, "accelerator") else None,
+        "gcc": collect_env.get_gcc_version(collect_env.run),
+        "cpu": importlib.import_module("torch.backends.cpu").get_cpu_capability(),
     }
+
+
+def _deepspeed_facts(deepspeed: ModuleType) -> dict[str, Any]:
+    """Return the version of the ``nvcc`` that DeepSpeed would compile with, None if it finds none."""
+    report = importlib.import_module("deepspeed.env_report")
+    try:
+        version = report.nvcc_version()
+    except (OSError, ValueError, subprocess.CalledProcessError):  # an nvcc that cannot say its version
+        version = ""
+    return {"nvcc": version if version[:1].isdigit() else None}  # without nvcc DeepSpeed returns an error message
 
 
 def _vllm_facts(vllm: ModuleType) -> dict[str, Any]:
@@ -59,7 +76,7 @@ def _vllm_facts(vllm: ModuleType) -> dict[str, Any]:
     return {"platform": platform.device_type}
 
 
-FACTS = {"torch": _torch_facts, "vllm": _vllm_facts}
+FACTS = {"torch": _torch_facts, "vllm": _vllm_facts, "deepspeed": _deepspeed_facts}
 
 if __name__ == "__main__":
     stdout = os.fdopen(os.dup(1), "w")

@@ -96,8 +96,8 @@ def check_flash_attn(facts: Facts) -> Finding:
 
 
 def check_compiler(facts: Facts) -> Finding:
-    if "g++" in facts.compilers:
-        return Finding("ok", facts.compilers["g++"])
+    if facts.compiler:
+        return Finding("ok", f"{facts.compiler} {facts.packages['torch'].facts.get('gcc') or ''}".rstrip())
     return Finding("fail", "none; DeepSpeed compiles its optimizers", "sudo apt install g++")
 
 
@@ -108,11 +108,14 @@ def check_headers(facts: Facts) -> Finding:
     return Finding("fail", "missing; DeepSpeed compiles against it", f"sudo apt install python{version}-dev")
 
 
-def check_nvcc(facts: Facts) -> Finding:
-    if "nvcc" in facts.compilers:
-        return Finding("ok", facts.compilers["nvcc"])
+def check_nvcc(facts: Facts) -> Finding | None:
     if on_cpu(facts):
-        return Finding("ok", "none; a CPU host does without")
+        return Finding("ok", "not needed on a CPU host")
+    known = facts.packages["deepspeed"].facts
+    if "nvcc" not in known:  # the line of deepspeed says why
+        return None
+    if known["nvcc"]:
+        return Finding("ok", known["nvcc"])
     fix = "export CUDA_HOME=/usr/local/cuda PATH=/usr/local/cuda/bin:$PATH"
     return Finding("warn", "none; DeepSpeed compiles its fused Adam with it", fix)
 

@@ -24,9 +24,13 @@ MEAN = ("--metric", "eval/mean/avg")
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A script of ``scripts/`` and what it is given; ``data`` is a training set prepared with ``template``."""
+    """A script of ``scripts/`` and what it is given; ``data`` is a training set prepared with ``template``.
+
+    ``arguments`` (model and method) come before the flags of the trainer.
+    """
 
     script: str
+    arguments: tuple[str, ...] = ()
     data: str
     template: str = "qwen-boxed"
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -156,7 +160,7 @@ QWEN_CODE = tuple(replace(run, lab=None) for run in CODE_LAW[: len(QWEN_LAW)])
 
 
 def _method(size: str, method: str, **tiny) -> PaperRun:
-    recipe = Recipe(script=f"train_qwen2.5_{size}_{method}.sh", data=DAPO, size=size)
+    recipe = Recipe(script="train_qwen2.5.sh", arguments=(size, method), data=DAPO, size=size)
     return PaperRun(name=f"qwen2.5_{size}_{method}", recipe=recipe, **tiny)
 
 

@@ -59,14 +59,14 @@ def preparations(exhibit: Exhibit, data: Path) -> Iterator[list[str]]:
         yield module("prepare_data", "--dataset", _below(recipe.data, data), *how, "--output", str(folder))
 
 
-def submission(scripts: Path, script: str, variables: Mapping[str, str], flags: Sequence[str]) -> list[str]:
-    """The words of the ``ray job submit`` that a script makes of these variables and flags; nothing is submitted."""
+def submission(scripts: Path, script: str, variables: Mapping[str, str], words: Sequence[str]) -> list[str]:
+    """The words of the ``ray job submit`` that a script makes of these variables and words; nothing is submitted."""
     path = scripts / script
     if not path.is_file():
         raise UsageError(f"{path} is not there: the paper's scale takes the recipes of a clone; run it in one")
     known = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     done = subprocess.run(
-        ["bash", "-c", PRINTED, str(path.resolve()), *flags],
+        ["bash", "-c", PRINTED, str(path.resolve()), *words],
         env=known | dict(variables),
         capture_output=True,
         text=True,
@@ -83,7 +83,7 @@ def training(run: PaperRun, scripts: Path, data: Path, output: Path) -> list[str
     places = {"DATA": prepared(data, recipe) / "train.jsonl", "EVAL_DATA": data / "eval", "OUTPUT": output / run.name}
     given = {name: _below(value, data) for name, value in recipe.variables.items()}
     variables = given | {name: str(place) for name, place in places.items()}
-    return submission(scripts, recipe.script, variables, recipe.flags)
+    return submission(scripts, recipe.script, variables, (*recipe.arguments, *recipe.flags))
 
 
 def _below(value: str, data: Path) -> str:

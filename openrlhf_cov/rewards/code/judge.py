@@ -136,9 +136,8 @@ class _Judging:
 
     def _one(self, given: str, expected: str) -> None:
         started = time.monotonic()
-        process = self._sandbox.start(
-            self._request("script"), self._budget.limits(self._seconds), given.encode(errors="surrogatepass")
-        )
+        limits = self._budget.limits(self._seconds)
+        process = self._sandbox.start(self._request("script"), limits, given.encode(errors="replace"))
         ending = process.finish(self._test_deadline(), self._left)
         if failure := failure_of(ending):
             raise failure

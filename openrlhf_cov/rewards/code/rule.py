@@ -68,7 +68,7 @@ def grade_code(response: str, label: str, config: RewardConfig) -> Grade:
     tests = parse_tests(label).with_settings(config.code_float_tolerance, config.code_judge)
     budget = budget_of(config)
     facts = (program, tests.digest, tests.tolerance, tests.judge, config.code_sandbox, asdict(budget))
-    key = hashlib.sha256(repr(facts).encode(errors="surrogatepass")).hexdigest()
+    key = hashlib.sha256(repr(facts).encode()).hexdigest()
     verdict = _verdicts.get(key)
     if verdict is not None:
         return _grade(verdict, program, cached=True)

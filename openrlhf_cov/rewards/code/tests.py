@@ -78,7 +78,7 @@ def parse_tests(label: str) -> Tests:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"tests of a program are JSON: {error}") from None
     tests = _parse(_own_form(content))
-    return replace(tests, digest=hashlib.sha256(label.encode(errors="surrogatepass")).hexdigest())
+    return replace(tests, digest=hashlib.sha256(label.encode()).hexdigest())
 
 
 def with_judge(label: str, judge: str) -> str:

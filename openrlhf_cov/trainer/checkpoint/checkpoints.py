@@ -303,15 +303,14 @@ def differences(folder: Path, run: dict[str, Any], universal: bool = False) -> s
         saved = parse_object(read_bounded(folder / tag / RUN_FILE, MAX_SETTINGS_BYTES))
     except ValueError as error:
         return f"{tag}/{RUN_FILE} cannot be read ({error})"
-    # Checkpoints without the entry are of the first format, whose place in the data is that of another loader.
-    if FORMAT in run and (version := saved.get(FORMAT, 1)) != run[FORMAT]:
+    if FORMAT in run and (version := saved.get(FORMAT)) != run[FORMAT]:
         return (
             f"{tag} has the checkpoint format {version}, this version reads {run[FORMAT]}; finish the run with the "
             "version that wrote it, or start a new run from its exported model"
         )
     compared = run.keys() - (PLACEMENT if universal else ())
-    differing = [name for name in run if name in compared and saved.get(name, run[name]) != run[name]]
-    other = [f"{name} {saved[name]}, this run has {run[name]}" for name in differing]
+    differing = [name for name in run if name in compared and saved.get(name) != run[name]]
+    other = [f"{name} {saved.get(name)}, this run has {run[name]}" for name in differing]
     return f"{tag} has {'; '.join(other)}" if other else None
 
 
@@ -346,7 +345,7 @@ def _describe_lora(lora: Any) -> str:
 def saved_settings(args: Any) -> tuple[Path, dict[str, Any]] | None:
     """Return the checkpoint of the policy that these flags continue from, and what determined its run.
 
-    Return None where there is no such checkpoint, or where an earlier version or upstream wrote it.
+    Return None where there is no such checkpoint, or where upstream wrote it.
     """
     folder = checkpoint_folder(args, "actor")
     tag = tag_to_restore(args, folder) or pointed_to(folder)

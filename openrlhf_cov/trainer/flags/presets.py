@@ -84,7 +84,7 @@ GRPO = {
     "actor.adam.lr": "1e-6",
 }
 
-# arXiv 2505.22617, section 4.3, and the authors' scripts; scripts/train_qwen2.5_*.sh have the same settings.
+# arXiv 2505.22617, section 4.3, and the authors' scripts; scripts/train_qwen2.5.sh has the same settings.
 PAPER = {
     **GROUP_RELATIVE,
     **DYNAMIC_SAMPLING,

@@ -131,7 +131,7 @@ def training_arguments(args: SimpleNamespace) -> dict[str, Any]:
         arguments["limit_mm_per_prompt"] = {"image": args.data.max_images_per_prompt}
         arguments["mm_pad_token_ids"] = _pad_token_ids(args.actor.model_name_or_path, args.trust_remote_code)
     if args.vllm.sync_backend == "gloo":
-        arguments["worker_extension_cls"] = _name_of(weight_transfer.GlooWorkerExtension)
+        arguments["worker_extension_cls"] = weight_transfer.WORKER_EXTENSION
         arguments["weight_transfer_config"] = {"backend": weight_transfer.BACKEND}
     else:
         arguments["worker_extension_cls"] = _name_of(WorkerWrap)

@@ -7,7 +7,6 @@ from functools import partial
 
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from openrlhf.utils.agent import MultiTurnAgentExecutor
-from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
 from vllm.sampling_params import RequestOutputKind
 
 from openrlhf_cov.cluster import cpu_host
@@ -98,6 +97,9 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
 
     async def init_weight_transfer(self, init_info: dict) -> None:
         """Join the group of the weight sender."""
+        # The trainer imports this module too, and needs nothing of what vLLM imports here.
+        from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
+
         await self.llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info))
 
     async def start_weight_update(self) -> None:
@@ -106,6 +108,8 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
 
     async def update_weights(self, update_info: dict) -> None:
         """Receive one bucket."""
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
         await self.llm.update_weights(WeightTransferUpdateRequest(update_info))
 
     async def finish_weight_update(self) -> None:

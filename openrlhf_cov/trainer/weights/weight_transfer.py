@@ -2,25 +2,18 @@
 
 Used with ``--vllm.sync_backend gloo`` (the default on CPU hosts). GPU hosts keep upstream's NCCL and CUDA-IPC paths.
 One bucket is one call of the engine and one broadcast; vLLM reloads layer by layer, which repacks weights on CPU.
+
+This is the side of the trainer; ``weight_receiver.py`` is that of the engines. They are two modules because what the
+receiver imports of vLLM takes longer than torch, and every process of the trainer imports this one.
 """
 
 import socket
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
 
 import ray
 import torch
 from torch import Tensor, nn
 from vllm.distributed.utils import stateless_init_torch_distributed_process_group
-from vllm.distributed.weight_transfer.base import (
-    WeightTransferEngine,
-    WeightTransferInitInfo,
-    WeightTransferUpdateInfo,
-)
-from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
-from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
-from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from openrlhf_cov.trainer.weights.lora_weights import (
     adapted_layers,
@@ -31,80 +24,9 @@ from openrlhf_cov.trainer.weights.lora_weights import (
 )
 
 BACKEND = "openrlhf_cov_gloo"
+# The class that vLLM imports in every worker; importing its module registers the engine of ``BACKEND`` there.
+WORKER_EXTENSION = "openrlhf_cov.trainer.weights.weight_receiver.GlooWorkerExtension"
 BUCKET_BYTES = 256 * 2**20
-
-
-@dataclass
-class GlooInitInfo(WeightTransferInitInfo):
-    """The place of a vLLM worker in the group: the trainer is rank 0, this engine's workers follow ``rank_offset``."""
-
-    host: str
-    port: int
-    rank_offset: int
-    world_size: int
-
-
-@dataclass
-class Bucket(WeightTransferUpdateInfo):
-    """The contents of one broadcast in order: parameter names, torch dtype names, shapes."""
-
-    names: list[str]
-    dtypes: list[str]
-    shapes: list[list[int]]
-
-
-class GlooWeightTransferEngine(WeightTransferEngine[GlooInitInfo, Bucket]):
-    """Receiving side, inside a vLLM worker."""
-
-    init_info_cls = GlooInitInfo
-    update_info_cls = Bucket
-
-    def init_transfer_engine(self, init_info: GlooInitInfo) -> None:
-        """Join the trainer's group."""
-        rank = init_info.rank_offset + self.parallel_config.rank
-        self._group = _join_group(init_info.host, init_info.port, rank, init_info.world_size)
-
-    def start_weight_update(self) -> None:
-        """Prepare the model for weights in checkpoint format."""
-        initialize_layerwise_reload(self.model)
-
-    def update_weights(self, update_info: dict) -> None:
-        """Receive one bucket; the base class would then wait for an accelerator, which a CPU host lacks."""
-        self.receive_weights(self.parse_update_info(update_info))
-
-    def receive_weights(self, update_info: Bucket) -> None:
-        """Receive one bucket and load it."""
-        dtypes = [getattr(torch, name) for name in update_info.dtypes]
-        metas = [
-            torch.empty(shape, dtype=dtype, device="meta")
-            for shape, dtype in zip(update_info.shapes, dtypes, strict=False)
-        ]
-        buffer = torch.empty(sum(meta.nbytes for meta in metas), dtype=torch.uint8)
-        _broadcast(self._group, buffer)
-        model: Any = self.model
-        model.load_weights(zip(update_info.names, unpack(buffer, metas), strict=True))
-
-    def finish_weight_update(self) -> None:
-        """Run what vLLM does after loading (repacking, quantization).
-
-        An output head that shares the embedding's weight is loaded with the embedding, and vLLM's reload then leaves
-        the head's own packed copy, which CPU kernels compute with, as it was: it is packed again here.
-        """
-        finalize_layerwise_reload(self.model, self.model_config)
-        for layer in self.model.modules():
-            if isinstance(layer, ParallelLMHead):
-                layer.quant_method.process_weights_after_loading(layer)
-
-    def shutdown(self) -> None:
-        """Leave the group."""
-        self._group = None
-
-
-WeightTransferEngineFactory.register_engine(BACKEND, GlooWeightTransferEngine)
-
-
-class GlooWorkerExtension:
-    """vLLM imports its ``worker_extension_cls`` in every worker; importing this module registers the engine there."""
 
 
 class GlooWeightSender:
@@ -125,7 +47,7 @@ class GlooWeightSender:
             for i in range(len(engines))
         ]
         joined = [engine.init_weight_transfer.remote(info) for engine, info in zip(engines, infos, strict=True)]
-        self._group = _join_group(host, port, 0, self.world_size)
+        self._group = join_group(host, port, 0, self.world_size)
         ray.get(joined)
 
     def start(self) -> None:
@@ -141,7 +63,7 @@ class GlooWeightSender:
             shapes=[list(tensor.shape) for tensor in tensors],
         )
         received = [engine.update_weights.remote(info) for engine in self.engines]
-        _broadcast(self._group, pack(tensors))
+        broadcast(self._group, pack(tensors))
         ray.get(received)
 
     def finish(self) -> None:
@@ -196,11 +118,13 @@ def unpack(buffer: Tensor, metas: list[Tensor]) -> list[Tensor]:
     return [chunk.clone().view(meta.dtype).view(meta.shape) for chunk, meta in zip(chunks, metas, strict=True)]
 
 
-def _join_group(host: str, port: int, rank: int, world_size: int):
+def join_group(host: str, port: int, rank: int, world_size: int):
+    """Return the gloo group of the trainer, which is rank 0, and the workers of all engines."""
     return stateless_init_torch_distributed_process_group(host, port, rank, world_size, backend="gloo")
 
 
-def _broadcast(group, buffer: Tensor) -> None:
+def broadcast(group, buffer: Tensor) -> None:
+    """Send ``buffer`` from rank 0 of ``group``, or receive into it."""
     options = torch.distributed.BroadcastOptions()
     options.rootRank = options.rootTensor = 0
     group.broadcast([buffer], options).wait()

@@ -23,9 +23,9 @@ def gpu_host() -> Facts:
         packages={
             "openrlhf_cov": _package("0.1.0"),
             "openrlhf": _package("0.11.2"),
-            "torch": _package("2.13.0+cu130", built_for="13.0", nccl="2.28.9", devices=2),
+            "torch": _package("2.13.0+cu130", built_for="13.0", nccl="2.28.9", devices=2, gcc="12.2.0", cpu="AVX512"),
             "vllm": _package("0.29.0", platform="cuda"),
-            "deepspeed": _package("0.19.6"),
+            "deepspeed": _package("0.19.6", nvcc="13.0"),
             "flash_attn": _package("2.8.3"),
             "ray": _package("2.55.0"),
             "transformers": _package("5.15.0"),
@@ -38,7 +38,7 @@ def gpu_host() -> Facts:
             "vllm": "0.29.0",
         },
         gpus=(Gpu("NVIDIA H100", 81559, "580.95.05"),) * 2,
-        compilers={"g++": "g++ 12.2.0", "nvcc": "Cuda compilation tools, release 13.0"},
+        compiler="/usr/bin/g++",
         python_headers=True,
         model_disk=Disk("/cache", 4000 * GIB, 2000 * GIB),
         ray_disk=Disk("/tmp", 4000 * GIB, 2000 * GIB),
@@ -47,7 +47,6 @@ def gpu_host() -> Facts:
         ports={},
         limits={"nofile": Limit(1024, 1048576), "nproc": Limit(None, None), "memlock": Limit(None, None)},
         cores=64,
-        instructions=frozenset({"avx2", "avx512f", "avx512_bf16"}),
         memory=1000 * GIB,
         environment={},
         interfaces=("eth0", "ib0", "lo"),
@@ -60,15 +59,16 @@ def gpu_host() -> Facts:
 def cpu_host(gpu_host) -> Facts:
     """A laptop on which every check is ok."""
     packages = gpu_host.packages | {
-        "torch": _package("2.13.0+cpu", built_for=None, nccl=None, devices=0),
+        "torch": _package("2.13.0+cpu", built_for=None, nccl=None, devices=0, gcc="12.2.0", cpu="AVX512"),
         "vllm": _package("0.29.0", platform="cpu"),
+        "deepspeed": _package("0.19.6", nvcc=None),
         "flash_attn": Package(None, False),
     }
     small = {"cores": 4, "memory": 16 * GIB, "interfaces": ("eth0", "lo")}
     disks = {name: Disk("/", 200 * GIB, 50 * GIB) for name in ("model_disk", "ray_disk", "here_disk")}
     limits = gpu_host.limits | {"memlock": Limit(8 * 2**20, 8 * 2**20)}
     shared = Disk("/dev/shm", 8 * GIB, 8 * GIB)
-    changes = {"cpu_host": True, "packages": packages, "gpus": None, "compilers": {"g++": "g++ 12.2.0"}}
+    changes = {"cpu_host": True, "packages": packages, "gpus": None}
     return replace(gpu_host, **changes, **small, **disks, limits=limits, shared_memory=shared)
 
 

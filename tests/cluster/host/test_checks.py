@@ -20,7 +20,8 @@ def test_a_host_without_any_package_is_examined_to_the_end(host, request):
     facts = request.getfixturevalue(host)
     missing = dict.fromkeys(facts.packages, Package(None, False))
     lines = {line.check: line for line in examine(replace(facts, packages=missing, pins={}, cpu_host=False))}
-    assert len(lines) == len(CHECKS) - 1
+    # The hub was not asked, and DeepSpeed and torch cannot say what they know.
+    assert CHECKS.keys() - lines.keys() == {"hub", "nvcc" if host == "gpu_host" else "cpu"}
     failing = {"openrlhf", "torch", "vllm", "deepspeed", "ray", "transformers"}
     # with vLLM goes what tells a CPU host: there, no GPU is in sight either
     failing |= {"flash-attn", "nccl"} if host == "gpu_host" else set()

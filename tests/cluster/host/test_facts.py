@@ -46,26 +46,6 @@ def test_without_a_driver_there_is_no_answer(command, script):
     assert facts.find_gpus() is None
 
 
-@pytest.mark.parametrize(
-    ("printed", "line"),
-    [
-        ("g++ (Debian 12.2.0-14) 12.2.0\nCopyright (C) 2022", "g++ (Debian 12.2.0-14) 12.2.0"),
-        (
-            "nvcc: NVIDIA\nCopyright (c) 2025\nCuda compilation tools, release 13.0, V13.0.88",
-            "Cuda compilation tools, release 13.0, V13.0.88",
-        ),
-        ("no number", None),
-    ],
-)
-def test_the_line_with_the_version(command, printed, line):
-    command("some-compiler", f"cat <<'END'\n{printed}\nEND")
-    assert facts.version_line("some-compiler") == line
-
-
-def test_a_command_that_is_not_there_has_no_version():
-    assert facts.version_line("no-such-command") is None
-
-
 def test_the_disk_of_a_folder_that_is_not_there_yet_is_that_of_its_parent(tmp_path):
     found, parent = facts.disk(tmp_path / "a/b"), facts.disk(tmp_path)
     assert (found.path, found.total) == (str(tmp_path / "a/b"), parent.total)
@@ -134,19 +114,6 @@ class TestPorts:
             found = facts.listeners((port,))[port]
         assert found.pid == os.getpid()
         assert found.command  # python, unless whoever runs the tests renames its processes
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("processor\t: 0\nflags\t\t: fpu avx2\n\nprocessor\t: 1\nflags\t\t: fpu avx2\n", {"fpu", "avx2"}),
-        ("processor\t: 0\nFeatures\t: fp asimd\n", None),  # an Arm CPU
-    ],
-)
-def test_instructions_of_an_x86_cpu(tmp_path, text, expected):
-    (tmp_path / "cpuinfo").write_text(text)
-    assert facts.instructions(tmp_path / "cpuinfo") == expected
-    assert facts.instructions(tmp_path / "missing") is None
 
 
 @pytest.mark.parametrize(("text", "expected"), [("4096\n", 4096), ("max\n", None)])

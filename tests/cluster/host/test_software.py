@@ -160,13 +160,16 @@ class TestFlashAttention:
         assert said("flash-attn", facts)[:2] == ("fail", "2.8.3, but the import fails: ImportError: undefined symbol")
 
 
-def test_compilers(gpu_host, cpu_host):
-    bare = {"compilers": {}}
-    assert said("g++", gpu_host) == ("ok", "g++ 12.2.0", None)
-    assert said("g++", replace(cpu_host, **bare))[0] == said("g++", replace(gpu_host, **bare))[0] == "fail"
-    assert said("nvcc", gpu_host) == ("ok", "Cuda compilation tools, release 13.0", None)
-    assert said("nvcc", replace(gpu_host, **bare))[0] == "warn"
-    assert said("nvcc", cpu_host) == ("ok", "none; a CPU host does without", None)
+def test_compilers(gpu_host, cpu_host, with_package):
+    assert said("g++", gpu_host) == ("ok", "/usr/bin/g++ 12.2.0", None)
+    assert said("g++", with_package(gpu_host, "torch", facts={})) == ("ok", "/usr/bin/g++", None)
+    for host in (gpu_host, cpu_host):
+        assert said("g++", replace(host, compiler=None))[::2] == ("fail", "sudo apt install g++")
+    assert said("nvcc", gpu_host) == ("ok", "13.0", None)
+    assert said("nvcc", with_package(gpu_host, "deepspeed", facts={"nvcc": None}))[0] == "warn"
+    assert said("nvcc", cpu_host) == ("ok", "not needed on a CPU host", None)
+    # without DeepSpeed nobody can say what it would compile with
+    assert CHECKS["nvcc"](with_package(gpu_host, "deepspeed", facts={})) is None
 
 
 def test_headers(gpu_host):

@@ -71,7 +71,7 @@ def test_programs_are_asked_for_programs():
 
 def test_the_theorem_is_about_one_update_of_fresh_responses():
     (run,) = FIGURES[8].runs
-    words = submission(SCRIPTS, run.recipe.script, {}, run.recipe.flags)
+    words = submission(SCRIPTS, run.recipe.script, {}, (*run.recipe.arguments, *run.recipe.flags))
     assert words[words.index("--sampling_max_staleness") + 1] == "0"
     last = len(words) - 1 - words[::-1].index("--train.batch_size")
     assert words[last + 1] == "2048"  # 256 prompts x 8

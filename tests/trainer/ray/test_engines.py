@@ -14,7 +14,7 @@ from openrlhf_cov.cluster.connection import Needs
 from openrlhf_cov.config import EngineConfig, RewardConfig
 from openrlhf_cov.trainer.ray import engines
 from openrlhf_cov.trainer.ray.engines import training_arguments
-from openrlhf_cov.trainer.weights import weight_transfer
+from openrlhf_cov.trainer.weights import weight_receiver, weight_transfer
 
 
 def flags(limits=(), **changes):
@@ -250,7 +250,7 @@ def test_vllm_has_no_defaults_for_engines_of_upstreams_kind(monkeypatch, memory,
 def test_gloo_gives_the_engine_our_weight_transfer():
     arguments = training_arguments(flags(**{"vllm.sync_backend": "gloo"}))
     module, name = arguments["worker_extension_cls"].rsplit(".", 1)
-    assert getattr(sys.modules[module], name) is weight_transfer.GlooWorkerExtension
+    assert getattr(sys.modules[module], name) is weight_receiver.GlooWorkerExtension
     assert arguments["weight_transfer_config"] == {"backend": weight_transfer.BACKEND}
     assert "weight_transfer_config" not in training_arguments(flags())
 
@@ -259,4 +259,4 @@ def test_the_gloo_engine_is_registered_with_vllm():
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
     registered = WeightTransferEngineFactory._registry[weight_transfer.BACKEND]()
-    assert registered is weight_transfer.GlooWeightTransferEngine
+    assert registered is weight_receiver.GlooWeightTransferEngine

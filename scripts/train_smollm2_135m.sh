@@ -1,17 +1,37 @@
 #!/usr/bin/env bash
-# SmolLM2-135M-Instruct on GSM8K with KL-Cov, on a host without GPU: a real language model, to see every part at work.
-# The settings fit the patience of a laptop (minutes per step), they are not tuned, and a model of this size solves few of
-# these problems: most groups have no advantage. Before:
+# Train SmolLM2-135M-Instruct on GSM8K on a host without GPU, to see every part at work with a real language model:
+#
+#   scripts/train_smollm2_135m.sh METHOD [flags of the trainer]       METHOD: grpo or kl_cov
+#
+# A step takes minutes on a laptop. The settings are not tuned, and a model of this size solves few of these problems, so
+# most groups have no advantage. Add --dry_run to check the run without starting anything. Before the first run:
 #   make smollm && source .venv/bin/activate
 #   python -m openrlhf_cov.cli.prepare_data --dataset gsm8k --template chat --output runs/gsm8k
 #   ray start --head --num-gpus 2 --num-cpus 8     (on a CPU host the GPUs are only numbers to Ray)
-# Dry run: add --dry_run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+fail() { # MESSAGE
+  echo "train_smollm2_135m.sh: $1" >&2
+  exit 2
+}
+
+[ $# -ge 1 ] || fail "METHOD is required; use scripts/train_smollm2_135m.sh grpo|kl_cov [flags]"
+method=$1
+shift
+
+case $method in
+  grpo)   loss="--cov_type none" ;;
+  kl_cov) loss="--cov_type kl_cov --kl_cov_ratio 2e-3 --ppo_kl_coef 1" ;;
+  *) fail "METHOD $method: no such method; use grpo or kl_cov" ;;
+esac
+output="${OUTPUT:-$PWD/runs/smollm2_$method}"
+
+# $loss holds several words and is left unquoted on purpose.
 scripts/submit.sh --address "${RAY_DASHBOARD:-http://127.0.0.1:8265}" \
   --runtime-env-json '{"env_vars": {"PYTHONWARNINGS": "ignore"}}' \
   -- "${PYTHON:-python}" -m openrlhf_cov.cli.train_ppo_ray \
-  --cov_type kl_cov --kl_cov_ratio 2e-3 --ppo_kl_coef 1 \
+  $loss \
   --actor.model_name_or_path "${MODEL:-$PWD/runs/smollm2}" \
   --data.prompt_dataset "${DATA:-$PWD/runs/gsm8k/train.jsonl}" --data.input_key prompt --data.label_key answer \
   --data.apply_chat_template --data.max_samples "${PROMPTS:-160}" \
@@ -23,5 +43,5 @@ scripts/submit.sh --address "${RAY_DASHBOARD:-http://127.0.0.1:8265}" \
   --train.batch_size 16 --train.micro_batch_size 4 \
   --data.max_len 512 --rollout.max_new_tokens 192 \
   --actor.adam.lr 2e-6 --actor.lr_scheduler constant --ds.zero_stage 2 --actor.gradient_checkpointing_enable \
-  --ckpt.output_dir "${OUTPUT:-$PWD/runs/smollm2_kl_cov}" --ckpt.path "${OUTPUT:-$PWD/runs/smollm2_kl_cov}/state" \
+  --ckpt.output_dir "$output" --ckpt.path "$output/state" \
   --ckpt.save_steps 10 --ckpt.max_num 2 --ckpt.load_enable --cov_dump_every 5 --rollout_seeded "$@"
