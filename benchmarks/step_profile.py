@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument(
         "--trees", type=Path, nargs="+", default=[REPOSITORY], help="working trees (default: this one)"
     )
+    parser.add_argument("--figure", type=Path, help="also draw the medians into this SVG file")
     args = parser.parse_args()
     found: dict[Path, list[dict[str, float]]] = {tree: [] for tree in args.trees}
     for _ in range(args.rounds):
@@ -50,6 +51,8 @@ def main() -> None:
             found[tree].append(measure(tree.resolve(), args.folder.resolve(), args.steps))
             print(tree, found[tree][-1], file=sys.stderr, flush=True)
     print(table(found))
+    if args.figure:
+        draw(found, args.figure)
 
 
 def measure(tree: Path, folder: Path, steps: int) -> dict[str, float]:
@@ -120,6 +123,26 @@ def table(found: dict[Path, list[dict[str, float]]]) -> str:
             cells.append(f"{statistics.median(values):.2f} ({min(values):.2f}–{max(values):.2f})")
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def draw(found: dict[Path, list[dict[str, float]]], path: Path) -> None:
+    """Draw a stacked bar for each working tree: the medians of its processes."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8.4, 1.4 + 0.5 * len(found)), layout="constrained")
+    labels = [tree.name for tree in found]
+    ends = [0.0] * len(found)
+    for name in [*PROCESSES.values(), OTHERS]:
+        widths = [statistics.median(each[name] for each in rounds) for rounds in found.values()]
+        bars = axes.barh(labels, widths, left=ends, label=name)
+        axes.bar_label(bars, fmt="%.2f", label_type="center", fontsize=8, color="white")
+        ends = [end + width for end, width in zip(ends, widths, strict=True)]
+    axes.invert_yaxis()
+    axes.set_xlabel("CPU seconds of a step")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside upper center", ncols=3, fontsize=8, frameon=False)
+    figure.savefig(path)
+    plt.close(figure)
 
 
 if __name__ == "__main__":
