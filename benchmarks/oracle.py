@@ -1,11 +1,14 @@
 """Record three training steps in six layouts, and compare another version of the trainer with the record.
 
 Every run goes through the real command line, with seeded rollouts, so that equal versions give equal bits: metrics of
-all steps, responses and weights. A version that changes the order of a sum differs a little; one that changes what is
-computed differs a lot.
+all steps, rollouts and weights. A version that changes the order of a sum differs a little; one that changes what is
+computed differs a lot. The rollouts are files of ``--rollout.dump_dir`` (docs/replay.md).
 
     python benchmarks/oracle.py record FOLDER [LAYOUT ...]
-    python benchmarks/oracle.py compare FOLDER [LAYOUT ...]    # exits with status 1 above --tolerance
+    python benchmarks/oracle.py compare FOLDER [LAYOUT ...]    # samples anew
+    python benchmarks/oracle.py replay FOLDER [LAYOUT ...]     # trains on the recorded rollouts
+
+The last two exit with status 1 above --tolerance.
 """
 
 import argparse
@@ -21,6 +24,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
+from openrlhf_cov.data.rollout_files import RecordedSample, read_rollout, recorded_steps, rollout_path
 from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig, make_base_policy
 from openrlhf_cov.experiments.tiny_task.problems import Addition
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, read_metrics
@@ -32,6 +36,9 @@ COMMON = """
     --rollout.batch_size 8 --rollout.n_samples_per_prompt 4 --rollout.micro_batch_size 8 --data.max_samples 24
     --train.micro_batch_size 4 --data.max_len 48 --rollout.max_new_tokens 24 --actor.adam.lr 1e-4
 """
+# Folder of a record with the rollouts of a layout.
+ROLLOUTS = "rollouts"
+
 ONE_RANK = "--actor.num_gpus_per_node 1 --ref.num_gpus_per_node 1 --train.colocate_actor_ref"
 TWO_RANKS = "--actor.num_gpus_per_node 2 --ref.num_gpus_per_node 2"
 
@@ -62,9 +69,9 @@ LAYOUTS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Record or compare; return the exit status."""
+    """Record, compare or replay; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("record", "compare"))
+    parser.add_argument("action", choices=("record", "compare", "replay"))
     parser.add_argument("folder", type=Path, help="of the record")
     parser.add_argument("layouts", nargs="*", metavar="LAYOUT", help=f"default all: {', '.join(LAYOUTS)}")
     parser.add_argument(
@@ -75,21 +82,29 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"{', '.join(sorted(unknown))}: no such layout; choose from {', '.join(LAYOUTS)}")
     worst = 0.0
     for name in args.layouts or LAYOUTS:
+        recorded = args.folder / name
         if args.action == "record":
-            run(name, args.folder / name)
+            shutil.rmtree(recorded / ROLLOUTS, ignore_errors=True)  # a run does not replace recorded rollouts
+            run(name, recorded, "--rollout.dump_dir", recorded / ROLLOUTS)
             sys.stdout.write(f"{name}: recorded\n")
             continue
         with tempfile.TemporaryDirectory() as folder:
-            run(name, Path(folder))
-            differences = compare(args.folder / name, Path(folder))
+            found = Path(folder)
+            if args.action == "replay":
+                run(name, found, "--rollout.replay_dir", recorded / ROLLOUTS)
+                differences = compare(recorded, found)
+            else:
+                run(name, found, "--rollout.dump_dir", found / ROLLOUTS)
+                differences = compare(recorded, found)
+                differences["rollouts"] = of_rollouts(recorded / ROLLOUTS, found / ROLLOUTS)
         worst = max(worst, *differences.values())
         sys.stdout.write(f"{name}: " + ", ".join(f"{what} {value:.3g}" for what, value in differences.items()) + "\n")
         sys.stdout.flush()
     return 1 if worst > args.tolerance else 0
 
 
-def run(layout: str, output: Path) -> None:
-    """Train three steps in ``output`` and keep metrics and weights there."""
+def run(layout: str, output: Path, flag: str, rollouts: Path) -> None:
+    """Train three steps; keep metrics and weights in ``output``, and give the folder ``rollouts`` with its flag."""
     with tempfile.TemporaryDirectory() as folder:
         task = Path(folder)
         write_task(task)
@@ -98,6 +113,7 @@ def run(layout: str, output: Path) -> None:
         command += ["--actor.model_name_or_path", str(task / "model"), "--reward.remote_url", str(REWARD), *evaluation]
         command += ["--data.prompt_dataset", str(task / "train.jsonl")]
         command += ["--ckpt.output_dir", str(task / "out"), "--ckpt.path", str(task / "checkpoints")]
+        command += [flag, str(rollouts.resolve())]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "RAY_ADDRESS": "local", "PYTHONWARNINGS": "ignore"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -131,6 +147,29 @@ def compare(recorded: Path, found: Path) -> dict[str, float]:
     apart = math.sqrt(sum(float((before[name].double() - after[name].double()).square().sum()) for name in before))
     size = math.sqrt(sum(float(each.double().square().sum()) for each in before.values()))
     return differences | {"weights": apart / size}
+
+
+def of_rollouts(recorded: Path, found: Path) -> float:
+    """Return the largest difference of log-probs, rewards and scores; infinite where tokens or steps differ."""
+    if recorded_steps(recorded) != recorded_steps(found):
+        return math.inf
+    worst = 0.0
+    for step in recorded_steps(recorded):
+        before, after = (read_rollout(rollout_path(folder, step)).samples for folder in (recorded, found))
+        if len(before) != len(after):
+            return math.inf
+        worst = max(worst, *(of_samples(one, other) for one, other in zip(before, after, strict=True)))
+    return worst
+
+
+def of_samples(one: RecordedSample, other: RecordedSample) -> float:
+    """Return the largest difference of two samples; infinite where their tokens differ."""
+    if not (one.tokens.equal(other.tokens) and one.action_mask.equal(other.action_mask)):
+        return math.inf
+    numbers = [(one.reward or 0.0) - (other.reward or 0.0), (one.score or 0.0) - (other.score or 0.0)]
+    if one.log_probs is not None and other.log_probs is not None:
+        numbers.append(float((one.log_probs - other.log_probs).abs().max()))
+    return max(map(abs, numbers))
 
 
 def lines(path: Path) -> list[dict[str, float]]:

@@ -12,7 +12,6 @@ TRL generates completions, scores them with the reward functions and computes it
    (``_end_rollout``).
 """
 
-import json
 import logging
 import math
 from collections.abc import Mapping
@@ -22,10 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from trl.trainer.grpo_config import GRPOConfig
-from trl.trainer.grpo_trainer import GRPOTrainer
 
 from openrlhf_cov.integrations import trl_options
 from openrlhf_cov.integrations.choice import choose
+from openrlhf_cov.integrations.closed_loop import ClosedLoop
 from openrlhf_cov.integrations.rollout_metrics import RolloutMetrics
 from openrlhf_cov.integrations.trainer_loss import TrainerLoss
 from openrlhf_cov.integrations.trl_batches import (
@@ -37,7 +36,7 @@ from openrlhf_cov.integrations.trl_batches import (
     window_part,
 )
 from openrlhf_cov.integrations.trl_loss import token_weights
-from openrlhf_cov.models.dynamics import EntropyDynamics
+from openrlhf_cov.integrations.trl_recording import RecordingGRPOTrainer
 from openrlhf_cov.models.loss import draws_of_step, plan_micro_batch, policy_loss
 from openrlhf_cov.models.method import Plan
 from openrlhf_cov.models.planning import PlanningStep, plan_window, policy_seen
@@ -49,10 +48,8 @@ from openrlhf_cov.utils.metrics_log import METRICS_FILE, MetricsLog
 
 logger = logging.getLogger(__name__)
 
-STATE_FILE = "openrlhf_cov_state.json"  # in a checkpoint: the closed loop, and metrics that look back
 
-
-class CovGRPOTrainer(GRPOTrainer):
+class CovGRPOTrainer(RecordingGRPOTrainer):
     """TRL's ``GRPOTrainer`` with methods against entropy collapse, exact over the optimizer step.
 
     A global step of the methods is one rollout with its updates: schedules and closed loops move once per rollout, and
@@ -65,17 +62,16 @@ class CovGRPOTrainer(GRPOTrainer):
             ``epsilon_high`` differs from TRL's default.
         method: Name of a method, of several methods with commas between them, or ``none``.
         method_settings: Settings of the methods by name, such as ``{"kl_cov_ratio": 2e-3}``.
+        dump_dir: Folder for a file with the completions of every rollout (``docs/replay.md``), or None.
+        replay_dir: Folder of such files. The run trains on them instead of generating and scoring.
         kwargs: Further arguments of TRL's trainer.
 
     Raises:
-        ValueError: A setting is out of range, or an option of TRL does not go with the method.
+        ValueError: A setting is out of range, an option of TRL does not go with the method, or the files of
+            ``replay_dir`` do not fit the run.
     """
 
-    # What transformers and TRL declare more widely.
-    args: Any
-    model: Any
-    num_generations: int
-    _buffered_inputs: Any
+    _buffered_inputs: Any  # TRL declares it more widely
 
     def __init__(
         self,
@@ -85,16 +81,15 @@ class CovGRPOTrainer(GRPOTrainer):
         *,
         method: str = "none",
         method_settings: Mapping[str, Any] | None = None,
+        dump_dir: str | Path | None = None,
+        replay_dir: str | Path | None = None,
         **kwargs: Any,
     ) -> None:
         self.methods = choose(method, method_settings or {})
         trl_options.check_options(self.methods, args or GRPOConfig(), kwargs)
-        super().__init__(model, reward_funcs, args, **kwargs)
+        super().__init__(model, reward_funcs, args, dump_dir=dump_dir, replay_dir=replay_dir, **kwargs)
         trl_options.check_model(self.methods, self.model)
         self.accumulation = self.args.gradient_accumulation_steps
-        # Micro-batches of a rollout on one rank, counted once per iteration over them.
-        self.rollout_micro_batches = self.args.steps_per_generation * self.num_iterations
-        self.updates = self.rollout_micro_batches // self.accumulation
         for warning in trl_options.warnings_of(self.methods, self.args, self.updates):
             logger.warning(warning)
         self.ranks = Ranks(
@@ -102,8 +97,7 @@ class CovGRPOTrainer(GRPOTrainer):
             all_gather=self.accelerator.gather,
             size=self.accelerator.num_processes,
         )
-        self.controller = self.methods.controller()
-        self.dynamics = EntropyDynamics()
+        self.closed_loop = ClosedLoop(self.methods)
         self._metrics_log: MetricsLog | None = None
         self._warned: set[str] = set()
         # Of the rollout that is being trained on; None between rollouts.
@@ -112,10 +106,6 @@ class CovGRPOTrainer(GRPOTrainer):
         self._forward: tuple[Tensor, Tensor | None, Tensor | None] | None = None
 
     # -- The rollout --
-
-    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
-        self._rewards = super()._calculate_rewards(*args, **kwargs)  # (responses of all ranks, reward functions)
-        return self._rewards
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         batch = super()._generate_and_score_completions(inputs)
@@ -134,22 +124,22 @@ class CovGRPOTrainer(GRPOTrainer):
         batch["policy_log_probs"], batch["policy_entropy"] = self._score(batch)
         batch |= self._vocabulary_scores(batch)
         # Samples are numbered over the ranks, so the K responses to prompt p are p * K ... p * K + K - 1.
-        size = len(batch["completion_ids"])
-        first = self.accelerator.process_index * size
-        batch["sample_ids"] = torch.arange(first, first + size, device=self.accelerator.device)
+        rows = self.rows_of_rank(len(batch["completion_ids"]))
+        batch["sample_ids"] = torch.arange(rows.start, rows.stop, device=self.accelerator.device)
 
-        number = self.state.global_step // self.updates + 1
-        config = self.methods.at(number - 1, self.controller)
+        number = self.rollout_number
+        config = self.methods.at(number - 1, self.closed_loop.controller)
         rewards = (self._rewards * self.reward_weights.to(self._rewards.device)).nansum(1).float()
         rewards = rewards.masked_fill(self._rewards.isnan().all(1), math.nan)
-        scores = rewards[first : first + size]
+        scores = rewards[rows]
+        self.record_rollout(batch, scores)
         if config.estimator is not None:
             sums = self.ranks.all_reduce_sum(token_sums(rollout_tokens(batch, scores)))
             groups = rewards.view(-1, self.num_generations)
             found = self.ranks.all_gather(mean_log_probs(batch["policy_log_probs"], batch["completion_mask"]))
             seen = mean_entropy(sums).item(), found.view_as(groups)
             estimated = response_advantages(groups, ~groups.isnan(), "group_norm", config, *seen)
-            batch["advantages"] = estimated.nan_to_num(0.0).flatten()[first : first + size]
+            batch["advantages"] = estimated.nan_to_num(0.0).flatten()[rows]
         self._rollout = RolloutMetrics(rollout_tokens(batch, scores), self.num_generations, self.ranks)
         self._rollout.add(*response_metrics(batch, scores, self.eos_token_ids))
 
@@ -263,10 +253,8 @@ class CovGRPOTrainer(GRPOTrainer):
         """Log the metrics of a rollout and its updates, and move the closed loop."""
         number = self._planning.global_step
         values = rollout.finish()
-        entropy, weighted, cov = (values[name] for name in ("entropy/mean", "cov/prob_weighted_mean", "cov/mean"))
-        values |= self.dynamics.step(entropy, weighted, cov, self._learning_rate * self.updates)
-        if self.controller:
-            values |= self.controller.step(entropy, self._planning.config.entropy_target)
+        target = self._planning.config.entropy_target
+        values |= self.closed_loop.step(values, target, self._learning_rate * self.updates)
         values |= {"gradient/norm": sum(self._norms) / len(self._norms), "actor_lr": self._learning_rate}
         for method in self.methods.methods:
             message = method.idle(values, self.updates)
@@ -285,16 +273,9 @@ class CovGRPOTrainer(GRPOTrainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
         if self.args.should_save:
-            state = {"dynamics": self.dynamics.state_dict()}
-            if self.controller:
-                state["controller"] = self.controller.state_dict()
-            folder = Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
-            (folder / STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
+            self.closed_loop.save(Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}"))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is not None and Path(checkpoint, STATE_FILE).exists():
-            state = json.loads(Path(checkpoint, STATE_FILE).read_text(encoding="utf-8"))
-            self.dynamics.load_state_dict(state["dynamics"])
-            if self.controller:
-                self.controller.load_state_dict(state.get("controller"))
+        if checkpoint is not None:
+            self.closed_loop.load(Path(checkpoint))

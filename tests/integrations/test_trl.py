@@ -62,7 +62,7 @@ def test_gradients_are_those_of_the_laboratory(name, accumulation, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", IN_THE_LAB)
 def test_gradients_of_two_ranks_are_those_of_the_laboratory(name, ranks, tmp_path):
-    lines = ranks(name, str(tmp_path), loss_type(name), SETTINGS.get(name, {}))
+    lines = ranks("gradients", name, str(tmp_path), loss_type(name), SETTINGS.get(name, {}))
     (differences,) = [json.loads(line) for line in lines if line.startswith("[")]  # the others are TRL's
     assert len(differences) == 2
     assert max(differences[1 if name == "kl_cov" else 0 :]) < TOLERANCE
@@ -182,7 +182,7 @@ def test_schedules_and_closed_loops_move_once_per_rollout_and_are_resumed(tmp_pa
     values = [line["control/value"] for line in read_metrics(tmp_path / "whole" / "metrics.jsonl")]
     # The entropy, 3.87, is above the target, so the weight of positive advantages rises by 0.05 per rollout.
     assert values == pytest.approx([0.5, 0.55, 0.6, 0.65])
-    assert whole.controller.applied["positive_weight"] == pytest.approx(0.7)
+    assert whole.closed_loop.controller.applied["positive_weight"] == pytest.approx(0.7)
 
     part = options(tmp_path / "part", save_strategy="steps", save_steps=4, **changes)
     run(CovGRPOTrainer, part, **method)
@@ -190,7 +190,7 @@ def test_schedules_and_closed_loops_move_once_per_rollout_and_are_resumed(tmp_pa
     lines = read_metrics(tmp_path / "part" / "metrics.jsonl")
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
     assert [line["control/value"] for line in lines] == pytest.approx(values)
-    assert again.controller.applied["positive_weight"] == pytest.approx(0.7)
+    assert again.closed_loop.controller.applied["positive_weight"] == pytest.approx(0.7)
 
 
 def test_a_schedule_is_given_as_text(tmp_path):

@@ -214,6 +214,21 @@ def test_each_kind_of_error_is_logged_once_a_minute(tokenizer, tmp_path, monkeyp
     assert "abc" in lines[0]
 
 
+def test_the_tokens_of_a_prompt_are_computed_once_for_its_samples(tokenizer, monkeypatch):
+    texts = []
+
+    def tokens_of(text, tokenizer):
+        texts.append(text)
+        return tokenizer(text)["input_ids"]
+
+    monkeypatch.setattr("openrlhf_cov.trainer.rollout.reward_executor.prompt_ids", tokens_of)
+    executor = RewardExecutor(None, RewardConfig())
+    outputs = [execute(tokenizer, executor, "abc", prompt=prompt) for prompt in ("1+1=", "2+2=", "1+1=")]
+    assert texts == ["1+1=", "2+2="]
+    first, second, third = (output["observation_tokens"] for output in outputs)
+    assert first == third != second
+
+
 def test_without_a_rule_the_reward_is_left_to_the_reward_model(tokenizer):
     output = execute(tokenizer, RewardExecutor(None, RewardConfig()), "abc")
     assert output["reward"] is None

@@ -84,6 +84,7 @@ def start_evaluation_engines(
         "dtype": VLLM_DTYPES[dtype],
         "gpu_memory_utilization": gpu_memory_utilization,
         "enforce_eager": enforce_eager or not on_gpus,
+        "disable_log_stats": True,  # nobody reads vLLM's own statistics
         "enable_prefix_caching": True,
         "enable_sleep_mode": False,
         "full_determinism": False,
@@ -107,6 +108,7 @@ def training_arguments(args: SimpleNamespace) -> dict[str, Any]:
         "dtype": VLLM_DTYPES[args.ds.param_dtype],
         "gpu_memory_utilization": args.vllm.gpu_memory_utilization,
         "enforce_eager": args.vllm.enforce_eager,
+        "disable_log_stats": True,  # nobody reads vLLM's own statistics
         "enable_prefix_caching": args.vllm.enable_prefix_caching,
         "enable_sleep_mode": args.vllm.enable_sleep,
         "full_determinism": args.train.full_determinism_enable,

@@ -57,8 +57,13 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         vLLM hands over each response once it is whole, and not with every token, which nobody reads.
         """
         sampling_params = _changed(sampling_params, output_kind=RequestOutputKind.FINAL_ONLY)
+        # Our executor decodes a response itself, for the reward, and reads the log-prob of each sampled token alone.
+        # An agent may read the text and the most probable token as well.
+        reads_tokens_only = isinstance(self.executor, RewardExecutor)
+        if reads_tokens_only:
+            sampling_params = _changed(sampling_params, detokenize=False)
         if self.log_probs:
-            sampling_params = _changed(sampling_params, logprobs=1)
+            sampling_params = _changed(sampling_params, logprobs=0 if reads_tokens_only else 1)
         if seeds is None:
             return await super().generate_responses(
                 sampling_params=sampling_params, num_samples=num_samples, **request

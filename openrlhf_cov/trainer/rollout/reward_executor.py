@@ -3,7 +3,8 @@
 import asyncio
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ logger = init_logger(__name__)
 ABSTAINED = "reward/abstained_frac"
 ERROR_METRIC = "reward/error_frac"
 SECONDS_BETWEEN_WARNINGS = 60.0
+# Prompts whose tokens are remembered.
+KEPT_PROMPTS = 64
 
 
 class PromptTokenizer:
@@ -28,10 +31,15 @@ class PromptTokenizer:
 
     Upstream tokenizes every text without special tokens. Here the prompt has those of ``prompt_ids``; texts after the
     first, such as the answers of an environment in a rollout of several turns, are tokenized as upstream asks.
+
+    Args:
+        tokenizer: The tokenizer of the policy.
+        tokenize: ``prompt_ids``, or a function that remembers what it returned.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, tokenize: Callable[[str, Any], list[int]] = prompt_ids) -> None:
         self._tokenizer = tokenizer
+        self._tokenize = tokenize
         self._has_prompt = False
 
     def __call__(self, text: Any, **settings: Any) -> Any:
@@ -40,7 +48,7 @@ class PromptTokenizer:
             self._has_prompt = True
             return self._tokenizer(text=text, **settings)
         self._has_prompt = True
-        return {"input_ids": torch.tensor([prompt_ids(text, self._tokenizer)])}
+        return {"input_ids": torch.tensor([self._tokenize(text, self._tokenizer)])}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tokenizer, name)
@@ -74,6 +82,8 @@ class RewardExecutor(AgentExecutorBase):
     def __init__(self, remote_rm_url: list[str] | str | None, config: RewardConfig) -> None:
         self._config = config
         self._generator = SingleTurnAgentExecutor(None)
+        # The samples of a prompt are requests of their own, which come one after another.
+        self._prompt_ids = lru_cache(KEPT_PROMPTS)(prompt_ids)
         self._endpoints = [remote_rm_url] if isinstance(remote_rm_url, str) else list(remote_rm_url or [])
         self._function = None
         if self._endpoints and self._endpoints[0].endswith(".py"):
@@ -88,8 +98,9 @@ class RewardExecutor(AgentExecutorBase):
         self, prompt, label, sampling_params, max_length: int, hf_tokenizer, llm_engine, images=None
     ) -> dict[str, Any]:
         """Upstream's output of one response with ``reward``, ``scores`` and ``extra_logs`` as floats."""
+        tokenizer = PromptTokenizer(hf_tokenizer, self._prompt_ids)
         output = await self._generator.execute(
-            prompt, label, sampling_params, max_length, PromptTokenizer(hf_tokenizer), llm_engine, images
+            prompt, label, sampling_params, max_length, tokenizer, llm_engine, images
         )
         if not self._endpoints:
             return output

@@ -84,6 +84,7 @@ OURS = {
     "trust_remote_code": False,
     "log_probs": True,
     "reward_config": RewardConfig(),
+    "disable_log_stats": True,
     "max_num_seqs": 1024,
     "max_num_batched_tokens": 8192,
 }
@@ -175,7 +176,7 @@ def test_engines_of_an_evaluation_get_no_reward_and_no_weights(monkeypatch):
         "model", num_engines=2, tensor_parallel_size=1, max_model_len=512, dtype="fp32", gpu_memory_utilization=0.8,
         enforce_eager=False, seed=7, trust_remote_code=False, max_num_seqs=64,
     )  # fmt: skip
-    settings = {name: OURS[name] for name in ("dtype", "trust_remote_code", "reward_config")}
+    settings = {name: OURS[name] for name in ("dtype", "trust_remote_code", "reward_config", "disable_log_stats")}
     settings |= {"worker_extension_cls": "", "max_num_seqs": 64, "max_num_batched_tokens": 8192}
     assert ours.started == [(options, arguments | settings) for options, arguments in theirs.started]
     assert ours.reserved == theirs.reserved

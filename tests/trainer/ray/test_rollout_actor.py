@@ -6,7 +6,9 @@ from types import SimpleNamespace
 import pytest
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
+from openrlhf_cov.trainer.rollout.reward_executor import RewardExecutor
 
 
 @pytest.fixture
@@ -67,3 +69,18 @@ def test_a_run_on_a_used_engine_has_a_reward_function_of_its_own():
 )
 def test_log_probs_and_seeds_are_asked_for(asked, log_probs, seeds, samples, requests):
     assert asked(log_probs, seeds, samples) == requests
+
+
+def test_vllm_gives_our_executor_neither_text_nor_other_tokens_than_the_sampled_ones():
+    found = []
+
+    class Executor(RewardExecutor):
+        async def execute(self, sampling_params, **request):
+            found.append((sampling_params.detokenize, sampling_params.logprobs))
+
+    actor = object.__new__(CovRolloutActor)
+    actor.log_probs, actor.executor = True, Executor(None, RewardConfig())
+    request = dict(prompt="p", label="l", max_length=9, hf_tokenizer=None)
+    asyncio.run(actor.generate_responses(sampling_params=SimpleNamespace(logprobs=None, detokenize=True), **request))
+    # logprobs=0 is the sampled token alone, 1 is the most probable one as well.
+    assert found == [(False, 0)]
