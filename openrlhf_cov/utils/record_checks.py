@@ -64,7 +64,7 @@ def checked(kind: type[Record], content: bytes) -> Record:
     Raises:
         ValueError: The content is not JSON or not such a record. The message is one line about the first problem.
     """
-    return _checked(kind, lambda adapter: adapter.validate_json(content.removeprefix(BOM)))
+    return _checked(kind, lambda adapter: adapter.validate_json(content.removeprefix(BOM), strict=True))
 
 
 def checked_value(kind: type[Record], value: Any) -> Record:
@@ -72,7 +72,7 @@ def checked_value(kind: type[Record], value: Any) -> Record:
 
     The class is a model of pydantic: a strict dataclass takes no mapping.
     """
-    return _checked(kind, lambda adapter: adapter.validate_python(value))
+    return _checked(kind, lambda adapter: adapter.validate_python(value, strict=True))
 
 
 def _checked(kind: type[Record], check: "Callable[[TypeAdapter[Record]], Record]") -> Record:

@@ -4,22 +4,27 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Final, Literal
 
 from openrlhf_cov.experiments.study.spec import Arm, Cell, Spec, slug
+from openrlhf_cov.utils.record_checks import STRICT
 
 # Stages: every cell of an arm, its best cells again, its point with fresh seeds.
-SCREEN = "screen"
-FINAL = "final"
-REPORT = "report"
-STAGES = (SCREEN, FINAL, REPORT)
+Stage = Literal["screen", "final", "report"]
+SCREEN: Final = "screen"
+FINAL: Final = "final"
+REPORT: Final = "report"
+STAGES: tuple[Stage, ...] = (SCREEN, FINAL, REPORT)
 
 
 @dataclass(frozen=True)
 class StudyRun:
     """One run of a study."""
 
+    __pydantic_config__ = STRICT
+
     arm: str
-    stage: str
+    stage: Stage
     cell: Cell
     seed: int
 
