@@ -7,7 +7,6 @@ from pathlib import PurePosixPath
 from typing import Final, Literal
 
 from openrlhf_cov.experiments.study.spec import Arm, Cell, Spec, slug
-from openrlhf_cov.utils.record_checks import STRICT
 
 # Stages: every cell of an arm, its best cells again, its point with fresh seeds.
 Stage = Literal["screen", "final", "report"]
@@ -20,8 +19,6 @@ STAGES: tuple[Stage, ...] = (SCREEN, FINAL, REPORT)
 @dataclass(frozen=True)
 class StudyRun:
     """One run of a study."""
-
-    __pydantic_config__ = STRICT
 
     arm: str
     stage: Stage

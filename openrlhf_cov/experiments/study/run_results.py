@@ -5,19 +5,19 @@ import lzma
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Annotated, TypeVar
+from typing import IO
 
 import numpy as np
-from annotated_types import Ge, Le
 from numpy.typing import ArrayLike, NDArray
 
 from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.errors import UsageError, reason_of
+from openrlhf_cov.experiments.study.result_records import Answers, Columns, LastEvaluation, PackedRun, read_record
 from openrlhf_cov.experiments.study.run_plan import REPORT, Score, StudyRun
-from openrlhf_cov.utils.json_lines import read_bounded, regular, replacing
+from openrlhf_cov.utils.json_lines import parse_json, regular, replacing
 from openrlhf_cov.utils.metric_table import STEP, STEP_TOTAL, TIME
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, RESULT_FILE, TEST_FILE, read_metrics
-from openrlhf_cov.utils.record_checks import STRICT, StopsAtFirstError, checked, checked_value
+from openrlhf_cov.utils.record_checks import checked_value
 
 # Of a run of the whole trainer, whose ``eval.jsonl`` is the trainer's own: what the study saw of the policy.
 VALIDATION_FILE = "validation.jsonl"
@@ -38,63 +38,8 @@ MAX_TOTAL_BYTES = 2**32
 MAX_RATIO = 50
 # Memory of the decompressor. A file can ask for gigabytes; the highest preset needs 65 MiB.
 DECOMPRESSOR_BYTES = 2**27
-# Bytes of a file of a run.
-MAX_FILE_BYTES = 2**26
-# Of a question in a test.
-MAX_SAMPLES = 2**20
 
 Floats = NDArray[np.float64]
-Record = TypeVar("Record")
-
-# A metric is missing in a step where it is null.
-Columns = dict[str, Annotated[list[float | None], StopsAtFirstError()]]
-Counts = Annotated[list[Annotated[int, Ge(0), Le(MAX_SAMPLES)]], StopsAtFirstError()]
-
-
-@dataclass(frozen=True)
-class Answers:
-    """The test of a run, question by question: ``test.json``, and the same in a packed run.
-
-    Raises:
-        ValueError: The lists are not about the same questions, or a question has more correct samples than samples.
-    """
-
-    # Kind of each question.
-    kinds: Annotated[list[str], StopsAtFirstError()]
-    # 1 where the greedy answer is correct, else 0.
-    greedy: Counts
-    # Number of correct ones of ``samples`` samples.
-    right: Counts
-    samples: Annotated[int, Ge(1), Le(MAX_SAMPLES)]
-
-    def __post_init__(self) -> None:
-        if not len(self.kinds) == len(self.greedy) == len(self.right) > 0:
-            raise ValueError("kinds, greedy and right must have one entry for each question")
-        if max(self.greedy) > 1 or max(self.right) > self.samples:
-            raise ValueError("a question has more correct answers than answers")
-
-
-@dataclass(frozen=True)
-class LastEvaluation:
-    """``result.json``, as far as it is read."""
-
-    greedy: float
-    # The step after which the run ended, if it was not its last.
-    stopped_at: int | None = None
-
-
-@dataclass(frozen=True)
-class PackedRun:
-    """One line of a packed file."""
-
-    __pydantic_config__ = STRICT
-
-    run: StudyRun
-    metrics: Columns
-    evaluations: Columns
-    test: Answers
-    # The flags of the run.
-    asked: list[str] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,8 +99,8 @@ def read_run(place: Path, run: StudyRun = ALONE, *, evaluated: Collection[int] =
     """
     seen = VALIDATION_FILE if (place / VALIDATION_FILE).exists() else EVAL_FILE
     try:
-        ended = _record(LastEvaluation, place / RESULT_FILE)
-        test = _record(Answers, place / TEST_FILE)
+        ended = read_record(LastEvaluation, place / RESULT_FILE)
+        test = read_record(Answers, place / TEST_FILE)
         result = _result(run, _table(place / METRICS_FILE), _table(place / seen), test)
         last = max(evaluated, default=0) if ended.stopped_at is None else ended.stopped_at
         if evaluated and result.evaluations.steps.tolist() != [step for step in evaluated if step <= last]:
@@ -193,9 +138,10 @@ def unpack(path: Path, asked: Callable[[StudyRun], Sequence[str]] | None = None)
     try:
         with regular(path).open("rb") as file:
             for line in _unpacked_lines(file, path.stat().st_size):
-                packed = checked(PackedRun, line)
-                result = _result(packed.run, _unpacked(packed.metrics), _unpacked(packed.evaluations), packed.test)
-                if asked is None or packed.asked == asked(packed.run):
+                packed = checked_value(PackedRun, parse_json(line))
+                run = packed.study_run
+                result = _result(run, _unpacked(packed.metrics), _unpacked(packed.evaluations), packed.test)
+                if asked is None or packed.asked == asked(run):
                     yield result
     except (OSError, EOFError, lzma.LZMAError, LookupError, ValueError, MemoryError) as error:
         raise UsageError(f"{path} holds no results of a study: {reason_of(error)}") from error
@@ -243,13 +189,6 @@ def _result(run: StudyRun, metrics: Table, evaluations: Table, test: Answers) ->
         raise ValueError("columns are of different lengths")
     right = np.array(test.right, dtype=np.int64)
     return Result(run, metrics, evaluations, tuple(test.kinds), np.array(test.greedy, dtype=bool), right, test.samples)
-
-
-def _record(kind: type[Record], path: Path) -> Record:
-    try:
-        return checked(kind, read_bounded(path, MAX_FILE_BYTES))
-    except ValueError as error:
-        raise ValueError(f"{path.name}: {error}") from error
 
 
 def _table(path: Path) -> Table:
