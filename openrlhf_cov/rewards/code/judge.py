@@ -350,7 +350,7 @@ class Lost(Exception):
 
     def __init__(self, reason: Literal["time", "output", "gone"]) -> None:
         super().__init__()
-        self.reason = reason
+        self.reason: Literal["time", "output", "gone"] = reason
 
     def failure(self) -> Failure | None:
         """What it says about the program, if it says something."""
