@@ -13,7 +13,7 @@ from pathlib import Path
 from openrlhf_cov.cli import lab
 from openrlhf_cov.experiments.study.lab_runs import LabStudy
 from openrlhf_cov.experiments.study.run_plan import StudyRun
-from openrlhf_cov.experiments.study.spec import read_spec
+from openrlhf_cov.experiments.study.spec_file import read_spec
 
 UNIT = 1024 * 1024 if sys.platform == "darwin" else 1024
 """Of ``ru_maxrss`` in a MiB."""

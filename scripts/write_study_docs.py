@@ -17,7 +17,8 @@ from openrlhf_cov.experiments.study.document import Document, Section, document,
 from openrlhf_cov.experiments.study.questions import agreement
 from openrlhf_cov.experiments.study.run_results import Result, unpack
 from openrlhf_cov.experiments.study.seed_estimates import mean_over_seeds
-from openrlhf_cov.experiments.study.spec import Spec, read_spec
+from openrlhf_cov.experiments.study.spec import Spec
+from openrlhf_cov.experiments.study.spec_file import read_spec
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, SPECS = ROOT / "studies" / "results", ROOT / "studies"

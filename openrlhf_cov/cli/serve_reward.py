@@ -15,7 +15,7 @@ import resource
 import signal
 import socket
 import sys
-import time
+from dataclasses import fields
 from pathlib import Path
 
 from openrlhf_cov.cli.entry_point import program
@@ -23,6 +23,7 @@ from openrlhf_cov.cluster.packages import SERVICE, require, require_grader
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.rewards.limits import REWARD_TOKEN, ServiceLimits
+from openrlhf_cov.rewards.worker import at_most
 from openrlhf_cov.utils.config_flags import add_config_arguments
 from openrlhf_cov.utils.terminal import Parser, clean_logs, say
 
@@ -30,25 +31,20 @@ logger = logging.getLogger(__name__)
 
 # Characters that stand for themselves in a URL; upstream splits ``--reward.remote_url`` at commas.
 TOKEN = re.compile(r"[A-Za-z0-9._~-]+")
-
 # Settings of the trainer's side: nobody tells the service which response was cut off, and it reads no data.
 TRAINER_ONLY = ("reward_keep_truncated", "reward_skip_bad_labels", "reward_max_error_frac")
-
-# How long requests in work may take after SIGTERM or SIGINT, before they are answered with 503.
+# Time of requests in work after SIGTERM or SIGINT, before they are answered with 503.
 STOP_SECONDS = 4
-
-# How long a connection without a request stays open.
+# Time that a connection stays open without a request.
 KEEP_ALIVE_SECONDS = 20
-
 # Files and pipes that the service may have open beside its connections.
 OTHER_FILES = 512
-
 # That of upstream.
 LOG_FORMAT = "%(levelname)s %(asctime)s %(filename)s:%(lineno)d] %(message)s"
 
 
 def build_parser() -> Parser:
-    """The parser of this command; limits and rewards have the defaults of their configs."""
+    """Return the parser of this command; limits and rewards have the defaults of their configs."""
     parser = Parser(prog="serve_reward", about=__doc__, allow_abbrev=False)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (default: 127.0.0.1)")
@@ -60,31 +56,31 @@ def build_parser() -> Parser:
         help=f"file with the token that requests must carry (default: the environment's {REWARD_TOKEN}, or none)",
     )
     add_config_arguments(parser, "limits", ServiceLimits)
-    add_config_arguments(parser, "rewards", RewardConfig)
-    for action in parser._actions:
-        if action.dest in TRAINER_ONLY:
-            action.help = argparse.SUPPRESS
+    own = [entry.name for entry in fields(RewardConfig) if entry.name not in TRAINER_ONLY]
+    add_config_arguments(parser, "rewards", RewardConfig, own)
+    parser.set_defaults(**{entry.name: entry.default for entry in fields(RewardConfig) if entry.name in TRAINER_ONLY})
     return parser
 
 
 @program("serve_reward")
 def main(argv: list[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT: exit status 0. Exit status 2 with one line for anything the user can mend."""
-    parser = build_parser()
-    args = parser.parse_args(argv)
+    args = build_parser().parse_args(argv)
     require(SERVICE)
-    reject_trainer_flags(args, parser)
     config = RewardConfig.from_args(args)
     limits = ServiceLimits.from_args(args)
     require_grader(config.reward_grader)
     token = read_token(args.token_file)
-    listener = listen(args.host, args.port)
-    clean_logs()
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, datefmt="%m-%d %H:%M:%S")
-    for stop in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(stop, lambda *_: sys.exit(0))  # while the server runs it has handlers of its own
-    allow_connections(limits.max_connections)
-    with listener:
+    with listen(args.host, args.port) as listener:
+        clean_logs()
+        logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, datefmt="%m-%d %H:%M:%S")
+        for stop in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(stop, lambda *_: sys.exit(0))  # while the server runs it has handlers of its own
+        # The usual limit of 1,024 open files would be reached before the limit of connections.
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != resource.RLIM_INFINITY:
+            wanted = at_most(hard, 2 * limits.max_connections + OTHER_FILES)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
         serve(listener, config, limits, token)
     return 0
 
@@ -96,8 +92,9 @@ def serve(listener: socket.socket, config: RewardConfig, limits: ServiceLimits, 
     from openrlhf_cov.rewards.pool import SECOND_OPINION_TARGET, PoolError, shared_pool
     from openrlhf_cov.rewards.service import make_app, make_service
 
-    url = url_of(listener)
-    if token is None and not is_loopback(listener):
+    host, port = listener.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    if token is None and not ipaddress.ip_address(host).is_loopback:
         logger.warning("%s can be reached from other machines and asks for no token; see --token_file", url)
     server = uvicorn.Server(
         uvicorn.Config(
@@ -105,15 +102,14 @@ def serve(listener: socket.socket, config: RewardConfig, limits: ServiceLimits, 
             http="h11",
             limit_concurrency=limits.max_connections,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=STOP_SECONDS,
             log_config=None,
             log_level="warning",
             access_log=False,
             server_header=False,
             ws="none",
-            timeout_graceful_shutdown=STOP_SECONDS,
         )
     )
-    started = time.monotonic()
     with shared_pool(config.reward_workers) as pool:
         try:
             pool.call("1", "1", timeout=config.reward_timeout)  # the processes are there before the first request
@@ -123,21 +119,11 @@ def serve(listener: socket.socket, config: RewardConfig, limits: ServiceLimits, 
             raise RunStopped(f"no grading process works: {error}") from error
         logger.info("start: process %d, %d grading processes", os.getpid(), config.reward_workers)
         say(f"serving on {url}\n")
-        try:
-            server.run(sockets=[listener])
-        finally:
-            logger.info("stop after %.0f seconds", time.monotonic() - started)
-
-
-def reject_trainer_flags(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """UsageError for a setting that would do nothing here."""
-    for name in TRAINER_ONLY:
-        if getattr(args, name) != parser.get_default(name):
-            raise UsageError(f"--{name} does nothing here: give it to the trainer")
+        server.run(sockets=[listener])
 
 
 def read_token(path: Path | None) -> str | None:
-    """The token of a file, else of the environment, from which it is removed; None where neither has one."""
+    """Return the token of a file, else of the environment, from which it is removed; None where neither has one."""
     token = take_from_environment(REWARD_TOKEN)  # the grading processes inherit the environment
     source = REWARD_TOKEN
     if path is not None:
@@ -160,26 +146,18 @@ def take_from_environment(name: str) -> str | None:
     library.getenv.restype = ctypes.c_void_p
     address = library.getenv(name.encode())
     value = os.environ.pop(name, None)
-    # A variable that this process set itself lies elsewhere, and may have been freed by now.
-    if address and value is not None and Path("/proc/self/environ").exists():
-        first, last = environment_addresses()
-        if first <= address < last:
+    status = Path("/proc/self/stat")
+    if address and value is not None and status.exists():
+        # The name of the process comes before the last bracket; env_start and env_end are the fields 50 and 51.
+        columns = status.read_text(encoding="utf-8").rpartition(")")[2].split()
+        # A variable that this process set itself lies elsewhere, and may have been freed by now.
+        if int(columns[47]) <= address < int(columns[48]):
             ctypes.memset(address, 0, len(os.fsencode(value)))
     return value
 
 
-def environment_addresses() -> tuple[int, int]:
-    """Return the first address of the environment with which this process began, and the address behind it."""
-    try:
-        # The name of the process comes before the last bracket; env_start and env_end are the fields 50 and 51.
-        fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        return int(fields[47]), int(fields[48])
-    except (OSError, ValueError, IndexError):
-        return 0, 0
-
-
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. UsageError if there can be none."""
+    """Return a listening socket. Raises UsageError if there can be none."""
     if not 0 <= port < 1 << 16:
         raise UsageError(f"--port is from 0 to 65535, got {port}")
     try:
@@ -188,26 +166,6 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot listen on --host {host} --port {port}: {reason}") from error
-
-
-def allow_connections(count: int) -> None:
-    """Raise this process' limit of open files, often 1024, to what so many connections need, if it may."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * count + OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
-def is_loopback(listener: socket.socket) -> bool:
-    """Return True if only this machine can reach a socket."""
-    return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
-
-
-def url_of(listener: socket.socket) -> str:
-    """``http://127.0.0.1:5000``"""
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Files of recorded rollouts: the samples of one global step, written once and trained on again.
 
 A folder has one file for each global step, ``step_000001.safetensors`` and so on. ``docs/replay.md`` describes the
-format. This module needs torch and safetensors only, so other trainers and notebooks can read and write the files::
+format. This module needs torch, safetensors and pydantic only, so other trainers and notebooks can read and write the
+files::
 
     record = read_rollout(rollout_path(folder, step=1))
     rewards = [sample.reward for sample in record.samples]
@@ -14,17 +15,19 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import BaseModel, ConfigDict
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from openrlhf_cov.errors import reason_of
-from openrlhf_cov.utils.json_lines import parse_json, parse_object, regular, replacing
+from openrlhf_cov.utils.json_lines import parse_json, regular, replacing
+from openrlhf_cov.utils.record_checks import StopsAtFirstError, checked_value
 
 FORMAT = "openrlhf_cov.rollout"
 # Increase the version when a field is removed or changes its meaning.
@@ -83,10 +86,26 @@ class RecordedSample:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-# Fields of a sample that are in the JSON of a file; the others are tensors.
-DETAIL_FIELDS = tuple(
-    each.name for each in fields(RecordedSample) if each.name not in ("tokens", "action_mask", "log_probs")
-)
+class SampleDetails(BaseModel):
+    """The fields of a sample that are in the JSON of a file; the others are tensors. A number may be NaN."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    sample_id: int
+    prompt: str
+    prompt_number: int
+    source: str
+    reward: float | None
+    score: float | None
+    abstained: bool
+    truncated: bool
+    metrics: dict[str, float]
+
+
+class StepDetails(BaseModel):
+    """The JSON of a file."""
+
+    samples: Annotated[list[SampleDetails], StopsAtFirstError()]
 
 
 @dataclass(frozen=True)
@@ -191,7 +210,7 @@ def write_rollout(path: str | Path, record: RolloutRecord) -> None:
     log_probs = [sample.log_probs for sample in samples if sample.log_probs is not None]
     if log_probs and len(log_probs) < len(samples):
         raise ValueError(f"{len(log_probs)} of {len(samples)} samples have log_probs; all of them or none must")
-    details = [{name: _plain(getattr(sample, name)) for name in DETAIL_FIELDS} for sample in samples]
+    details = [{name: _plain(getattr(sample, name)) for name in SampleDetails.model_fields} for sample in samples]
     packed = json.dumps(details).encode()
     _check_size(len(packed))
     tensors = {
@@ -278,15 +297,12 @@ class _Opened:
             raise ValueError(f"its format has version {entries.get('version')!r:.60}; this program reads {VERSION}")
         if missing := [name for name in ENTRIES if name not in entries]:
             raise ValueError(f"its header has no {', no '.join(missing)}")
-        metrics = parse_object(entries["metrics"].encode())
-        if not all(type(value) in (int, float) for value in metrics.values()):
-            raise ValueError("its metrics must be numbers")
         return RolloutHeader(
             step=_count(entries, "step"),
             samples_per_prompt=_count(entries, "samples_per_prompt"),
             prompts_per_step=_count(entries, "prompts_per_step"),
             tokenizer=entries["tokenizer"],
-            metrics={name: float(value) for name, value in metrics.items()},
+            metrics=_metrics(entries["metrics"]),
         )
 
     def samples(self) -> list[RecordedSample]:
@@ -309,11 +325,11 @@ class _Opened:
         if LOG_PROBS in self.file.keys():  # noqa: SIM118 (it is no mapping)
             columns["log_probs"] = self._tensor(LOG_PROBS, sum(predicted)).split(predicted)
         details = self._details(len(lengths))
-        if sorted(each["sample_id"] for each in details) != list(range(len(lengths))):
+        if sorted(each.sample_id for each in details) != list(range(len(lengths))):
             raise ValueError(f"the numbers of its samples are not 0 to {len(lengths) - 1}")
         rows = zip(*columns.values(), strict=True)
         return [
-            RecordedSample(**dict(zip(columns, row, strict=True)), **each)
+            RecordedSample(**dict(zip(columns, row, strict=True)), **vars(each))
             for row, each in zip(rows, details, strict=True)
         ]
 
@@ -329,41 +345,27 @@ class _Opened:
             raise ValueError(f"{name} must be {TYPES[name]}; it is {tensor.dtype}")
         return tensor
 
-    def _details(self, count: int) -> list[dict[str, Any]]:
+    def _details(self, count: int) -> list[SampleDetails]:
         packed = self._tensor(DETAILS)
         _check_size(len(packed))
-        details = parse_json(packed.numpy().tobytes())
-        if not isinstance(details, list) or len(details) != count:
-            raise ValueError(f"the JSON of its samples must be a list of {count} objects")
-        return [_checked_details(each) for each in details]
+        # A prompt can have half a surrogate pair, which the parser of pydantic refuses.
+        content = {"samples": parse_json(packed.numpy().tobytes())}
+        details = checked_value(StepDetails, content).samples
+        if len(details) != count:
+            raise ValueError(f"the JSON of its samples must be a list of {count} objects; it has {len(details)}")
+        return details
 
 
-def _checked_details(details: Any) -> dict[str, Any]:
-    """Return the fields of one sample in JSON, all of the right type. Raises ValueError."""
-    if not isinstance(details, dict) or set(details) != set(DETAIL_FIELDS):
-        raise ValueError(f"a sample must be an object with {', '.join(DETAIL_FIELDS)}")
-    for name in ("prompt", "source"):
-        _require(isinstance(details[name], str), name, "a string")
-    for name in ("sample_id", "prompt_number"):
-        _require(type(details[name]) is int, name, "an integer")
-    for name in ("abstained", "truncated"):
-        _require(type(details[name]) is bool, name, "true or false")
-    for name in ("reward", "score"):
-        _require(details[name] is None or type(details[name]) in (int, float), name, "a number or null")
-    metrics = details["metrics"]
-    is_numbers = isinstance(metrics, dict) and all(type(value) in (int, float) for value in metrics.values())
-    _require(is_numbers, "metrics", "an object of numbers")
-    return details
+def _metrics(text: str) -> dict[str, float]:
+    try:
+        return checked_value(dict[str, float], parse_json(text.encode()))
+    except ValueError as error:
+        raise ValueError(f"metrics: {error}") from error
 
 
 def _check_size(bytes_of_json: int) -> None:
     if bytes_of_json > MAX_DETAILS_BYTES:
         raise ValueError(f"the JSON of its samples has {bytes_of_json:,} bytes, more than {MAX_DETAILS_BYTES:,}")
-
-
-def _require(is_met: bool, name: str, what: str) -> None:
-    if not is_met:
-        raise ValueError(f"{name} of a sample must be {what}")
 
 
 def _count(entries: Mapping[str, str], name: str) -> int:

@@ -8,8 +8,8 @@ from typing import Any
 
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation.plan import Completion, Request
-from openrlhf_cov.evaluation.response_records import checked
 from openrlhf_cov.utils.json_lines import json_number, valid_text
+from openrlhf_cov.utils.record_checks import checked
 
 # Seconds for one response: 32,768 tokens at 20 a second.
 TIMEOUT = 1800.0

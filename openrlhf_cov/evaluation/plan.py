@@ -11,7 +11,8 @@ from openrlhf_cov.data.templates import check_asks, get_template, prompts_ids
 from openrlhf_cov.errors import UsageError, reason_of
 from openrlhf_cov.evaluation.benchmarks import Benchmark, Protocol, Sampling
 from openrlhf_cov.evaluation.data import Problem, load_problems, ungradable
-from openrlhf_cov.evaluation.response_records import STRICT, AskedProblem, BenchmarkSettings, Count, Key
+from openrlhf_cov.evaluation.response_records import AskedProblem, BenchmarkSettings, Count, Key
+from openrlhf_cov.utils.record_checks import STRICT
 from openrlhf_cov.utils.seeds import seed_of
 
 

@@ -7,16 +7,17 @@ arrives. Scores, tables and pages follow from these three files alone.
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.data import Problem
-from openrlhf_cov.utils.json_lines import BOM, MAX_SETTINGS_BYTES, parse_object, read_bounded, read_rows, write_lines
+from openrlhf_cov.utils.json_lines import MAX_SETTINGS_BYTES, parse_object, read_bounded, read_rows, write_lines
+from openrlhf_cov.utils.record_checks import STRICT, checked
 
 # Counts up when a field changes its meaning or goes.
 SCHEMA = 1
@@ -39,11 +40,6 @@ GRADED_BY = (
 
 # Benchmark, problem id and sample number: what a response answers.
 Key = tuple[str, str, int]
-
-Record = TypeVar("Record")
-
-# ``__pydantic_config__`` of a record: a line of a file has these fields, of these types, and no others.
-STRICT = {"strict": True, "extra": "forbid", "allow_inf_nan": False}
 
 # A number of things, which every program that reads JSON can hold.
 Count = Annotated[int, Ge(0), Lt(2**53)]
@@ -196,25 +192,6 @@ def read_settings(folder: Path) -> RunSettings:
         raise UsageError(f"{folder} is no folder of an evaluation: {RUN_FILE}: {error.strerror}") from error
     except ValueError as error:
         raise UsageError(f"{path} cannot be read ({error}); it is written by `evaluate`") from error
-
-
-def checked(kind: type[Record], content: bytes) -> Record:
-    """A record of a class with ``STRICT`` from JSON; ValueError, one line with the first field that is not as it
-    should be, whatever there is instead."""
-    from pydantic import ValidationError  # half a second, and `--help` needs none of it
-
-    try:
-        return _adapter(kind).validate_json(content.removeprefix(BOM))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise ValueError(": ".join([".".join(map(str, first["loc"])), first["msg"]]).removeprefix(": ")) from None
-
-
-@cache
-def _adapter(kind: type[Record]) -> Any:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind)
 
 
 def write_records(path: Path, records: Iterable[Any]) -> None:

@@ -16,14 +16,13 @@ class ServiceLimits(Settings):
     max_total_mb: int = setting(
         1024, "size of all requests in work together, in 10^6 bytes; one that does not fit is refused with 503"
     )
-    max_connections: int = setting(2048, "open connections; more are refused with 503")
-    max_queries: int = setting(4096, "queries of one request; more are refused with 422")
-    max_concurrent: int = setting(
-        1024,
-        "requests in work at a time, one per finished response of the rollouts; more are refused with 503. Upstream's "
-        "client tries five times, a second apart, and then the response has no reward",
+    max_connections: int = setting(
+        2048,
+        "open connections, one per finished response of the rollouts; more are refused with 503. Upstream's client "
+        "tries five times, a second apart, and then the response has no reward",
     )
+    max_queries: int = setting(4096, "queries of one request; more are refused with 422")
 
     def check(self) -> None:
-        for name in ("max_request_mb", "max_total_mb", "max_connections", "max_queries", "max_concurrent"):
+        for name in ("max_request_mb", "max_total_mb", "max_connections", "max_queries"):
             self.require(name, lambda count: 1 <= count <= 1 << 20, "lies between 1 and 2^20")

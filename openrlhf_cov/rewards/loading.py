@@ -17,6 +17,8 @@ class MissingRewardFunction(AttributeError):
 def load_reward_module(path: str | Path) -> ModuleType:
     """The module of this file. Raises whatever the file raises, and MissingRewardFunction."""
     spec = importlib.util.spec_from_file_location("reward_func", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file; give a file whose name ends in .py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if not callable(getattr(module, "reward_func", None)):

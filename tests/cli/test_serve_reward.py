@@ -71,8 +71,8 @@ def test_flags_reach_the_settings():
         (("--max_queries", "0"), "--max_queries lies between 1 and 2^20, got 0"),
         (("--reward_format", "box"), "argument --reward_format: invalid choice: 'box'"),
         (("--max_req", "1"), "unrecognized arguments: --max_req 1"),
-        (("--reward_keep_truncated",), "--reward_keep_truncated does nothing here: give it to the trainer"),
-        (("--reward_max_error_frac", "0.1"), "--reward_max_error_frac does nothing here: give it to the trainer"),
+        (("--reward_keep_truncated",), "unrecognized arguments: --reward_keep_truncated"),
+        (("--reward_max_error_frac", "0.1"), "unrecognized arguments: --reward_max_error_frac 0.1"),
         (("--host", "192.0.2.1"), "cannot listen on --host 192.0.2.1 --port 5000: Cannot assign requested address"),
         (("--host", "a" * 70), f"cannot listen on --host {'a' * 70} --port 5000: "),
     ],
@@ -144,18 +144,6 @@ def test_a_token_is_not_left_in_the_environment_of_a_process():
     assert lines == ["s3cret", "False True", "False False", "kept None"]
 
 
-@pytest.mark.parametrize(
-    ("host", "url", "loopback"),
-    [("127.0.0.1", "http://127.0.0.1", True), ("localhost", "http://", True), ("0.0.0.0", "http://0.0.0.0", False)],
-)
-def test_address(host, url, loopback):
-    with serve_reward.listen(host, 0) as listener:
-        port = listener.getsockname()[1]
-        assert serve_reward.is_loopback(listener) is loopback
-        assert serve_reward.url_of(listener).startswith(url)
-        assert serve_reward.url_of(listener).endswith(f":{port}")
-
-
 @contextmanager
 def replica(*flags, **environment):
     """A running service; killed at the end if it still runs."""
@@ -224,9 +212,7 @@ def test_two_replicas_behind_the_client_of_upstream_and_no_process_left():
             for metric, values in expected["extra_logs"].items():
                 assert [v for part in parts for v in part["extra_logs"][metric]] == values.tolist(), metric
         counts = [health(url) for url in urls]
-        assert [count["requests"] for count in counts] == [1 + 3, 1 + 2]  # a part of the batch, then in turn
-        assert sum(count["grades"]["graded"] for count in counts) == 8
-        assert sum(count["grades"]["no_answer"] for count in counts) == 2
+        assert [count["answers"]["200"] for count in counts] == [1 + 3, 1 + 2]  # a part of the batch, then in turn
 
         started += [child for process in replicas for child in psutil.Process(process.pid).children(recursive=True)]
         replicas[0].send_signal(signal.SIGTERM)
@@ -235,7 +221,7 @@ def test_two_replicas_behind_the_client_of_upstream_and_no_process_left():
         _, warning = replicas[1].communicate(timeout=60)
         assert replicas[0].returncode == 0
         assert output == ""
-        assert [line.split("] ")[1].split(" ")[0] for line in log.splitlines()] == ["start:", "stop"]
+        assert [line.split("] ")[1].split(" ")[0] for line in log.splitlines()] == ["start:"]
         assert "s3cret" not in log
         assert "can be reached from other machines and asks for no token" in warning
         assert psutil.wait_procs(started, timeout=30)[1] == []
@@ -253,7 +239,7 @@ def test_sigint_while_a_case_is_stuck_ends_within_seconds(request):
         with socket.create_connection(url.removeprefix("http://").rsplit(":", 1)) as connection:
             data = json.dumps(body).encode()
             connection.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
-            while health(url)["queries_in_work"] != 4:  # two grading processes and two threads more
+            while health(url)["requests_in_work"] != 1:
                 time.sleep(0.01)
             process.send_signal(signal.SIGINT)
             _, log = process.communicate(timeout=60)

@@ -17,7 +17,7 @@ from openrlhf_cov.experiments.study.campaign import HOPELESS
 from openrlhf_cov.experiments.study.lab_runs import LabStudy
 from openrlhf_cov.experiments.study.run_plan import Score, all_runs, number_of_runs
 from openrlhf_cov.experiments.study.run_results import unpack
-from openrlhf_cov.experiments.study.spec import read_spec
+from openrlhf_cov.experiments.study.spec_file import read_spec
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
 SHORT = (
@@ -125,7 +125,7 @@ def test_a_dry_run_says_how_long_and_makes_nothing(tmp_path, base_policies, spec
         ({"task": "sums"}, [], "arm GRPO: argument --task: invalid choice: 'sums'"),
         ({"arms": [{"name": "x", "flags": "--method none,nothing"}]}, [], "arm x: --method none,nothing"),
         ({"arms": [{"name": "x", "flags": "--cov_type kl_cov --kl_cov_ratio 0.5"}]}, [], "arm x: --kl_cov_ratio 0.5"),
-        ({"colour": 1}, [], "the study has no field 'colour'"),
+        ({"colour": 1}, [], "colour: no such field; choose from title"),
         ({}, ["--jobs", "0"], "--jobs is at least 1, got 0"),
         ({"flags": "--outp elsewhere"}, [], "flags: --outp is what the study sets itself"),
         ({"flags": "--train.seed=3"}, [], "flags: --train.seed is what the study sets itself"),

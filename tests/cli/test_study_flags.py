@@ -14,7 +14,7 @@ from openrlhf_cov.experiments.study.lab_runs import LabStudy
 from openrlhf_cov.experiments.study.ray_runs import RayStudyOfLabFlags
 from openrlhf_cov.experiments.study.run_flags import HELD_OUT, lab_request, trainer_flags
 from openrlhf_cov.experiments.study.run_plan import all_runs
-from openrlhf_cov.experiments.study.spec import read_spec
+from openrlhf_cov.experiments.study.spec_file import read_spec
 from openrlhf_cov.experiments.tiny_task.coin_reward_func import reward_func
 
 SHORT = "--steps 5 --rollout.batch_size 6 --rollout.n_samples_per_prompt 4 --updates 3"

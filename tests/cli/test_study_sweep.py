@@ -10,7 +10,7 @@ from openrlhf_cov.cli import study
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.experiments.study.lab_runs import LabStudy
 from openrlhf_cov.experiments.study.run_plan import all_runs
-from openrlhf_cov.experiments.study.spec import read_spec
+from openrlhf_cov.experiments.study.spec_file import read_spec
 
 FLAGS = (
     "--steps 1 --updates 1 --rollout.batch_size 256 --rollout.n_samples_per_prompt 2 --eval.n_samples_per_prompt 1 "

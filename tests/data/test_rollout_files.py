@@ -187,7 +187,7 @@ def test_no_file_and_no_regular_file(path):
         ({"step": "9" * 5000}, "step is '999"),
         ({"tokenizer": None}, "its header has no tokenizer"),
         ({"metrics": "[" * 100_000}, "values are nested too deep"),
-        ({"metrics": '{"a": "b"}'}, "its metrics must be numbers"),
+        ({"metrics": '{"a": "b"}'}, "metrics: a: must be a valid number; got 'b'"),
     ],
 )
 def test_headers_that_are_refused(path, entries, reason):
@@ -220,14 +220,14 @@ def test_tensors_that_are_refused(path, tensors, reason):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"reward": "1"}, "reward of a sample must be a number or null"),
-        ({"score": True}, "score of a sample must be a number or null"),
-        ({"prompt": None}, "prompt of a sample must be a string"),
-        ({"sample_id": 1.0}, "sample_id of a sample must be an integer"),
+        ({"reward": "1"}, "samples[1].reward: must be a valid number; got '1'"),
+        ({"score": True}, "samples[1].score: must be a valid number; got True"),
+        ({"prompt": None}, "samples[1].prompt: must be a valid string; got None"),
+        ({"sample_id": 1.0}, "samples[1].sample_id: must be a valid integer; got 1.0"),
         ({"sample_id": 9}, "the numbers of its samples are not 0 to 3"),
-        ({"truncated": 1}, "truncated of a sample must be true or false"),
-        ({"metrics": {"a": None}}, "metrics of a sample must be an object of numbers"),
-        ({"__class__": 1}, "a sample must be an object with sample_id, prompt"),
+        ({"truncated": 1}, "samples[1].truncated: must be a valid boolean; got 1"),
+        ({"metrics": {"a": None}}, "samples[1].metrics.a: must be a valid number; got None"),
+        ({"rewrd": 1}, "samples[1].rewrd: no such field; did you mean reward?"),
     ],
 )
 def test_details_that_are_refused(path, change, reason):

@@ -10,7 +10,7 @@ import pytest
 from openrlhf_cov.experiments.study.lab_runs import LabStudy
 from openrlhf_cov.experiments.study.ray_runs import RayStudy
 from openrlhf_cov.experiments.study.run_results import unpack
-from openrlhf_cov.experiments.study.spec import read_spec
+from openrlhf_cov.experiments.study.spec_file import read_spec
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCS = REPOSITORY / "docs"

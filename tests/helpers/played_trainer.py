@@ -7,7 +7,7 @@ import yaml
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.experiments.study import ray_runs
 from openrlhf_cov.experiments.study.ray_runs import RayStudy
-from openrlhf_cov.experiments.study.spec import read_spec
+from openrlhf_cov.experiments.study.spec_file import read_spec
 
 ASKED = "--benchmarks aime24 --samples 4"
 FLAGS = "--actor.model_name_or_path m --data.prompt_dataset d --reward.remote_url r --vllm.num_engines 1"

@@ -10,7 +10,6 @@ import httpx
 import torch
 from fastapi.testclient import TestClient
 
-from openrlhf_cov.rewards import service as module
 from openrlhf_cov.rewards.limits import ServiceLimits
 from openrlhf_cov.rewards.service import RewardService, make_app
 
@@ -39,7 +38,7 @@ class Grader:
                 self.graded.append(query)
                 self.at_once -= 1
         ones = torch.ones(len(queries))
-        logs = {metric: 0 * ones for metric in module.STATUS_METRICS.values()}
+        logs = {"reward/timeout_frac": 0 * ones}
         return {"rewards": ones, "scores": ones, "truncated_rewards": 0 * ones, "extra_logs": logs}
 
 
@@ -78,9 +77,7 @@ def test_a_stuck_row_holds_no_other_row_and_no_other_request():
             full = asyncio.create_task(http.post("/", json=rows("stuck 1", "stuck 2", "waiting")))
             await until(lambda: grader.at_once == 3)
             assert (await http.post("/", json=rows("a"))).json()["scores"] == [1]
-            health = (await http.get("/health")).json()
-            assert (health["requests_in_work"], health["queries_in_work"]) == (2, 3)
-            assert health["grades"]["graded"] == 21
+            assert (await http.get("/health")).json()["requests_in_work"] == 2
             assert "waiting" not in grader.graded
             grader.release.set()
             assert [len((await task).json()["scores"]) for task in (stuck, full)] == [21, 3]
@@ -97,27 +94,9 @@ def test_one_request_is_graded_in_at_most_as_many_threads_as_asked_for():
     assert 2 <= grader.most_at_once <= 3
 
 
-def test_requests_above_the_limit_are_told_to_come_back():
-    async def scenario(grader, app):
-        async with over_http(app) as http:
-            stuck = asyncio.create_task(http.post("/", json=rows("stuck")))
-            await until(lambda: grader.at_once == 1)
-            answer = await http.post("/", json=rows("a"))
-            grader.release.set()
-            assert (await stuck).status_code == 200
-            assert (await http.post("/", json=rows("a"))).status_code == 200
-        return answer
-
-    with grading(max_concurrent=1) as (grader, app):
-        answer = asyncio.run(scenario(grader, app))
-    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-    assert answer.json() == {"detail": "1 requests in work already (--max_concurrent)"}
-
-
-def test_an_error_of_the_grader_is_counted_and_named():
+def test_an_error_of_the_grader_is_named():
     with grading() as (_, app), TestClient(app) as http:
         answer = http.post("/", json=rows("a", "bug"))
-        assert http.get("/health").json()["grades"]["error"] == 1
     assert answer.status_code == 500
     assert answer.json() == {"detail": "query[1]: grading failed with RecursionError: too deep: \\ud800"}
 
@@ -162,46 +141,27 @@ def test_an_endless_request_is_read_up_to_the_limit():
     assert (status, received) == (413, 1_100_000)
 
 
-def test_a_request_that_does_not_come_is_given_up(monkeypatch):
-    monkeypatch.setattr(module, "BODY_SECONDS", 0.05)
-
-    async def receive():
-        await asyncio.sleep(60)
-
-    with grading() as (_, app):
-        status, body, headers = asyncio.run(call(app, receive))
-    assert (status, json.loads(body)) == (408, {"detail": "the request was not complete within 0.05 seconds"})
-    assert headers[b"connection"] == b"close"
-
-
-def conversation(grader, *queries):
-    """``receive`` of a client that sends these queries and closes the connection once a row is being graded."""
-    messages = [{"type": "http.request", "body": json.dumps(rows(*queries)).encode()}]
+def test_nothing_more_is_graded_for_a_client_that_is_gone():
+    messages = [{"type": "http.request", "body": json.dumps(rows("first", "never")).encode()}]
 
     async def receive():
         if messages:
             return messages.pop()
-        await until(lambda: grader.at_once)
+        if not grader.graded:
+            await asyncio.sleep(60)
         return {"type": "http.disconnect"}
 
-    return receive
-
-
-def test_nothing_more_is_graded_for_a_client_that_is_gone():
-    async def scenario(grader, app):
-        status, _, _ = await call(app, conversation(grader, "stuck", "never"))
-        grader.release.set()
+    async def scenario():
+        status, _, _ = await call(app, receive)
         async with over_http(app) as http:
             assert (await http.post("/", json=rows("next"))).status_code == 200
-            health = (await http.get("/health")).json()
-        return status, health
+            return status, (await http.get("/health")).json()
 
     with grading(parallel=1) as (grader, app):
-        status, health = asyncio.run(scenario(grader, app))
+        status, health = asyncio.run(scenario())
     assert status == 499
-    assert health["answers"] == {"200": 1, "499": 1}
-    assert (health["requests_in_work"], health["queries_in_work"]) == (0, 0)
-    assert "never" not in grader.graded
+    assert health == {"status": "ok", "requests_in_work": 0, "answers": {"200": 1, "499": 1}}
+    assert grader.graded == ["first", "next"]
 
 
 def test_a_client_that_is_gone_before_it_has_sent_all_is_no_error():
@@ -235,8 +195,9 @@ def test_rows_that_wait_for_a_thread_are_not_graded_after_the_end():
             stuck = [asyncio.create_task(http.post("/", json=rows(f"stuck {i}"))) for i in range(2)]
             await until(lambda: grader.at_once == 2)
             waiting = asyncio.create_task(http.post("/", json=rows("never")))
-            while (await http.get("/health")).json()["queries_in_work"] != 3:
+            while (await http.get("/health")).json()["requests_in_work"] != 3:
                 await asyncio.sleep(0.005)
+            await asyncio.sleep(0.05)  # its row waits for a thread
             service.close()
             grader.release.set()
             return [(await task).status_code for task in (*stuck, waiting)]

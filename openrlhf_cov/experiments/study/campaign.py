@@ -13,7 +13,7 @@ from openrlhf_cov.experiments.study.lab_runs import KILLED, LabStudy, Study, res
 from openrlhf_cov.experiments.study.ray_runs import RayStudy, RayStudyOfLabFlags
 from openrlhf_cov.experiments.study.run_plan import StudyRun, number_of_runs, runs_due
 from openrlhf_cov.experiments.study.run_results import pack, unpack
-from openrlhf_cov.experiments.study.spec import read_spec
+from openrlhf_cov.experiments.study.spec_file import read_spec
 from openrlhf_cov.utils.json_lines import write_lines
 from openrlhf_cov.utils.output_folders import check_folder
 from openrlhf_cov.utils.terminal import say

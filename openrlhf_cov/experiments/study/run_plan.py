@@ -4,14 +4,16 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Final, Literal
 
 from openrlhf_cov.experiments.study.spec import Arm, Cell, Spec, slug
 
 # Stages: every cell of an arm, its best cells again, its point with fresh seeds.
-SCREEN = "screen"
-FINAL = "final"
-REPORT = "report"
-STAGES = (SCREEN, FINAL, REPORT)
+Stage = Literal["screen", "final", "report"]
+SCREEN: Final = "screen"
+FINAL: Final = "final"
+REPORT: Final = "report"
+STAGES: tuple[Stage, ...] = (SCREEN, FINAL, REPORT)
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class StudyRun:
     """One run of a study."""
 
     arm: str
-    stage: str
+    stage: Stage
     cell: Cell
     seed: int
 

@@ -2,20 +2,22 @@
 
 import json
 import lzma
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.errors import UsageError, reason_of
-from openrlhf_cov.experiments.study.run_plan import REPORT, STAGES, Score, StudyRun
-from openrlhf_cov.utils.json_lines import parse_object, read_bounded, regular, replacing
+from openrlhf_cov.experiments.study.result_records import Answers, Columns, LastEvaluation, PackedRun, read_record
+from openrlhf_cov.experiments.study.run_plan import REPORT, Score, StudyRun
+from openrlhf_cov.utils.json_lines import parse_json, regular, replacing
 from openrlhf_cov.utils.metric_table import STEP, STEP_TOTAL, TIME
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, RESULT_FILE, TEST_FILE, read_metrics
+from openrlhf_cov.utils.record_checks import checked_value
 
 # Of a run of the whole trainer, whose ``eval.jsonl`` is the trainer's own: what the study saw of the policy.
 VALIDATION_FILE = "validation.jsonl"
@@ -36,10 +38,6 @@ MAX_TOTAL_BYTES = 2**32
 MAX_RATIO = 50
 # Memory of the decompressor. A file can ask for gigabytes; the highest preset needs 65 MiB.
 DECOMPRESSOR_BYTES = 2**27
-# Bytes of a file of a run.
-MAX_FILE_BYTES = 2**26
-# Of a question in a test.
-MAX_SAMPLES = 2**20
 
 Floats = NDArray[np.float64]
 
@@ -101,15 +99,16 @@ def read_run(place: Path, run: StudyRun = ALONE, *, evaluated: Collection[int] =
     """
     seen = VALIDATION_FILE if (place / VALIDATION_FILE).exists() else EVAL_FILE
     try:
-        ended = _object(place / RESULT_FILE)
-        result = _result(run, _table(place / METRICS_FILE), _table(place / seen), _object(place / TEST_FILE))
-        last = ended.get(STOPPED_AT, max(evaluated, default=0))
+        ended = read_record(LastEvaluation, place / RESULT_FILE)
+        test = read_record(Answers, place / TEST_FILE)
+        result = _result(run, _table(place / METRICS_FILE), _table(place / seen), test)
+        last = max(evaluated, default=0) if ended.stopped_at is None else ended.stopped_at
         if evaluated and result.evaluations.steps.tolist() != [step for step in evaluated if step <= last]:
             raise ValueError("evaluations are missing")
-        if ended.get("greedy") != result.evaluations.column("greedy")[-1]:
+        if ended.greedy != result.evaluations.column("greedy")[-1]:
             raise ValueError(f"{RESULT_FILE} has not the last evaluation")
         return result
-    except (OSError, LookupError, ValueError, TypeError) as error:
+    except (OSError, LookupError, ValueError) as error:
         raise ValueError(f"{place} is damaged: {reason_of(error)}") from error
 
 
@@ -139,22 +138,12 @@ def unpack(path: Path, asked: Callable[[StudyRun], Sequence[str]] | None = None)
     try:
         with regular(path).open("rb") as file:
             for line in _unpacked_lines(file, path.stat().st_size):
-                record = parse_object(line)
-                run = _run(record["run"])
-                metrics, evaluations = (_unpacked(record[name]) for name in ("metrics", "evaluations"))
-                result = _result(run, metrics, evaluations, record["test"])
-                if asked is None or record.get("asked") == asked(run):
+                packed = checked_value(PackedRun, parse_json(line))
+                run = packed.study_run
+                result = _result(run, _unpacked(packed.metrics), _unpacked(packed.evaluations), packed.test)
+                if asked is None or packed.asked == asked(run):
                     yield result
-    except (
-        OSError,
-        EOFError,
-        lzma.LZMAError,
-        LookupError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        MemoryError,
-    ) as error:
+    except (OSError, EOFError, lzma.LZMAError, LookupError, ValueError, MemoryError) as error:
         raise UsageError(f"{path} holds no results of a study: {reason_of(error)}") from error
 
 
@@ -189,16 +178,7 @@ def _unpacked_lines(file: IO[bytes], size: int) -> Iterator[bytes]:
 CHUNK = 2**20
 
 
-def _run(content: Mapping[str, Any]) -> StudyRun:
-    run = StudyRun(content["arm"], content["stage"], tuple(content["cell"]), content["seed"])
-    if not all(isinstance(text, str) for text in (run.arm, *run.cell)) or type(run.seed) is not int:
-        raise ValueError("a run has an arm, a cell of words and a seed")
-    if run.stage not in STAGES:
-        raise ValueError(f"stage is one of {', '.join(STAGES)}")
-    return run
-
-
-def _result(run: StudyRun, metrics: Table, evaluations: Table, test: Mapping[str, Any]) -> Result:
+def _result(run: StudyRun, metrics: Table, evaluations: Table, test: Answers) -> Result:
     """ValueError where metrics lack a step up to the last evaluation, or columns or the test are of another form."""
     last = int(evaluations.steps[-1]) if len(evaluations) else 0
     if last < 1 or (np.diff(evaluations.steps) <= 0).any() or not np.isfinite(evaluations.column("greedy")).all():
@@ -207,40 +187,27 @@ def _result(run: StudyRun, metrics: Table, evaluations: Table, test: Mapping[str
         raise ValueError(f"metrics of steps up to {last} are missing")
     if any(column.shape != table.steps.shape for table in (metrics, evaluations) for column in table.columns.values()):
         raise ValueError("columns are of different lengths")
-    kinds, greedy, right, samples = (test[name] for name in ("kinds", "greedy", "right", "samples"))
-    if type(samples) is not int or not 1 <= samples <= MAX_SAMPLES:
-        raise ValueError("samples of the test are missing")
-    if not len(kinds) == len(greedy) == len(right) > 0 or not all(isinstance(kind, str) for kind in kinds):
-        raise ValueError("questions of the test are missing")
-    if not _are_counts(greedy, 1) or not _are_counts(right, samples):
-        raise ValueError("answers of the test are no counts")
-    right = np.array(right, dtype=np.int64)
-    return Result(run, metrics, evaluations, tuple(kinds), np.array(greedy, dtype=bool), right, samples)
-
-
-def _are_counts(values: Iterable[Any], most: int) -> bool:
-    return all(type(value) is int and 0 <= value <= most for value in values)
-
-
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        return parse_object(read_bounded(path, MAX_FILE_BYTES))
-    except ValueError as error:
-        raise ValueError(f"{path.name}: {error}") from error
+    right = np.array(test.right, dtype=np.int64)
+    return Result(run, metrics, evaluations, tuple(test.kinds), np.array(test.greedy, dtype=bool), right, test.samples)
 
 
 def _table(path: Path) -> Table:
     lines = read_metrics(path)
     names = dict.fromkeys(name for line in lines for name in line if name not in (STEP, TIME))
-    return _unpacked({name: [line.get(name) for line in lines] for name in (STEP, *names)})
+    columns = {name: [line.get(name) for line in lines] for name in (STEP, *names)}
+    try:
+        return _unpacked(checked_value(Columns, columns))
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from error
 
 
-def _unpacked(columns: Mapping[str, Any]) -> Table:
-    """ValueError for steps that are no numbers from 0."""
-    if not _are_counts(columns[STEP], 2**53):
+def _unpacked(columns: Columns) -> Table:
+    """Return the table of columns; ValueError for steps that are not whole numbers from 0."""
+    steps = columns.get(STEP, [])
+    if not all(step is not None and step.is_integer() and 0 <= step <= 2**53 for step in steps):
         raise ValueError("steps are no numbers from 0")
     rest = {name: _numbers(values) for name, values in columns.items() if name != STEP}
-    return Table(np.array(columns[STEP], dtype=np.int64), rest)
+    return Table(np.array(steps, dtype=np.int64), rest)
 
 
 def _columns(table: Table, names: Collection[str] | None = None) -> dict[str, list[float | None]]:
@@ -254,6 +221,6 @@ def _rounded(value: float) -> float | None:
     return float(f"{value:.{DIGITS}g}") if np.isfinite(value) else None
 
 
-def _numbers(values: Iterable[Any]) -> Floats:
-    found = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+def _numbers(values: Sequence[float | None]) -> Floats:
+    found = np.array(values, dtype=np.float64)
     return np.where(np.isfinite(found), found, np.nan)

@@ -349,7 +349,7 @@ class Lost(Exception):
 
     def __init__(self, reason: Literal["time", "output", "gone"]) -> None:
         super().__init__()
-        self.reason = reason
+        self.reason: Literal["time", "output", "gone"] = reason
 
     def failure(self) -> Failure | None:
         """Return the failure of the program, if the reason is one."""

@@ -13,7 +13,7 @@ from openrlhf_cov.rewards.code.judge import ProgramBudget, Verdict
 from openrlhf_cov.rewards.code.program_extraction import EXTRACTORS
 from openrlhf_cov.rewards.code.sandbox import KILL_SECONDS, MAX_WAITED, Limits, Sandbox, SandboxError
 from openrlhf_cov.rewards.code.tests import parse_tests
-from openrlhf_cov.rewards.grades import Grade
+from openrlhf_cov.rewards.grades import Grade, Status
 from openrlhf_cov.rewards.pool import WorkerCrashed, WorkerTimeout, shared_pool
 
 TARGET = "openrlhf_cov.rewards.code.judge_worker:verdict_of"
@@ -27,7 +27,7 @@ MAX_PROGRAM = 200_000
 # Verdicts that are kept.
 REMEMBERED = 4096
 
-GRADE_STATUS = {"no_code": "no_answer", "syntax": "unparsable", "time": "timeout"}
+GRADE_STATUS: dict[str, Status] = {"no_code": "no_answer", "syntax": "unparsable", "time": "timeout"}
 
 
 class Verdicts:

@@ -26,7 +26,7 @@ from openrlhf_cov.rewards.code.comparison import JUDGES, Judge
 from openrlhf_cov.rewards.code.written import check_file, check_prelude, check_statements
 
 Kind = Literal["stdin", "calls", "asserts", "pytest"]
-KINDS = ("stdin", "calls", "asserts", "pytest")
+KINDS: tuple[Kind, ...] = ("stdin", "calls", "asserts", "pytest")
 OPTIONS = {
     "function": str,
     "setup": str,
@@ -128,7 +128,7 @@ def _own_form(content: Any) -> dict[str, Any]:
 
 
 def _parse(content: dict[str, Any]) -> Tests:
-    kinds = [kind for kind in KINDS if kind in content]
+    kinds: list[Kind] = [kind for kind in KINDS if kind in content]
     if len(kinds) != 1:
         raise ValueError(f"tests have one of {', '.join(KINDS)}, got {', '.join(map(str, content)) or 'nothing'}")
     (kind,) = kinds

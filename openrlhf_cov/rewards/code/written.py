@@ -6,7 +6,7 @@ would reward nothing; ValueError says which it is.
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 # What ``inside/testing.py`` has of each library that is not Python's own.
 LIBRARIES: dict[str, frozenset[str]] = {
@@ -110,7 +110,7 @@ def _check_reach(tree: ast.Module, name: str) -> None:
                 raise ValueError(f"{name}: {ast.unparse(each):.60} is not supported")
 
 
-def _check_imports(tree: ast.Module, name: str, libraries: frozenset[str] | set[str]) -> None:
+def _check_imports(tree: ast.Module, name: str, libraries: Collection[str]) -> None:
     for node in ast.walk(tree):
         modules: list[str] = []
         if isinstance(node, ast.Import):

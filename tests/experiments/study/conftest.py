@@ -4,7 +4,7 @@ import pytest
 from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.experiments.study.run_plan import REPORT, StudyRun
 from openrlhf_cov.experiments.study.run_results import Result
-from openrlhf_cov.experiments.study.spec import spec_of
+from openrlhf_cov.experiments.study.spec_file import spec_of
 
 STEPS = 40
 

@@ -6,7 +6,7 @@ from html_page import Page
 from openrlhf_cov.experiments.study import study_charts
 from openrlhf_cov.experiments.study.document import UNTUNED, document, how_tuned, in_short, markdown, mixed, page
 from openrlhf_cov.experiments.study.run_plan import FINAL, REPORT, SCREEN, StudyRun
-from openrlhf_cov.experiments.study.spec import spec_of
+from openrlhf_cov.experiments.study.spec_file import spec_of
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.experiments.study.document import document, markdown, page
 from openrlhf_cov.experiments.study.headroom import headroom_answer, steps_to
 from openrlhf_cov.experiments.study.run_plan import REPORT, StudyRun
-from openrlhf_cov.experiments.study.spec import spec_of
+from openrlhf_cov.experiments.study.spec_file import spec_of
 
 
 @pytest.fixture

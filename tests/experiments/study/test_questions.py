@@ -17,7 +17,7 @@ from openrlhf_cov.experiments.study.questions import (
 )
 from openrlhf_cov.experiments.study.run_plan import REPORT, StudyRun
 from openrlhf_cov.experiments.study.seed_estimates import difference_of_means
-from openrlhf_cov.experiments.study.spec import spec_of
+from openrlhf_cov.experiments.study.spec_file import spec_of
 from openrlhf_cov.experiments.study.table_rows import main_rows
 
 CELLS = {"GRPO": ("--actor.adam.lr", "3e-4"), "KL-Cov": ("--actor.adam.lr", "3e-4")}

@@ -8,7 +8,7 @@ import pytest
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.scores import pass_at_k
-from openrlhf_cov.experiments.study import run_results
+from openrlhf_cov.experiments.study import result_records, run_results
 from openrlhf_cov.experiments.study.run_plan import REPORT, SCREEN, Score, StudyRun
 from openrlhf_cov.experiments.study.run_results import area, pack, read_result, score_of, unpack
 
@@ -115,7 +115,7 @@ def test_a_line_over_several_chunks_is_whole(tmp_path, monkeypatch, make_result)
 
 
 def test_a_large_file_of_a_run_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_results, "MAX_FILE_BYTES", 100)
+    monkeypatch.setattr(result_records, "MAX_FILE_BYTES", 100)
     (tmp_path / "result.json").write_text('{"greedy": 1, "x": "' + "x" * 100 + '"}')
     with pytest.raises(ValueError, match=r"result.json: it has more than 100 bytes"):
         run_results.read_run(tmp_path)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.experiments.study.spec import read_spec, spec_of
+from openrlhf_cov.experiments.study.spec_file import read_spec, spec_of
 
 
 def changed(content, path, value):
@@ -43,34 +43,50 @@ def test_cells_are_all_pairs_of_the_common_grid_and_the_arms(spec):
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        ("title", None, "the study lacks the field title"),
-        ("seeds", [], "seeds is a list of at least one whole numbers, got []"),
-        ("seeds", [0, "x"], "seeds are whole numbers from 0, got 'x'"),
-        ("seeds", [1, 1], "seeds has a number twice"),
+        ("title", None, "title: this field is missing; add it"),
+        ("title", 7, "title: must be a valid string; got 7"),
+        ("seeds", [], "seeds: must have at least 1 item, not 0; got []"),
+        ("seeds", [0, "x"], "seeds[1]: must be a valid integer; got 'x'"),
+        ("seeds", [0, True], "seeds[1]: must be a valid integer; got True"),
+        ("seeds", [2**31], "seeds[0]: must be less than 2147483648; got 2147483648"),
+        ("seeds", [1, 1], "seeds: must have each number once; got [1, 1]"),
         ("seeds", [0, 101], "seeds: 101 is one of the tuning's"),
-        ("engine", "slurm", "engine is one of lab, ray, got 'slurm'"),
-        ("colour", "red", "the study has no field 'colour'; choose of title"),
-        ("flags", 7, "flags is text, got 7"),
-        ("flags", "--a 'b", 'flags is a line of flags as a shell takes it, got "--a \'b"'),
-        ("arms", [], "arms is a list of at least one, got []"),
-        ("arms.0", "GRPO", "arm 1 is a list of fields"),
+        ("engine", "slurm", "engine: must be 'lab' or 'ray'; got 'slurm'"),
+        ("colour", "red", "colour: no such field; choose from title, about, "),
+        ("tunning", {}, "tunning: no such field; did you mean tuning?"),
+        ("arms.1.tire", 2, "arms[1].tire: no such field; did you mean tier?"),
+        ("flags", 7, "flags: must be a line of flags as a shell takes it; got 7"),
+        (
+            "flags",
+            "--a 'b",
+            'flags: must be a line of flags as a shell takes it (No closing quotation); got "--a \'b"',
+        ),
+        ("arms", [], "arms: must have at least 1 item, not 0; got []"),
+        ("arms.0", "GRPO", "arms[0]: must have the fields name, flags, grid, at, tier, seeds; got 'GRPO'"),
         ("arms.1.name", "grpo", "arm grpo: another arm has this name"),
-        ("arms.1.name", "//", "arm 2: name has 1 to 200 letters or digits, got '//'"),
-        ("arms.1.tier", 0, "arm KL-Cov: tier is a number from 1, got 0"),
-        ("arms.1.grid", ["x"], "arm KL-Cov: grid is a list of values for each flag, got ['x']"),
-        ("arms.1.grid", {"lr": [1]}, "arm KL-Cov: grid has values of flags such as --actor.adam.lr, got 'lr'"),
-        ("arms.1.grid", {"--x": 1}, "arm KL-Cov: grid: --x has a list of values, got 1"),
-        ("arms.1.grid", {"--x": [True]}, "arm KL-Cov: grid: --x has numbers or words, got True"),
+        ("arms.1.name", "//", "arms[1].name: must have 1 to 200 letters or digits; got '//'"),
+        ("arms.1.tier", 0, "arms[1].tier: must be at least 1; got 0"),
+        ("arms.1.grid", ["x"], "arms[1].grid: must be a valid dictionary; got ['x']"),
+        ("arms.1.grid", {"lr": [1]}, "arms[1].grid.lr: must be a flag, such as --actor.adam.lr; got 'lr'"),
+        ("arms.1.grid", {"--x": 1}, "arms[1].grid.--x: must be a valid list; got 1"),
+        ("arms.1.grid", {"--x": []}, "arms[1].grid.--x: must have at least 1 item, not 0; got []"),
+        ("arms.1.grid", {"--x": [True]}, "arms[1].grid.--x[0]: must be a number or words; got True"),
+        ("arms.1.grid", {"--x": [" "]}, "arms[1].grid.--x[0]: must be a number or words; got ' '"),
+        ("arms.1.grid", {"--x": ['"a']}, "arms[1].grid.--x[0]: must be a line of flags as a shell takes it"),
+        # two values whose configurations would have one folder, and two spellings of one number
         ("arms.1.grid", {"--x": [1, 1]}, "arm KL-Cov: grid has a value twice"),
+        ("arms.1.grid", {"--x": ["1 2", "1_2"]}, "arm KL-Cov: grid has a value twice"),
+        ("arms.1.grid", {"--x": ["1", "+1"]}, "arm KL-Cov: grid has a value twice"),
+        ("arms.1.grid", {"--x": ["a", "A"]}, "arm KL-Cov: grid has a value twice"),
         ("arms.1.grid", {"--x": ["1e-4 2", "0.0001 2.0"]}, "arm KL-Cov: grid has a number twice"),
         # cells stand behind the flags of an arm and would win; those of the common grid and of the model, too
         ("arms.1.flags", "--actor.adam.lr 1", "arm KL-Cov: flags: --actor.adam.lr has values in its grid"),
         ("arms.1.flags", "--actor.adam.lr=1", "arm KL-Cov: flags: --actor.adam.lr has values in its grid"),
         ("arms.1.flags", "--actor.adam.l 1", "arm KL-Cov: flags: --actor.adam.l has values in its grid"),
         ("arms.2.flags", "--actor.adam.lr 1", "arm by micro-batch: flags: --actor.adam.lr has values in its grid"),
-        ("arms.2.at", "nobody", "arm by micro-batch: at is the name of an arm above it"),
+        ("arms.2.at", "nobody", "arm by micro-batch: at must be the name of an arm above it"),
         ("arms.2.grid", {"--x": [1]}, "arm by micro-batch: it takes the point of KL-Cov, so a grid has no effect"),
-        ("tuning.finalists", 0, "tuning.finalists is a number from 1, got 0"),
+        ("tuning.finalists", 0, "tuning.finalists: must be at least 1; got 0"),
         ("tuning.final_seeds", [100], "tuning.final_seeds: 100 is one of tuning.seeds"),
         ("tuning.seeds", [], "arm GRPO: grid has 4 cells and tuning.seeds is empty"),
         ("arms.0.seeds", [5, 101], "arm GRPO: seeds: 101 is one of the tuning's"),
@@ -93,14 +109,11 @@ def test_a_file_that_is_no_study_is_refused_in_one_line(tmp_path, text):
     assert "\n" not in str(refused.value)
 
 
-def test_a_key_that_stands_twice_is_refused(tmp_path):
+def test_a_key_that_stands_twice_and_a_missing_file_are_refused(tmp_path):
     path = tmp_path / "x.yaml"
     path.write_text("title: x\ntask: commands\nseeds: [1]\narms:\n  - name: a\n    flags: --a\n    flags: --b\n")
     with pytest.raises(UsageError, match=r"x\.yaml: line 5: 'flags' stands twice"):
         read_spec(path)
-
-
-def test_a_missing_file_is_said(tmp_path):
     with pytest.raises(UsageError, match="No such file"):
         read_spec(tmp_path / "nothing.yaml")
 
@@ -167,22 +180,6 @@ def test_half_a_character_is_refused(tmp_path, field, text):
     path = tmp_path / "x.yaml"
     path.write_text(spec_text(**{field: "TEXT"}).replace("TEXT", text))
     with pytest.raises(UsageError, match=r"x\.yaml: line 1"):
-        read_spec(path)
-
-
-@pytest.mark.parametrize("values", [["1 2", "1_2"], ["1", "+1"], ["a", "A"]])
-def test_cells_whose_folder_would_be_one_are_refused(tmp_path, values):
-    path = tmp_path / "x.yaml"
-    path.write_text(spec_text(arms=[{"name": "a", "grid": {"--x": values}}], tuning={"seeds": [9]}))
-    with pytest.raises(UsageError, match="arm a: grid has a value twice"):
-        read_spec(path)
-
-
-@pytest.mark.parametrize("value", ["'", " ", '"a'])
-def test_a_value_that_is_no_words_is_named(tmp_path, value):
-    path = tmp_path / "x.yaml"
-    path.write_text(spec_text(arms=[{"name": "a", "grid": {"--x": [value]}}]))
-    with pytest.raises(UsageError, match="arm a: grid: --x"):
         read_spec(path)
 
 

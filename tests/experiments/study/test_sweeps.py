@@ -7,7 +7,7 @@ import pytest
 from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.experiments.study.document import document, in_short, markdown, page
 from openrlhf_cov.experiments.study.run_plan import REPORT, SCREEN, Score, StudyRun, all_runs, number_of_runs, runs_due
-from openrlhf_cov.experiments.study.spec import spec_of
+from openrlhf_cov.experiments.study.spec_file import spec_of
 from openrlhf_cov.experiments.study.sweeps import settings_of, solved_width, sweep_answer
 
 SHARES = ["0.05", "0.1", "0.15", "0.2", "0.3", "0.4", "0.5"]
@@ -86,15 +86,15 @@ def test_a_sweep_without_bisection_runs_every_cell(content):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"sweep": {"grid": {"--x": [1, 2]}, "bisect": True}}, "1, 3, 7, 15, ... values, got 2"),
+        ({"sweep": {"grid": {"--x": [1, 2]}, "bisect": True}}, "sweep: bisect takes 1, 3, 7, 15, ... values; got 2"),
         ({"sweep": {"grid": {"--x": [2, 1, 3]}, "bisect": True}}, "positive numbers that increase"),
         ({"sweep": {"grid": {"--x": ["a", "b", "c"]}, "bisect": True}}, "bisect takes numbers"),
         ({"sweep": {"grid": {"--x": [1], "--y": [1]}, "bisect": True}}, "the values of one flag"),
         ({"sweep": {"grid": {"--method": ["psr"]}}}, "arm pass@k: flags: --method has values in its sweep"),
-        ({"sweep": {"values": {}}}, "sweep has no field 'values'"),
+        ({"sweep": {"values": {}}}, "sweep.values: no such field; choose from grid, bisect"),
         ({"learned": None}, "sweep needs the field learned"),
-        ({"learned": 1.5}, "learned is an accuracy above 0 and at most 1, got 1.5"),
-        ({"base_policies": 0}, "base_policies is a number from 1 to 100, got 0"),
+        ({"learned": 1.5}, "learned: must be at most 1; got 1.5"),
+        ({"base_policies": 0}, "base_policies: must be at least 1; got 0"),
     ],
 )
 def test_a_wrong_sweep_is_named(content, changes, said):

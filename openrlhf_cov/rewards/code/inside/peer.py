@@ -19,8 +19,9 @@ import json
 import sys
 import traceback
 from contextlib import suppress
+from io import BufferedRWPair
 from types import ModuleType
-from typing import Any, BinaryIO
+from typing import Any
 
 import wire
 from remote import ACTIONS, READ_ONLY, Remote
@@ -43,7 +44,7 @@ PURE = frozenset("abs all any bin chr divmod hash hex len max min oct ord pow re
 class Peer:
     """One side of a channel. ``trusting``: the other side may do anything here; else see the head of the file."""
 
-    def __init__(self, channel: BinaryIO, trusting: bool, owner: str) -> None:
+    def __init__(self, channel: BufferedRWPair, trusting: bool, owner: str) -> None:
         self._channel = channel
         self._trusting = trusting
         self._owner = owner
@@ -342,4 +343,4 @@ def _replace(mine: Any, value: Any) -> None:
         mine.update(value) if type(mine) is dict else dict.update(mine, value)
     elif type(mine) is type(value):  # sets and deques
         mine.clear()
-        (mine.extend if hasattr(mine, "extend") else mine.update)(value)
+        getattr(mine, "extend" if hasattr(mine, "extend") else "update")(value)

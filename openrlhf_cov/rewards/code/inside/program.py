@@ -19,7 +19,7 @@ import traceback
 from _sitebuiltins import Quitter
 from contextlib import suppress
 from types import ModuleType
-from typing import Any, BinaryIO, TextIO
+from typing import Any, TextIO
 
 REQUEST = 3
 CHANNEL = 4
@@ -129,7 +129,7 @@ def run() -> int:
 
 def _finish() -> int:
     """End a program as Python does: wait for threads, call exit handlers, flush output."""
-    threading._shutdown()
+    threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]
     atexit._run_exitfuncs()
     failed = _flush(sys.__stdout__, sys.stdout, sys.stderr)
     _flush(*(each for each in gc.get_objects() if type(each) in FILES))
@@ -206,7 +206,7 @@ def tests(request: dict[str, Any]) -> None:
 MODES = {"script": script, "calls": calls, "served": served, "tests": tests}
 
 
-def _channel() -> BinaryIO:
+def _channel() -> io.BufferedRWPair:
     """The channel; what is printed from here on goes nowhere, and so keeps nobody waiting."""
     import socket
 

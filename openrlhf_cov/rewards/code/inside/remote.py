@@ -229,12 +229,17 @@ def _next(iterator: Any) -> tuple[bool, Any]:
     return False, None
 
 
+# Methods of these types are called with instances of classes that are derived from them.
+CONTAINERS: tuple[Any, ...] = (list, dict, set, bytearray)
+
+
 def _contents(value: Any) -> Any:
     """Return the items of a container of a program's own class, whatever the class says; None for other objects."""
-    for kind in (list, dict, set, bytearray):
+    for kind in CONTAINERS:
         if isinstance(value, kind):
-            made: Any = kind()
-            (kind.extend if kind in (list, bytearray) else kind.update)(made, kind.copy(value))
+            made = kind()
+            add_all = kind.extend if kind in (list, bytearray) else kind.update
+            add_all(made, kind.copy(value))
             return made
     return None
 

@@ -114,9 +114,9 @@ def become(limits: tuple[int, ...], descriptors: list[int]) -> None:
         import program
 
         status = program.run()
-    except BaseException:  # nothing of this process may return into the stage's code
+    except BaseException as error:  # nothing of this process may return into the stage's code
         with suppress(BaseException):
-            sys.excepthook(*sys.exc_info())
+            sys.excepthook(type(error), error, error.__traceback__)
     finally:
         os._exit(status)
 

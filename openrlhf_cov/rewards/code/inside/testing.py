@@ -18,6 +18,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from io import BufferedRWPair
 from types import ModuleType
 from typing import Any, BinaryIO
 
@@ -36,7 +37,7 @@ PLAIN_NAMES = frozenset(
 Test = Callable[[], Any]
 
 
-def run(request: dict[str, Any], channel: BinaryIO, results: BinaryIO, common: dict[str, Any]) -> None:
+def run(request: dict[str, Any], channel: BufferedRWPair, results: BinaryIO, common: dict[str, Any]) -> None:
     """Run all tests of the request, or those up to the first that fails. ``common``: names that any test may use."""
     side = peer.Peer(channel, trusting=False, owner=MODULE)
     names = side.hear().get("names", {})
@@ -313,23 +314,24 @@ class Fixture:
 def _pretend_modules(values: dict[str, Any], public: list[str]) -> None:
     """``solution``, of which ``import *`` takes what is ``public``, and ``pytest``, as tests import them."""
     solution = ModuleType("solution")
-    vars(solution).update(values)
-    solution.__all__ = public
+    vars(solution).update(values | {"__all__": public})
     pytest = ModuleType("pytest")
-    pytest.raises = Raises
-    pytest.approx = Approximately
-    pytest.fail = _fail
-    pytest.fixture = Fixture
-    pytest.mark = Marks()
-    pytest.param = lambda *values, **_: Parameters(values)
+    vars(pytest).update(
+        raises=Raises,
+        approx=Approximately,
+        fail=_fail,
+        fixture=Fixture,
+        mark=Marks(),
+        param=lambda *values, **_: Parameters(values),
+    )
     sys.modules.update(solution=solution, pytest=pytest, numpy=_numpy())
 
 
 def _numpy() -> ModuleType:
     """The part of numpy that the tests of HumanEval+ and MBPP+ use; no value of a program is an array."""
     numpy = ModuleType("numpy")
-    numpy.ndarray, numpy.float32, numpy.float64 = (type(name, (), {}) for name in ("ndarray", "float32", "float64"))
-    numpy.allclose = _all_close
+    vars(numpy).update({name: type(name, (), {}) for name in ("ndarray", "float32", "float64")})
+    vars(numpy)["allclose"] = _all_close
     return numpy
 
 
