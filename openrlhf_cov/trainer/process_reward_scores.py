@@ -14,11 +14,15 @@ from openrlhf_cov.models.responses import right
 from openrlhf_cov.models.slots import ProcessEstimator
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.records import Sample, Scores, StepSettings, TrainSample
-from openrlhf_cov.trainer.scoring import process_log_probs
+from openrlhf_cov.trainer.scoring import ScoringBatch, process_log_probs
 
 
 def reward_tokens(
-    samples: Sequence[Sample], scores: Sequence[Scores], groups: ModelGroups, settings: StepSettings, pad_token_id: int
+    samples: Sequence[Sample],
+    scores: Sequence[Scores],
+    batches: Sequence[ScoringBatch],
+    groups: ModelGroups,
+    settings: StepSettings,
 ) -> tuple[Sequence[Scores], dict[str, float]]:
     """Train the process reward model on the samples of a step, and let it reward their tokens.
 
@@ -27,9 +31,9 @@ def reward_tokens(
     Args:
         samples: The samples of the step; the K responses to a prompt lie together.
         scores: What the other models say of each of them, the reference included.
+        batches: The samples, as the models score them.
         groups: The models.
         settings: The settings of the step.
-        pad_token_id: The padding token.
 
     Returns:
         The scores with ``token_rewards``, and the ``prm/*`` metrics.
@@ -41,7 +45,7 @@ def reward_tokens(
 
     # The model is updated before it scores, so that it knows how the policy of this step solves its prompts.
     result = groups.update_process_reward(settings, labelled_samples(samples, scores))
-    log_probs = process_log_probs(samples, groups, pad_token_id)
+    log_probs = process_log_probs(samples, batches, groups)
 
     count = groups.args.rollout.n_samples_per_prompt
     prompts = [

@@ -45,7 +45,7 @@ from openrlhf_cov.trainer import ranks as collectives
 from openrlhf_cov.trainer.bad_updates import gradient_of, gradients_are_finite
 from openrlhf_cov.trainer.observation import StepDiagnostics
 from openrlhf_cov.trainer.policy import Policy
-from openrlhf_cov.trainer.records import StepSettings, TrainSample
+from openrlhf_cov.trainer.records import MicroBatch, StepSettings, TrainSample
 from openrlhf_cov.trainer.update import OVERLAP_EVERY, update_policy
 from openrlhf_cov.trainer.windows import BatchLayout
 from openrlhf_cov.utils import masked, metrics, ordering
@@ -411,9 +411,9 @@ def diagnostics_of_a_step(rules, ranks, updates=2):
                 record = LossRecord(tokens, tokens.advantages, plans, (0.2, 0.2), update=update)
                 books.observe(ids, record)
         books.compare([tokens.action_mask.bool()], [tokens.action_mask.bool()])
-        assert books.entropies(torch.arange(2, device=device), 5).device == books.mean_entropy.device == device
-        assert books.proxies(torch.arange(2, device=device), 5).device == device
-        assert books.discriminator_means(torch.arange(2, device=device), 5).device == device
+        part = books.window_part(MicroBatch.of(samples()[:2]).to(device), with_entropy=True)
+        assert part.entropy.device == part.proxy.device == part.discriminator_mean.device == device
+        assert books.mean_entropy.device == device
     with rules(reads=3):
         books.add(Max("ppo/ratio_max", books.rollout.log_probs.max()))
         values = books.finish()
