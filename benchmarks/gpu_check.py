@@ -45,7 +45,7 @@ from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.ranking import token_keys
 from openrlhf_cov.models.responses import group_normalised, mean_log_probs
 from openrlhf_cov.models.token_head import BLOCK, min_p_scores, token_scores
-from openrlhf_cov.models.window import GATHERED, Ranks, Window, kth_largest, plan_step
+from openrlhf_cov.models.window import GATHERED, Ranks, Window, WindowItem, kth_largest, plan_step
 from openrlhf_cov.trainer.offload_buffers import drop_offload_buffers
 
 # Limits of the checks.
@@ -292,8 +292,7 @@ def selection(device: torch.device, sizes: Sizes) -> Iterator[Row]:
 def selected(device: torch.device, sizes: Sizes) -> dict[str, list[Tensor]]:
     """Return {what: tensors} that the primitives of ``Window`` give for the same random tokens on any device."""
     count, samples, length = sizes.window
-    batches = []
-    keys = []
+    items = []
     draw = torch.Generator().manual_seed(0)
     for number in range(count):
         log_probs = -4 * torch.rand(samples, length, generator=draw)
@@ -301,10 +300,12 @@ def selected(device: torch.device, sizes: Sizes) -> dict[str, list[Tensor]]:
         old = log_probs + 0.1 * torch.randn(samples, length, generator=draw)
         advantages = torch.randn(samples, 1, generator=draw).round().expand(samples, length)
         mask = torch.rand(samples, length, generator=draw) > 1 / 3
-        batches.append(TokenBatch(*(each.to(device) for each in (log_probs, old, advantages, mask))))
+        batch = TokenBatch(*(each.to(device) for each in (log_probs, old, advantages, mask)))
         ids = torch.arange(samples, device=device) + number * samples
-        keys.append(token_keys(42, 1, ids, length))
-    window = Window(batches, keys, (0.2, 0.2))
+        items.append(WindowItem(batch, token_keys(42, 1, ids, length)))
+    window = Window(items, (0.2, 0.2))
+    batches = [item.batch for item in items]
+    keys = [item.keys for item in items]
     covariance = window.covariance()
     candidates = [each > 0 for each in covariance]
     scores = torch.cat([each.flatten() for each in keys])
@@ -431,9 +432,9 @@ def gradient(model: LlamaForCausalLM, config: CovConfig, rollout: Rollout, block
     ids, log_probs, old, entropies, proxy, mask, rewards = (each.to(device) for each in vars(rollout).values())
     config = config.at(0)
     mean = entropies[mask].double().mean()
-    if config.estimator and config.estimator.estimate:
+    if config.estimator:
         groups = Groups(rewards, mean.item(), mean_log_probs(log_probs, mask).view_as(rewards))
-        advantages = config.estimator.estimate(config, groups).nan_to_num(0.0)
+        advantages = config.estimator.slot.estimate(config, groups).nan_to_num(0.0)
     else:
         advantages = group_normalised(rewards)
     advantages = advantages.view(-1, 1) * mask
@@ -443,17 +444,16 @@ def gradient(model: LlamaForCausalLM, config: CovConfig, rollout: Rollout, block
     if config.plans_globally:
         keys = token_keys(42, 0, torch.arange(len(ids), device=device), mask.shape[1])
         batch = TokenBatch(log_probs, old, advantages, mask)
-        window = Window(
-            [batch],
-            [keys],
-            loss.ppo_clip,
-            entropies=[entropies],
-            old_entropies=[entropies],
-            rollout_entropy=mean,
-            proxies=[proxy],
+        item = WindowItem(
+            batch,
+            keys,
+            entropy=entropies,
+            old_entropy=entropies,
+            proxy=proxy,
             # Any numbers will do here: the tests of the output head compare the true ones.
-            discriminator_means=[0.1 * entropies],
+            discriminator_mean=0.1 * entropies,
         )
+        window = Window([item], loss.ppo_clip, rollout_entropy=mean)
         (plans,) = plan_step(config, window)
         loss.expect(plans)
     model.zero_grad()

@@ -14,8 +14,9 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.experiments.lab.request import LabRequest
 from openrlhf_cov.experiments.lab.request import build_parser as lab_parser
 from openrlhf_cov.models.config import methods_like
-from openrlhf_cov.models.method import SLOTS, Method
+from openrlhf_cov.models.method import Method, fills
 from openrlhf_cov.models.methods import METHODS, MODULES
+from openrlhf_cov.models.slots import SLOTS, ProcessEstimator
 from openrlhf_cov.settings import flag_of
 from openrlhf_cov.utils.terminal import Parser, say
 
@@ -49,19 +50,19 @@ def main(argv: list[str] | None = None) -> None:
 
 def by_family() -> list[Method]:
     """Return all methods, family by family in the order of ``SLOTS``."""
-    return [method for slot in SLOTS for method in METHODS.values() if method.slot == slot]
+    return [method for slot in SLOTS for method in METHODS.values() if fills(method, slot)]
 
 
 def table() -> str:
     """Return all methods as a table: family, name, paper, effect."""
-    rows = [(each.slot, each.name, each.source, each.summary) for each in by_family()]
+    rows = [(each.slot.name, each.name, each.source, each.summary) for each in by_family()]
     heading = ("family", "name", "paper", "effect")
     widths = [max(len(row[column]) for row in (heading, *rows)) for column in range(3)]
     lines = []
     for row in (heading, *rows):
         first = "".join(f"{cell:<{width}}  " for cell, width in zip(row, widths, strict=False))
         lines.append(first + row[3])
-    families = "\n".join(f"  {slot:<{widths[0]}}  {effect}" for slot, effect in SLOTS.items())
+    families = "\n".join(f"  {slot.name:<{widths[0]}}  {slot.effect}" for slot in SLOTS)
     more = shlex.join([*command_name(), "methods", "kl_cov"])
     lines += ["", "families: a run has at most one method of each, and any number of weights", families, ""]
     lines += [f"Choose methods with --method NAME[,NAME]. One method with its flags: {more}", ""]
@@ -73,7 +74,7 @@ def description(method: Method) -> str:
     about = textwrap.fill(f"{method.title}: {method.summary}.", WIDTH)
     parts = [
         about,
-        f"family   {method.slot}: it {SLOTS[method.slot]}\npaper    {method.source}\nchoose   {method.flag}",
+        f"family   {method.slot.name}: it {method.slot.effect}\npaper    {method.source}\nchoose   {method.flag}",
         notes_of(method),
         "flags\n" + (flags_of(method) or "  none of its own"),
         f"example\n  {shlex.join(example(method))}",
@@ -113,7 +114,7 @@ def example(method: Method) -> list[str]:
     It is a run of the lab, of some minutes on any computer. A method with a process reward model needs the trainer;
     for such a method the command is a dry run, which says what a training needs.
     """
-    if method.process_reward:
+    if fills(method, ProcessEstimator):
         model = "Qwen/Qwen2.5-7B"
         data = (
             "--data.prompt_dataset",
@@ -154,7 +155,7 @@ def record(method: Method) -> dict[str, Any]:
     return {
         "name": method.name,
         "title": method.title,
-        "family": method.slot,
+        "family": method.slot.name,
         "summary": method.summary,
         "paper": method.source,
         "flags": [{"flag": flag, "default": default, "help": about} for flag, default, about in settings_of(method)],

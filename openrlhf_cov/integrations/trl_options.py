@@ -7,7 +7,8 @@ from torch import nn
 
 from openrlhf_cov.integrations.choice import in_python
 from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.models.method import UNCLIPPED
+from openrlhf_cov.models.method import fills
+from openrlhf_cov.models.slots import UNCLIPPED, ClipRange, ProcessEstimator
 
 # TRL's loss types that average PPO's token losses, and the same average in words of our trainer. Its other loss types
 # replace PPO's surrogate.
@@ -39,9 +40,8 @@ def gives_clip(args: Any) -> bool:
 
 def ppo_clip(config: CovConfig, args: Any) -> tuple[float, float]:
     """Return (eps_low, eps_high) of the PPO clip under the settings of a step."""
-    for method in config.methods:
-        if method.clip:
-            return method.clip(config)
+    if config.moved_clip:
+        return config.moved_clip
     if config.ppo_clip and not gives_clip(args):
         return config.ppo_clip
     return args.epsilon, args.epsilon if args.epsilon_high is None else args.epsilon_high
@@ -113,9 +113,9 @@ def _faults_of_options(args: Any, extras: Mapping[str, Any]) -> Iterator[str]:
 def _faults_of_methods(config: CovConfig, args: Any) -> Iterator[str]:
     """Yield what is wrong with the methods that run."""
     for method in config.methods:
-        if method.token_rewards:
+        if fills(method, ProcessEstimator):
             yield f"method={method.name!r} trains a process reward model; use openrlhf-cov train, which has one"
-        if method.clip and gives_clip(args):
+        if fills(method, ClipRange) and gives_clip(args):
             yield f"epsilon={args.epsilon}, epsilon_high={args.epsilon_high}: {method.name} sets the clip; drop them"
     if config.at(0).ppo_clip == UNCLIPPED and gives_clip(args):
         names = ", ".join(method.name for method in config.methods)

@@ -30,8 +30,9 @@ from openrlhf_cov.integrations.trainer_loss import TrainerLoss
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.diagnostics import update_metrics
 from openrlhf_cov.models.loss import policy_loss
-from openrlhf_cov.models.method import Plan, TokenBatch
+from openrlhf_cov.models.method import Plan, TokenBatch, fills
 from openrlhf_cov.models.planning import PlanningStep, PolicySeen, WindowPart, plan_window
+from openrlhf_cov.models.slots import EntropyBonus, Estimator
 from openrlhf_cov.models.window import ALONE, Ranks
 from openrlhf_cov.settings import Schedule
 from openrlhf_cov.utils.metrics import MetricBuffer
@@ -217,7 +218,7 @@ class VerlLoss:
             config.clip_ratio if low is None else low,
             config.clip_ratio if high is None else high,
         )
-        moved = next((method.clip(self.methods) for method in self.methods.methods if method.clip), None)
+        moved = self.methods.moved_clip
         published = moved or self.methods.ppo_clip
         if published and given == (DEFAULT_CLIP, DEFAULT_CLIP):
             return published, NO_DUAL_CLIP
@@ -234,13 +235,13 @@ def _faults(methods: CovConfig) -> list[str]:
     faults = []
     for method in methods.methods:
         name = method.name
-        if method.estimate:
+        if fills(method, Estimator):
             faults.append(f"method={name!r} computes advantages; verl does so in algorithm.adv_estimator")
-        elif method.bonus:
+        elif fills(method, EntropyBonus):
             faults.append(f"method={name!r} sets the entropy bonus; use verl's entropy_coeff")
-        elif method.entropy_policy or method.entropies:
+        elif method.entropies or any(slot.entropy_policy for slot in method.token_slots):
             faults.append(f"method={name!r} needs entropies, which verl does not give to a policy loss")
-        elif method.proxy_min_p:
+        elif method.needs_vocabulary:
             faults.append(f"method={name!r} needs all logits of a token, which verl does not give to a policy loss")
         else:
             flags = {"actor.loss_agg_mode": "token-mean"}

@@ -2,14 +2,29 @@
 
 import difflib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from typing import Any
 
 from openrlhf_cov.models.control import Control, Controller, Gains
-from openrlhf_cov.models.method import SHARED_SLOTS, SLOTS, Method, ProcessReward
+from openrlhf_cov.models.method import Method, OtherSlot, ProcessReward, fills
 from openrlhf_cov.models.methods import METHODS
+from openrlhf_cov.models.slots import (
+    SLOTS,
+    ClipRange,
+    EntropyBonus,
+    Estimator,
+    ProcessEstimator,
+    Restraint,
+    Slot,
+    Surrogate,
+    TokenDrop,
+    TokenPenalty,
+    TokenSlot,
+    TokenSummand,
+    TokenWeight,
+)
 from openrlhf_cov.settings import NOT_PERCENT, Schedule, Scheduled, Settings, extremes, setting
 from openrlhf_cov.utils.estimates import HIGHEST_ENTROPY
 
@@ -35,7 +50,7 @@ BY_COVARIANCE = tuple(name for name, method in METHODS.items() if method.by_cova
 OF_METHODS = tuple(dict.fromkeys(each.settings for each in METHODS.values() if each.settings is not Settings))
 
 
-def methods_of(cov_type: str, method: str) -> list[Method]:
+def methods_of(cov_type: str, method: str) -> list[Method[Slot]]:
     """The methods that ``--cov_type`` and ``--method`` name, each once, in the order of the registry.
 
     That is one order for all ways of writing them, those by covariance first.
@@ -50,7 +65,7 @@ def process_reward_of(args: Any) -> ProcessReward | None:
     ``args`` are parsed flags, or a ``CovConfig``. Flags of upstream alone name no method.
     """
     chosen = (getattr(args, name, "none") for name in ("cov_type", "method"))
-    found = (method.process_reward(args) for method in methods_of(*chosen) if method.process_reward)
+    found = (each.slot.process_reward(args) for each in methods_of(*chosen) if fills(each, ProcessEstimator))
     return next(found, None)
 
 
@@ -98,8 +113,8 @@ def _names(method: str) -> list[str]:
 
 def _names_by_slot() -> str:
     """A line for each slot."""
-    named = {slot: [name for name, method in METHODS.items() if method.slot == slot] for slot in SLOTS}
-    return "\n".join(f"{slot}: {', '.join(names)}" for slot, names in named.items())
+    named = {slot: [name for name, method in METHODS.items() if fills(method, slot)] for slot in SLOTS}
+    return "\n".join(f"{slot.name}: {', '.join(names)}" for slot, names in named.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,41 +212,52 @@ class CovConfig(*OF_METHODS):
         self.require("cov_dump_tokens", lambda tokens: tokens >= 1, "is a number of tokens of at least 1")
 
     @property
-    def methods(self) -> list[Method]:
+    def methods(self) -> list[Method[Slot]]:
         """The methods of the run."""
         return methods_of(self.cov_type, self.method)
 
     @property
-    def surrogate(self) -> Method | None:
+    def surrogate(self) -> Method[Surrogate] | None:
         """The method that replaces PPO's surrogate, if one does."""
-        return next((method for method in self.methods if method.slot == "surrogate"), None)
+        return self._method_of(Surrogate)
 
     @property
-    def estimator(self) -> Method | None:
+    def estimator(self) -> Method[Estimator] | None:
         """The method that computes the advantages, if one does."""
-        return next((method for method in self.methods if method.slot == "estimator"), None)
+        return self._method_of(Estimator)
+
+    def _method_of(self, slot: type[OtherSlot]) -> Method[OtherSlot] | None:
+        """Return the method of a slot that a run has at most one method of."""
+        return next((method for method in self.methods if fills(method, slot)), None)
+
+    @property
+    def token_slots(self) -> list[TokenSlot]:
+        """What the methods do to tokens, in the order of the methods. Each makes one plan per micro-batch."""
+        return [slot for method in self.methods for slot in method.token_slots]
 
     @property
     def aggregation(self) -> str | None:
         """The ``--actor.loss_agg_mode`` that the surrogate was published with, where it is not the default."""
-        return self.surrogate.aggregation if self.surrogate else None
+        return self.surrogate.slot.aggregation if self.surrogate else None
 
     @property
     def rollout_anchor(self) -> str | None:
         """The setting by which the loss needs the log-probs of the engine that sampled, None if it does not."""
-        anchors = [method.anchor_policy for method in self.methods if method.anchor_policy]
+        methods = [method for method in (self.surrogate, self.estimator) if method]
+        anchors = [method.slot.anchor_policy for method in methods if method.slot.anchor_policy]
         return next((anchor for anchor in anchors if getattr(self, anchor) == "rollout"), None)
 
     @property
     def ratio_is_to_rollout(self) -> bool:
         """True if PPO's ratio is to the policy of the engine that sampled, not to that of the trainer."""
-        anchors = [each.anchor_policy for each in self.methods if each.anchor_policy and not each.coefficient]
-        return any(getattr(self, anchor) == "rollout" for anchor in anchors)
+        anchor = self.estimator.slot.anchor_policy if self.estimator else None
+        return anchor is not None and getattr(self, anchor) == "rollout"
 
     @property
     def uses_positive_prompts(self) -> bool:
-        """True if the window of an optimizer step holds the share of prompts with a positive advantage."""
-        return self.plans_globally and self.estimator is not None and self.estimator.plan is not None
+        """True if the window of an optimizer step has the share of prompts with a positive advantage."""
+        needed = any(isinstance(slot, TokenWeight) and slot.needs_positive_prompts for slot in self.token_slots)
+        return needed and self.plans_globally
 
     @property
     def ppo_clip(self) -> tuple[float, float] | None:
@@ -245,36 +271,39 @@ class CovConfig(*OF_METHODS):
         Args:
             clip: Lower and upper range of the run.
         """
-        for method in self.methods:
-            if method.clip:
-                clip = method.clip(self)
-        return clip
+        return self.moved_clip or clip
+
+    @property
+    def moved_clip(self) -> tuple[float, float] | None:
+        """The PPO clip of a step that a method of the slot ``clip`` moves; None without such a method."""
+        moving = self._method_of(ClipRange)
+        return moving.slot.clip(self) if moving else None
 
     @property
     def plans_globally(self) -> bool:
         """True if a method plans over a whole optimizer step."""
-        return self.cov_scope == "global" and any(method.plan for method in self.methods)
+        return self.cov_scope == "global" and bool(self.token_slots)
 
     @property
     def asks_log_probs(self) -> bool:
         """True if the window holds the log-probs of the policy before each update."""
-        return "current" in self._asked("log_probs_policy")
+        return "current" in self._policies(slot.log_probs_policy for slot in self.token_slots)
 
     @property
     def entropy_policy(self) -> str | None:
         """Return whose entropies the window holds: ``current``, ``old``, or None if no method needs them."""
-        return next(iter(self._asked("entropy_policy")), None)
+        return next(iter(self._policies(slot.entropy_policy for slot in self.token_slots)), None)
 
     @property
     def proxy_min_p(self) -> float | None:
         """Return the min-p of the window's proxy log-probs; None if no method needs them."""
-        settings = [method.proxy_min_p for method in self.methods if method.proxy_min_p]
-        return next((getattr(self, name) for name in settings), None)
+        names = [slot.proxy_min_p for slot in self.token_slots if isinstance(slot, TokenPenalty) and slot.proxy_min_p]
+        return next((getattr(self, name) for name in names), None)
 
     @property
     def needs_discriminator_mean(self) -> bool:
         """True if the window holds the expectation of the entropy discriminator at each token."""
-        return any(method.needs_discriminator_mean for method in self.methods)
+        return any(isinstance(slot, TokenDrop) and slot.needs_discriminator_mean for slot in self.token_slots)
 
     @property
     def entropies(self) -> dict[str, float]:
@@ -292,10 +321,9 @@ class CovConfig(*OF_METHODS):
                     f"most {math.log(vocabulary):.2f} nats"
                 )
 
-    def _asked(self, what: str) -> list[str]:
-        """Return whose log-probs or entropies each method needs, for methods that need any."""
-        named = [getattr(method, what) for method in self.methods if getattr(method, what)]
-        return [getattr(self, name, name) for name in named]
+    def _policies(self, named: Iterable[str | None]) -> list[str]:
+        """Return the policies that ``log_probs_policy`` or ``entropy_policy`` of some slots name."""
+        return [getattr(self, name, name) for name in named if name]
 
     def at(self, step: int, controller: Controller | None = None) -> "CovConfig":
         """The settings of global step ``step`` (from 0): every schedule, and what is controlled, is a value."""
@@ -326,7 +354,8 @@ class CovConfig(*OF_METHODS):
     @property
     def entropy_bonus_in_force(self) -> float | None:
         """Coefficient of the entropy bonus that a method sets, None if it is the run's."""
-        return next((method.bonus(self) for method in self.methods if method.bonus), None)
+        method = self._method_of(EntropyBonus)
+        return method.slot.bonus(self) if method else None
 
     def _control(self) -> Control:
         """Return the setting that ``--entropy_target`` moves, with step and bounds. ValueError if it is ambiguous."""
@@ -429,63 +458,75 @@ class CovConfig(*OF_METHODS):
 
     def _conflicts(self) -> Iterator[str]:
         for one, other in combinations(self.methods, 2):
-            if one.slot == other.slot and one.slot not in SHARED_SLOTS:
-                yield f"{one.flag} and {other.flag}: each {SLOTS[one.slot]}, and a run has one that does; drop one"
-            if one.weighs_by_sign and other.weighs_by_sign:
+            slot = one.slot
+            if slot.name == other.slot.name and not slot.is_shared:
+                yield f"{one.flag} and {other.flag}: each {slot.effect}, and a run has one that does; drop one"
+            if all(fills(each, TokenWeight) and each.slot.by_sign for each in (one, other)):
                 yield f"{one.flag} and {other.flag}: each scales advantages by their sign; drop one"
             if one.by_covariance and other.by_covariance:
                 yield f"{one.flag} and {other.flag} both select by covariance, each with its own PPO clip; drop one"
-            clips = {each.ppo_clip for each in (one, other) if each.slot != "surrogate" and each.ppo_clip}
+            clips = {each.ppo_clip for each in (one, other) if not fills(each, Surrogate) and each.ppo_clip}
             if len(clips) > 1:
                 yield f"{one.flag} and {other.flag} were each published with a PPO clip of its own; drop one"
         if self.cov_scope != "global":
             for method in self.methods:
-                if method.plan and not method.by_covariance:
+                if method.token_slots and not method.by_covariance:
                     yield f"{method.flag} only applies to --cov_scope global, got --cov_scope {self.cov_scope}"
-        for moving in [method for method in self.methods if method.clip]:
-            for method in self.methods:
-                if method is not moving and method.clip_of(self):
-                    yield f"{moving.flag} and {method.flag}: each sets the PPO clip; drop one"
+        moving = self._method_of(ClipRange)
+        for method in self.methods if moving else ():
+            if moving and method is not moving and method.clip_of(self):
+                yield f"{moving.flag} and {method.flag}: each sets the PPO clip; drop one"
         yield from self._conflicts_of_responses()
-        surrogate = self.surrogate.flag if self.surrogate else None
-        for method in self.methods if surrogate else ():
-            if method.keeps_clip and getattr(self, method.keeps_clip):
-                yield f"--{method.keeps_clip} has no effect with {surrogate}, which has no PPO clip; drop it"
-            if self.lacks_bound(method) and not self.allow_no_trust_region:
-                yield (
-                    f"{method.flag} beside {surrogate} leaves no bound on an update: {surrogate} does not clip, and "
-                    f"{method.title} was published with a clip of its own or with none; drop one, or add "
-                    "--allow_no_trust_region if you mean it"
-                )
-        for what, title in (("entropy_policy", "entropies"), ("log_probs_policy", "log-probs")):
-            if len(set(self._asked(what))) > 1:
-                flags = " and ".join(method.flag for method in self.methods if getattr(method, what))
+        if self.surrogate:
+            yield from self._conflicts_of_clips(self.surrogate)
+        asked = {
+            "entropies": [(method, slot.entropy_policy) for method in self.methods for slot in method.token_slots],
+            "log-probs": [(method, slot.log_probs_policy) for method in self.methods for slot in method.token_slots],
+        }
+        for title, named in asked.items():
+            if len(set(self._policies(policy for _, policy in named))) > 1:
+                flags = " and ".join(dict.fromkeys(method.flag for method, policy in named if policy))
                 yield f"{flags} ask for {title} of different policies; let them ask for the same"
 
-    def lacks_bound(self, method: Method) -> bool:
+    def _conflicts_of_clips(self, surrogate: Method[Surrogate]) -> Iterator[str]:
+        """A surrogate has no PPO clip, so a method beside it has none, either."""
+        for method in self.methods:
+            if fills(method, TokenPenalty) and method.keeps_run_clip(self):
+                yield f"--{method.slot.keeps_clip} has no effect with {surrogate.flag}, which has no PPO clip; drop it"
+            if self.lacks_bound(method) and not self.allow_no_trust_region:
+                yield (
+                    f"{method.flag} beside {surrogate.flag} leaves no bound on an update: {surrogate.flag} does not "
+                    f"clip, and {method.title} was published with a clip of its own or with none; drop one, or add "
+                    "--allow_no_trust_region if you mean it"
+                )
+
+    def lacks_bound(self, method: Method[Slot]) -> bool:
         """True if ``method`` brings its own clip, or none, and stands beside a surrogate that bounds nothing."""
         surrogate = self.surrogate
-        return bool(surrogate and method is not surrogate and method.ppo_clip and not surrogate.bounded)
+        return bool(surrogate and method is not surrogate and method.ppo_clip and not surrogate.slot.bounded)
 
     def _conflicts_of_responses(self) -> Iterator[str]:
+        """Conflicts with methods that are defined for whole responses, or for all tokens of a step."""
+        surrogate = self.surrogate
+        apart = [
+            each
+            for each in self.methods
+            if isinstance(each.slot, (TokenDrop, TokenWeight, TokenSummand)) or each.leaves_out
+        ]
+        if surrogate and surrogate.slot.by_response and apart:
+            yield (
+                f"{surrogate.flag} has one advantage for all tokens of a response, and {apart[0].flag} tells them "
+                "apart; drop one"
+            )
+        picking = [
+            each
+            for each in self.methods
+            if fills(each, Restraint) or (fills(each, TokenWeight) and each.slot.of_all_tokens(self))
+        ]
         for method in self.methods:
-            others = [
-                other
-                for other in self.methods
-                if other is not method
-                and other.plan
-                and other.slot != "penalty"
-                and (other.leaves_out or not other.estimate)
-            ]
-            if method.by_response and others:
+            if method.leaves_out and picking:
                 yield (
-                    f"{method.flag} has one advantage for all tokens of a response, and {others[0].flag} tells them "
-                    "apart; drop one"
-                )
-            beside = [each for each in self.methods if each.slot in ("drop", "penalty") or each.of_all_tokens(self)]
-            if method.leaves_out and beside:
-                yield (
-                    f"{method.flag} leaves responses out of the mean, and {beside[0].flag} picks or measures tokens "
+                    f"{method.flag} leaves responses out of the mean, and {picking[0].flag} picks or measures tokens "
                     "of these, too; drop one"
                 )
 

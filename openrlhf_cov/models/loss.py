@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.models.method import Method, Plan, TokenBatch, transformed
+from openrlhf_cov.models.method import Plan, TokenBatch, transformed
+from openrlhf_cov.models.slots import TokenPenalty
 from openrlhf_cov.models.window import LocalWindow
 
 # Log-probs (B, A) of an update's only micro-batch -> its plans.
@@ -23,7 +24,7 @@ class LossRecord:
     batch: TokenBatch
     # A', times k / ratio of a surrogate: what upstream's loss saw.
     advantages: Tensor
-    # One for each method that makes one.
+    # One of each of the ``token_slots`` of the settings.
     plans: Sequence[Plan]
     # (eps_low, eps_high) of the PPO clip in force.
     ppo_clip: tuple[float, float]
@@ -86,16 +87,16 @@ def policy_loss(
         ppo_loss: Upstream's ``PolicyLoss``.
         aggregate: Upstream's ``aggregate_loss``.
         batch: Tensors (B, A); its log-probs carry the gradient.
-        plans: One plan per method that makes one, in the order of the methods.
+        plans: One plan of each of ``config.token_slots``.
         update: Number of the update, which the record keeps.
         normalizers: Upstream's ``dp_size``, ``batch_num_tokens`` and ``global_batch_size``.
 
     Raises:
         RuntimeError: The plans do not fit the methods or the batch.
     """
-    planning = [method for method in config.methods if method.plan]
-    if [plan.tokens.shape for plan in plans] != [batch.action_mask.shape] * len(planning):
-        raise RuntimeError(f"got {len(plans)} plans for {len(planning)} methods that plan; each needs tensors (B, A)")
+    slots = config.token_slots
+    if [plan.tokens.shape for plan in plans] != [batch.action_mask.shape] * len(slots):
+        raise RuntimeError(f"got {len(plans)} plans, the methods make {len(slots)}; each needs tensors (B, A)")
     mask = batch.action_mask.bool()
     advantages = transformed(batch.advantages, plans)
 
@@ -108,8 +109,8 @@ def policy_loss(
     surrogate = config.surrogate
     coefficient = None
     removed = None
-    if surrogate and surrogate.coefficient:
-        coefficient = surrogate.coefficient(config, replace(batch, advantages=advantages))
+    if surrogate:
+        coefficient = surrogate.slot.coefficient(config, replace(batch, advantages=advantages))
         coefficient = coefficient.masked_fill(batch.cut, 0.0)  # upstream's loss has no gradient there
         removed = (coefficient == 0) & (advantages != 0) & mask
         advantages = (advantages * (coefficient / batch.ratio)).masked_fill(~mask, 0.0)
@@ -120,9 +121,9 @@ def policy_loss(
     if removed is not None:  # the clip of PPO is open, so upstream would count 0
         clip_frac = removed.sum() / batch.action_mask.sum().clamp(min=1)
 
-    for method, plan in zip(planning, plans, strict=True):
-        if method.penalty:
-            penalty = torch.where(plan.tokens, method.penalty(config, penalised, plan), 0.0)
+    for slot, plan in zip(slots, plans, strict=True):
+        if isinstance(slot, TokenPenalty):
+            penalty = torch.where(plan.tokens, slot.penalty(config, penalised, plan), 0.0)
             loss = loss + aggregate(
                 penalty, batch.action_mask, token_level_loss=ppo_loss.token_level_loss, **normalizers
             )
@@ -153,7 +154,7 @@ def plan_micro_batch(
     Released code computes its statistics so. Draws come from ``generator``, which lies on the batch's device.
     """
     window = LocalWindow(batch, ppo_clip, generator)
-    return [plan for method in config.methods if method.plan for plan in method.plan(config, window)]
+    return [plan for slot in config.token_slots for plan in slot.plan(config, window)]
 
 
 def draws_of_step(seed: int, global_step: int, rank: int, device: torch.device | str) -> torch.Generator:
@@ -225,12 +226,12 @@ class MethodLoss(nn.Module):
         (plans, update), self._expected = self._expected, ((), 0)
         if callable(plans):
             plans = plans(log_probs.detach())
-        methods: list[Method] = [method for method in self.config.methods if method.plan]
-        if methods and self.config.cov_scope == "micro_batch":
+        slots = self.config.token_slots
+        if slots and self.config.cov_scope == "micro_batch":
             if self._generator is None:
                 self._generator = draws_of_step(*self._numbers, log_probs.device)
             plans = plan_micro_batch(self.config, batch, self.ppo_clip, self._generator)
-        elif len(plans) != len(methods):
+        elif len(plans) != len(slots):
             raise RuntimeError(
                 "with cov_scope global, `expect` plans, of tensors (B, A), before each call of the loss"
             )

@@ -1,53 +1,40 @@
-"""What a method against entropy collapse is: a record of pure functions, one in each file of ``models/methods``.
+"""What a method against entropy collapse is, and what its functions get and return.
 
-Every token-level method is one detached coefficient k per token times a transformed advantage A', beside at most one
-additive penalty:
+A method is a record of pure functions, one in each file of ``models/methods``. The record says what the method is
+called; what it does is the record of its slot (``models/slots.py``).
 
-    d loss / d log_prob = -k * A' / N        A' = 0 where a token is dropped, else weight * (A + add)
-
-so a method fills one slot: it drops tokens, weighs advantages, adds to them, adds a penalty, replaces the surrogate
-(PPO's k), or computes A from the rewards of a group of responses (estimator). Two more set a number of the run, which
-a closed loop (``models/control.py``) moves: the PPO clip and the coefficient of the entropy bonus. A slot holds one
-method, but for weights, which multiply. The command line needs
-settings and names without PyTorch, so methods call tensors' methods and leave what takes more to the window.
+The command line needs settings and names without PyTorch, so methods call tensors' methods and leave what takes more
+to the window.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeGuard, TypeVar
 
 from openrlhf_cov.models.control import Control
+from openrlhf_cov.models.slots import (
+    UNCLIPPED,
+    ClipRange,
+    Estimator,
+    Restraint,
+    Slot,
+    Surrogate,
+    TokenDrop,
+    TokenPenalty,
+    TokenSlot,
+)
 from openrlhf_cov.settings import Settings
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-# The range of a PPO clip that clips nothing.
-UNCLIPPED = (math.inf, math.inf)
 
 # Log ratios are cut here before exp, as upstream's: 4.9e8 is as good as infinite, float32 would overflow at 88.
 LOG_RATIO_LIMIT = 20.0
 
 # A response with a score above this is correct.
 CORRECT = 0.5
-
-# What a method does.
-SLOTS = {
-    "estimator": "computes the advantages",
-    "drop": "takes the gradient of tokens",
-    "weight": "weighs advantages",
-    "add": "adds to advantages",
-    "penalty": "adds a penalty",
-    "surrogate": "replaces PPO's surrogate",
-    "clip": "moves the PPO clip",
-    "bonus": "moves the entropy bonus",
-}
-
-# Slots of any number of methods; of each other, at most one method of a run does the same.
-SHARED_SLOTS = ("weight",)
 
 
 def _floating(values: Tensor) -> Tensor:
@@ -199,9 +186,23 @@ def transformed(advantages: Tensor, plans: Sequence[Plan]) -> Tensor:
     return advantages
 
 
-@dataclass(frozen=True)
-class Method:
-    """One method. Functions get its ``settings`` first: any object that has the fields of that class."""
+FilledSlot = TypeVar("FilledSlot", bound=Slot, covariant=True)
+OtherSlot = TypeVar("OtherSlot", bound=Slot)
+
+
+def _refuses_nothing(settings: Any, flags: Mapping[str, Any]) -> str | None:
+    """The default of ``Method.refuses``."""
+    return None
+
+
+def _is_never_idle(values: Mapping[str, float], updates: int) -> str | None:
+    """The default of ``Method.idle``."""
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(Generic[FilledSlot]):
+    """One method: what all methods have, and the record of the slot that it fills."""
 
     name: str
     title: str
@@ -209,94 +210,69 @@ class Method:
     source: str
     # What it does, one line of ``--help``.
     summary: str
-    # One of ``SLOTS``.
-    slot: str
     # Its flags: none of them may be given without the method.
     settings: type[Settings]
-    # It is a value of ``--cov_type``, and the settings of covariance concern it.
-    by_covariance: bool = False
-    # Whose log-probs the window holds, or the setting that says so: ``current``, the policy before each update, or
-    # ``old``.
-    log_probs_policy: str | None = None
-    # Whose entropies the window holds, or the setting that says so: ``current`` or ``old``, as of the log-probs.
-    entropy_policy: str | None = None
-    # (settings, ``Window`` or ``LocalWindow``) -> what it does to each micro-batch.
-    plan: Callable[[Any, Any], list[Plan]] | None = None
-    # (settings, batch with A' as its advantages) -> k (B, A) of a surrogate, without gradient.
-    coefficient: Callable[[Any, TokenBatch], Tensor] | None = None
-    # Setting that says whose log-probs the ratio compares with: ``rollout``, the engine's, or ``old``. A surrogate
-    # applies it in its coefficient; for other methods PPO's ratio, and so its clip, follow it.
-    anchor_policy: str | None = None
-    # A surrogate that bounds an update by itself.
-    bounded: bool = False
-    # It is defined for one advantage per response, so no other method may tell its tokens apart.
-    by_response: bool = False
-    # ``--actor.loss_agg_mode`` it was published with, where that is not upstream's default.
-    aggregation: str | None = None
-    # (settings, groups) -> advantage (G, K) of each response, NaN where it is left out.
-    estimate: Callable[[Any, Groups], Tensor] | None = None
-    # (settings, all prompts of a step) -> reward (K, A) of each token, which joins what ``estimate`` gives the last
-    # one. It goes with ``process_reward``.
-    token_rewards: Callable[[Any, Sequence[PromptTokens]], list[Tensor]] | None = None
-    # (settings) -> those of a process reward model. A run with it has that model and a reference.
-    process_reward: Callable[[Any], ProcessReward] | None = None
-    # An estimator that leaves responses out of the mean over tokens, beside giving them no advantage.
-    leaves_out: bool = False
-    # An estimator whose advantages are whitened over all tokens of the step.
-    whitens: bool = False
-    # ``--algo.advantage.estimator`` of upstream that an estimator takes the place of.
-    stands_for: str | None = None
-    # An estimator that gives some groups of right and wrong responses positive advantages alone.
-    one_sided: bool = False
-    # An estimator that gives no positive advantages.
-    negative_only: bool = False
-    # An estimator that gives no negative advantages.
-    positive_only: bool = False
-    # An estimator for one reward of right and one of wrong responses.
-    two_valued: bool = False
-    # (settings, batch, its plan) -> penalty (B, A), with gradient, of the planned tokens.
-    penalty: Callable[[Any, TokenBatch, Plan], Tensor] | None = None
-    # Setting with a fraction p: the window holds log-probs renormalised over the tokens that the policy that sampled
-    # finds at least p times as probable as its most probable one.
-    proxy_min_p: str | None = None
-    # A weight that scales advantages by their sign; a run has at most one.
-    weighs_by_sign: bool = False
-    # The window holds the expectation of the entropy discriminator, of the policy that sampled, at each token.
-    needs_discriminator_mean: bool = False
-    # (settings) -> it weighs tokens by statistics of all of them, so none may be left out of the mean beside it.
-    of_all_tokens: Callable[[Any], bool] = lambda settings: False
-    # (settings of a step) -> range (low, high) of the PPO clip in it; instead of ``ppo_clip``.
-    clip: Callable[[Any], tuple[float, float]] | None = None
-    # (settings of a step) -> coefficient of the entropy bonus in it.
-    bonus: Callable[[Any], float] | None = None
-    # Settings that are mean entropies, in nats.
-    entropies: tuple[str, ...] = ()
+    # What it does.
+    slot: FilledSlot
+    # What it does to tokens beside that: an estimator that weighs all advantages, or leaves responses out of the mean.
+    beside: TokenSlot | None = None
+    # (settings, upstream's flags) -> why the method does not go with them, None if it does.
+    refuses: Callable[[Any, Mapping[str, Any]], str | None] = _refuses_nothing
     # Settings that ``--entropy_target`` may move, the main one first.
     controls: tuple[Control, ...] = ()
-    # Published range (low, high) of the PPO clip; None: that of the run's flags.
-    ppo_clip: tuple[float, float] | None = None
-    # Setting that keeps the run's PPO clip where the published method has none.
-    keeps_clip: str | None = None
-    # (settings, upstream's flags) -> why the method does not go with them, None if it does.
-    refuses: Callable[[Any, Mapping[str, Any]], str | None] = lambda settings, flags: None
+    # Settings that are mean entropies, in nats.
+    entropies: tuple[str, ...] = ()
     # Why it does nothing where a rollout gives one update.
     one_update: str | None = None
-    # Why it is another method where a rollout has one prompt.
-    one_prompt: str | None = None
     # (metrics of a global step, number of its updates) -> why it did nothing there, None if it did.
-    idle: Callable[[Mapping[str, float], int], str | None] = lambda values, updates: None
+    idle: Callable[[Mapping[str, float], int], str | None] = _is_never_idle
 
     @property
     def flag(self) -> str:
         """How it is chosen."""
         return f"--method {self.name}"
 
-    def has(self, setting: str) -> bool:
-        """True if ``setting`` is one of its own."""
-        return any(each.name == setting for each in fields(self.settings))
+    @property
+    def token_slots(self) -> list[TokenSlot]:
+        """The records that act on tokens. Each makes one plan per micro-batch."""
+        return [slot for slot in (self.slot, self.beside) if isinstance(slot, TokenSlot)]
+
+    @property
+    def by_covariance(self) -> bool:
+        """True if it is a value of ``--cov_type``."""
+        return isinstance(self.slot, Restraint) and self.slot.by_covariance
+
+    @property
+    def needs_vocabulary(self) -> bool:
+        """True if the window has values for it that depend on the log-probs of the whole vocabulary."""
+        if isinstance(self.slot, TokenPenalty):
+            return self.slot.proxy_min_p is not None
+        return isinstance(self.slot, TokenDrop) and self.slot.needs_discriminator_mean
+
+    @property
+    def leaves_out(self) -> bool:
+        """True if it is an estimator that leaves responses out of the mean over tokens."""
+        return isinstance(self.slot, Estimator) and isinstance(self.beside, TokenDrop)
+
+    @property
+    def ppo_clip(self) -> tuple[float, float] | None:
+        """The PPO clip that it was published with; None: the clip of the run's flags."""
+        if isinstance(self.slot, Surrogate):
+            return UNCLIPPED
+        return self.slot.ppo_clip if isinstance(self.slot, (Restraint, Estimator)) else None
+
+    def keeps_run_clip(self, settings: Any) -> bool:
+        """Return True if the settings keep the run's PPO clip in place of the published one."""
+        keeps = self.slot.keeps_clip if isinstance(self.slot, TokenPenalty) else None
+        return keeps is not None and getattr(settings, keeps)
 
     def clip_of(self, settings: Any) -> tuple[float, float] | None:
-        """The PPO clip that it sets, None if it leaves the run's."""
-        if self.clip:
-            return self.clip(settings)
-        return None if self.keeps_clip and getattr(settings, self.keeps_clip) else self.ppo_clip
+        """Return the PPO clip that it sets, None if it leaves the run's."""
+        if isinstance(self.slot, ClipRange):
+            return self.slot.clip(settings)
+        return None if self.keeps_run_clip(settings) else self.ppo_clip
+
+
+def fills(method: Method[Slot], slot: type[OtherSlot]) -> TypeGuard[Method[OtherSlot]]:
+    """Return True if the method fills a slot."""
+    return isinstance(method.slot, slot)

@@ -8,7 +8,8 @@ from torch import Tensor
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.ranking import token_keys
-from openrlhf_cov.models.window import ALONE, Ranks, Window, plan_step
+from openrlhf_cov.models.slots import Restraint
+from openrlhf_cov.models.window import ALONE, Ranks, Window, WindowItem, plan_step
 
 # (place of a micro-batch, whether entropies are asked for) -> log-probs and entropies (B, A) of the policy now.
 ScoreNow = Callable[[int, bool], tuple[Tensor, Tensor | None]]
@@ -79,32 +80,27 @@ def policy_seen(config: CovConfig, parts: Sequence[WindowPart], moved: bool, sco
 
 
 def plan_window(step: PlanningStep, parts: Sequence[WindowPart], seen: PolicySeen) -> list[list[Plan]]:
-    """Return, for each micro-batch of an optimizer step, one plan per method that makes one.
+    """Return, for each micro-batch of an optimizer step, one plan of each of ``config.token_slots``.
 
     The methods see all tokens of the step at once, those of other ranks included, so every rank must call this
     function together.
     """
-    batches = []
-    keys = []
-    for part, log_probs in zip(parts, seen.log_probs, strict=True):
-        batches.append(TokenBatch(log_probs, part.log_probs, part.advantages, part.action_mask))
-        keys.append(token_keys(step.seed, step.global_step, part.sample_ids, part.action_mask.shape[1]))
-    window = Window(
-        batches,
-        keys,
-        step.ppo_clip,
-        step.ranks,
-        entropies=[each for each in seen.entropies if each is not None],
-        old_entropies=[part.entropy for part in parts if part.entropy is not None],
-        rollout_entropy=step.rollout_entropy,
-        proxies=[part.proxy for part in parts],
-        positive_prompts=step.positive_prompts,
-        discriminator_means=[part.discriminator_mean for part in parts if part.discriminator_mean is not None],
-    )
+    items = []
+    for part, log_probs, entropy in zip(parts, seen.log_probs, seen.entropies, strict=True):
+        item = WindowItem(
+            TokenBatch(log_probs, part.log_probs, part.advantages, part.action_mask),
+            token_keys(step.seed, step.global_step, part.sample_ids, part.action_mask.shape[1]),
+            entropy=entropy,
+            old_entropy=part.entropy,
+            proxy=part.proxy,
+            discriminator_mean=part.discriminator_mean,
+        )
+        items.append(item)
+    window = Window(items, step.ppo_clip, step.ranks, step.rollout_entropy, step.positive_prompts)
     return plan_step(step.config, window)
 
 
 def selected_by_covariance(config: CovConfig, plans: Sequence[Sequence[Plan]]) -> list[Tensor]:
     """Return the masks (B, A) of what the methods that select by covariance act on, micro-batch by micro-batch."""
-    planning = [method for method in config.methods if method.plan]
-    return [plan.tokens for each in plans for method, plan in zip(planning, each, strict=True) if method.by_covariance]
+    chosen = [isinstance(slot, Restraint) and slot.by_covariance for slot in config.token_slots]
+    return [plan.tokens for each in plans for plan, is_chosen in zip(each, chosen, strict=True) if is_chosen]

@@ -149,14 +149,14 @@ def response_advantages(
         RunStopped: An estimator for correct and incorrect responses meets other rewards.
     """
     method = config.estimator
-    if method is not None and method.estimate is not None:
-        if method.two_valued and not is_two_valued(rewards[graded]):
+    if method is not None:
+        if method.slot.two_valued and not is_two_valued(rewards[graded]):
             raise RunStopped(
                 f"{method.flag}: all correct responses must have one reward, above {CORRECT}, and all others another "
                 f"one; got {', '.join(f'{value:g}' for value in rewards[graded].unique()[:5])}; use rewards without "
                 "shaping"
             )
-        estimate = method.estimate
+        estimate = method.slot.estimate
         step = step_rewards(rewards, graded)
 
         def of_graded(found: Tensor, found_log_probs: Tensor | None = None) -> Tensor:

@@ -6,7 +6,6 @@ once, one round of collectives after another. Nothing here carries gradient.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,55 +41,109 @@ class Ranks:
 ALONE = Ranks(all_reduce_sum=lambda tensor: tensor, all_gather=lambda tensor: tensor)
 
 
-class Window:
-    """The tokens of one optimizer step: micro-batches of this rank, together with those of all others.
+class WindowItem:
+    """One micro-batch of an optimizer step, as the methods see it; tensors (B, A), without gradient.
 
-    ``keys`` (``token_keys``) break ties and draw lots; ``ppo_clip`` is the (low, high) range in force. Where a method
-    asks for entropies, ``entropies`` (B, A) in nats are those of the policy it asks for, and ``old_entropies`` those
-    of the one that sampled. ``rollout_entropy`` is the mean of these over all tokens of the rollout, 0-d; ``proxies``
-    (B, A) are the log-probs that a method asks for by ``proxy_min_p``. ``positive_prompts``, 0-d, is the share of the
-    prompts of the rollout with a response of positive advantage; None where the caller does not know it.
-    ``discriminator_means`` (B, A) are the expectations of the entropy discriminator of the policy that sampled, where
-    a method needs them.
+    Values that no method of the run asks for may be missing. Reading a missing value raises RuntimeError.
 
-    Every rank must ask for the same things in the same order.
+    Args:
+        batch: The tokens, with the log-probs of the policy that the methods ask for.
+        keys: int64 numbers of the tokens (``token_keys``), which break ties and draw lots.
+        entropy: Entropies in nats of the policy that the methods ask for.
+        old_entropy: Entropies of the policy that sampled.
+        proxy: The log-probs that a method asks for by ``proxy_min_p``.
+        discriminator_mean: Expectation of the entropy discriminator of the policy that sampled at each token.
     """
 
     def __init__(
         self,
-        batches: Sequence[TokenBatch],
-        keys: Sequence[Tensor],
+        batch: TokenBatch,
+        keys: Tensor,
+        *,
+        entropy: Tensor | None = None,
+        old_entropy: Tensor | None = None,
+        proxy: Tensor | None = None,
+        discriminator_mean: Tensor | None = None,
+    ) -> None:
+        self.batch = batch
+        self.keys = keys
+        # The action tokens, bool.
+        self.mask = batch.action_mask.bool()
+        self._entropy = entropy
+        self._old_entropy = old_entropy
+        self._proxy = proxy
+        self._discriminator_mean = discriminator_mean
+
+    @property
+    def entropy(self) -> Tensor:
+        """Entropies of the policy that the methods ask for."""
+        return _given(self._entropy, "entropies")
+
+    @property
+    def old_entropy(self) -> Tensor:
+        """Entropies of the policy that sampled."""
+        return _given(self._old_entropy, "entropies of the policy that sampled")
+
+    @property
+    def proxy(self) -> Tensor:
+        """Log-probs among the probable tokens of the policy that sampled."""
+        return _given(self._proxy, "log-probs among the probable tokens")
+
+    @property
+    def discriminator_mean(self) -> Tensor:
+        """Expectations of the entropy discriminator."""
+        return _given(self._discriminator_mean, "expectations of the entropy discriminator")
+
+
+def _given(values: Tensor | None, what: str) -> Tensor:
+    if values is None:
+        raise RuntimeError(f"a method needs {what}, and the window was given none")
+    return values
+
+
+class Window:
+    """The tokens of one optimizer step: micro-batches of this rank, together with those of all others.
+
+    Every rank must ask for the same things in the same order.
+
+    Args:
+        items: The micro-batches of this rank.
+        ppo_clip: The range (low, high) of the PPO clip in force.
+        ranks: The collectives of the data-parallel ranks.
+        rollout_entropy: Mean entropy of the policy that sampled over all tokens of the rollout, 0-d.
+        positive_prompts: Share of the prompts of the rollout with a response of positive advantage, 0-d; None where
+            the caller does not know it.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[WindowItem],
         ppo_clip: tuple[float, float],
         ranks: Ranks = ALONE,
-        entropies: Sequence[Tensor] = (),
-        old_entropies: Sequence[Tensor] = (),
         rollout_entropy: Tensor | None = None,
-        proxies: Sequence[Any] = (),
         positive_prompts: Tensor | None = None,
-        discriminator_means: Sequence[Tensor] = (),
     ) -> None:
-        self.batches = batches
-        self.keys = keys
+        self.items = items
+        self.rollout_entropy = rollout_entropy
+        self.positive_prompts = positive_prompts
         self._ppo_clip = ppo_clip
         self._ranks = ranks
-        self.entropies = entropies
-        self.old_entropies = old_entropies
-        self.rollout_entropy = rollout_entropy
-        self.proxies = proxies
-        self.positive_prompts = positive_prompts
-        self.discriminator_means = discriminator_means
-        self.masks = [batch.action_mask.bool() for batch in batches]
-        self.count = self.total(self.masks)
-        """Number of action tokens, 0-d int64."""
+        # The number of action tokens, 0-d int64.
+        self.count = self.total(self._masks)
+
+    @property
+    def _masks(self) -> list[Tensor]:
+        return [item.mask for item in self.items]
 
     def covariance(self) -> list[Tensor]:
         """Covariance of log-prob and advantage (B, A) about the means of the whole window (paper eq. 10)."""
-        means = TokenMeans(*self.means([b.log_probs for b in self.batches], [b.advantages for b in self.batches]))
-        return [token_covariance(b.log_probs, b.advantages, b.action_mask, means) for b in self.batches]
+        batches = [item.batch for item in self.items]
+        means = TokenMeans(*self.means([b.log_probs for b in batches], [b.advantages for b in batches]))
+        return [token_covariance(b.log_probs, b.advantages, b.action_mask, means) for b in batches]
 
     def ppo_clipped(self) -> list[Tensor]:
         """Masks (B, A) of the tokens whose gradient the PPO clip removes."""
-        return [ppo_clipped(batch, *self._ppo_clip) for batch in self.batches]
+        return [ppo_clipped(item.batch, *self._ppo_clip) for item in self.items]
 
     def total(self, masks: Sequence[Tensor]) -> Tensor:
         """Number of tokens in the masks (B, A) of all ranks, 0-d int64."""
@@ -104,7 +157,7 @@ class Window:
         Args:
             length: The constant L, in tokens.
         """
-        responses = self.total([mask.any(1, keepdim=True) for mask in self.masks])
+        responses = self.total([item.mask.any(1, keepdim=True) for item in self.items])
         return self.count.double() / (responses.clamp(min=1).double() * length)
 
     def means(self, *series: Sequence[Tensor]) -> Tensor:
@@ -114,14 +167,14 @@ class Window:
         size have the same relative precision. What is not finite counts as 0. 16 bytes of each rank for each series.
         """
         finite = [
-            [v.double().masked_fill(~(mask & v.isfinite()), 0.0) for v, mask in zip(values, self.masks, strict=True)]
+            [v.double().masked_fill(~(mask & v.isfinite()), 0.0) for v, mask in zip(values, self._masks, strict=True)]
             for values in series
         ]
         tops = torch.stack([torch.stack([v.abs().max() for v in values]).max() for values in finite])
         largest = self._ranks.all_gather(tops).view(-1, len(series)).amax(0)
         units = (largest / largest.frexp().mantissa).nan_to_num(nan=1.0)  # exact: powers of two
         parts = [
-            torch.stack([fixed_point_sum(v / unit, mask, PARTS) for v, mask in zip(values, self.masks, strict=True)])
+            torch.stack([fixed_point_sum(v / unit, mask, PARTS) for v, mask in zip(values, self._masks, strict=True)])
             for values, unit in zip(finite, units, strict=True)
         ]
         totals = self._ranks.all_reduce_sum(torch.stack(parts).sum(1))
@@ -143,7 +196,7 @@ class Window:
 
     def maximum(self, values: Sequence[Tensor]) -> Tensor:
         """The largest value (B, A) of an action token, 0-d; -inf without one."""
-        tops = [v.masked_fill(~mask, -torch.inf).max().view(1) for v, mask in zip(values, self.masks, strict=True)]
+        tops = [v.masked_fill(~mask, -torch.inf).max().view(1) for v, mask in zip(values, self._masks, strict=True)]
         return self._ranks.all_gather(torch.cat(tops).max().view(1)).max()
 
     def largest(self, values: Sequence[Tensor], fraction: float) -> list[Tensor]:
@@ -151,7 +204,7 @@ class Window:
 
         The quota is max(1, floor(fraction * count)); NaN is never among them.
         """
-        scores = [value_scores(v, mask, k) for v, mask, k in zip(values, self.masks, self.keys, strict=True)]
+        scores = [value_scores(v, item.mask, item.keys) for v, item in zip(values, self.items, strict=True)]
         return self._best(scores, int(quota(self.count, fraction)))
 
     def largest_among(
@@ -165,13 +218,13 @@ class Window:
 
         The quota is max(1, share(count, fraction)), with the number of these tokens as ``count``.
         """
-        masks = [some & mask for some, mask in zip(among, self.masks, strict=True)]
-        scores = [value_scores(v, mask, k) for v, mask, k in zip(values, masks, self.keys, strict=True)]
+        masks = [some & item.mask for some, item in zip(among, self.items, strict=True)]
+        scores = [value_scores(v, m, item.keys) for v, m, item in zip(values, masks, self.items, strict=True)]
         return self._best(scores, max(1, share(int(self.total(masks)), fraction)))
 
     def lottery(self, candidates: Sequence[Tensor], fraction: float) -> list[Tensor]:
         """Masks (B, A) of as many ``candidates`` (B, A), drawn uniformly; all of them if there are fewer."""
-        scores = [lottery_scores(c & m, k) for c, m, k in zip(candidates, self.masks, self.keys, strict=True)]
+        scores = [lottery_scores(c & item.mask, item.keys) for c, item in zip(candidates, self.items, strict=True)]
         return self._best(scores, int(quota(self.count, fraction)))
 
     def _best(self, scores: Sequence[Tensor], count: int) -> list[Tensor]:
@@ -180,9 +233,9 @@ class Window:
 
 
 def plan_step(config: CovConfig, window: Window) -> list[list[Plan]]:
-    """For each micro-batch of the window, the plans of the methods that make one, in the order of the methods."""
-    of_methods = [method.plan(config, window) for method in config.methods if method.plan]
-    return [list(plans) for plans in zip(*of_methods, strict=True)]
+    """Return, for each micro-batch of the window, one plan of each of ``config.token_slots``."""
+    of_slots = [slot.plan(config, window) for slot in config.token_slots]
+    return [list(plans) for plans in zip(*of_slots, strict=True)]
 
 
 class LocalWindow:
@@ -193,7 +246,7 @@ class LocalWindow:
         self._batch = batch
         self._ppo_clip = ppo_clip
         self._generator = generator
-        self.masks = [batch.action_mask.bool()]
+        self._mask = batch.action_mask.bool()
 
     def covariance(self) -> list[Tensor]:
         """As of ``Window``."""
@@ -205,8 +258,8 @@ class LocalWindow:
 
     def largest(self, values: Sequence[Tensor], fraction: float) -> list[Tensor]:
         """As of ``Window``, but for equal values."""
-        (mask,) = self.masks
-        return [select_largest(values[0].masked_fill(~mask, -torch.inf), quota(mask.sum(), fraction))]
+        candidates = values[0].masked_fill(~self._mask, -torch.inf)
+        return [select_largest(candidates, quota(self._mask.sum(), fraction))]
 
     def lottery(self, candidates: Sequence[Tensor], fraction: float) -> list[Tensor]:
         """As of ``Window``, by other lots."""

@@ -20,7 +20,7 @@ from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.responses import group_deviations, mean_log_probs, response_advantages
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.records import Sample, Scores, TrainSample
-from openrlhf_cov.trainer.token_values import TokenValues, has_estimator, mean_entropy, token_values, whitened, whitens
+from openrlhf_cov.trainer.token_values import TokenValues, mean_entropy, token_values, whitened, whitens
 
 # Samples that are padded to one width while their returns are computed.
 CHUNK = 64
@@ -65,7 +65,7 @@ def estimate_advantages(
     # 2. Responses (N,); NaN is left out. Of the estimators, only Entrocraft uses the entropy.
     entropy = mean_entropy([each.entropy for each in scores], [sample.action_mask for sample in samples])
     log_probs = None
-    if has_estimator(config):  # upstream's estimators take the rewards alone
+    if config.estimator is not None:  # upstream's estimators take the rewards alone
         found = [
             mean_log_probs(each.log_probs[None], s.action_mask[None]) for s, each in zip(samples, scores, strict=True)
         ]

@@ -31,7 +31,7 @@ from openrlhf_cov.trainer.rollout.batch_stream import BatchStream, RolloutSource
 from openrlhf_cov.trainer.rollout.recorded import RolloutRecorder
 from openrlhf_cov.trainer.rollout.rollouts import checked_samples
 from openrlhf_cov.trainer.rollout.sampler import max_staleness_of
-from openrlhf_cov.trainer.scoring import score
+from openrlhf_cov.trainer.scoring import padded_batches, score
 from openrlhf_cov.trainer.source_metrics import source_metrics
 from openrlhf_cov.trainer.weights.weight_check import WeightCheck
 from openrlhf_cov.trainer.weights.weight_delivery import deliver_weights, have_other_weights
@@ -144,8 +144,9 @@ class TrainingLoop:
         # before it scores them. Advantages follow from rewards and scores.
         settings = StepSettings(state.step, config, state.kl.value)
         with clock("make_experience"):
-            scores = score(samples, self.groups, self.tokenizer.pad_token_id)
-            scores, prm_metrics = reward_tokens(samples, scores, self.groups, settings, self.tokenizer.pad_token_id)
+            padded = padded_batches(samples, self.groups, self.tokenizer.pad_token_id)
+            scores = score(samples, padded, self.groups)
+            scores, prm_metrics = reward_tokens(samples, scores, padded, self.groups, settings)
             batch = estimate_advantages(samples, scores, self.advantage_settings, config, state.kl.value, self.args)
 
         # All updates of this step, on the ranks of policy and critic. With --algo.kl.use_loss, the KL coefficient

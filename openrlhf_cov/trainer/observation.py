@@ -8,6 +8,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from openrlhf_cov.models.diagnostics import empty_update_frac, update_metrics
 from openrlhf_cov.models.loss import LossRecord
+from openrlhf_cov.models.planning import WindowPart
 from openrlhf_cov.models.rollout import (
     RolloutTokens,
     group_sums,
@@ -19,7 +20,7 @@ from openrlhf_cov.models.rollout import (
     token_sums,
 )
 from openrlhf_cov.models.window import Ranks
-from openrlhf_cov.trainer.records import TrainSample
+from openrlhf_cov.trainer.records import MicroBatch, TrainSample
 from openrlhf_cov.utils.metrics import AllReduce, Mean, Metric, MetricBuffer
 
 OLD_OVERLAP = "cov/old_overlap"
@@ -119,18 +120,29 @@ class StepDiagnostics:
         both = torch.stack([(one & other).sum() for one, other in zip(current, old, strict=True)]).sum()
         self.metrics.add(Mean(OLD_OVERLAP, both, torch.stack([one.sum() for one in current]).sum()))
 
-    def entropies(self, ids: Tensor, width: int) -> Tensor:
-        """Return the entropies (B, width) of samples ``ids`` (B,) under the policy that sampled, 0 beyond them."""
-        return self.rollout.entropy[self._rows_of(ids), :width]
+    def window_part(self, micro_batch: MicroBatch, with_entropy: bool) -> WindowPart:
+        """Return a micro-batch as it was sampled, with what the methods ask for of the policy that sampled.
 
-    def proxies(self, ids: Tensor, width: int) -> Tensor | None:
-        """Return likewise the log-probs that a method with ``proxy_min_p`` asks for; None without such a method."""
-        return None if self.rollout.proxy is None else self.rollout.proxy[self._rows_of(ids), :width]
+        Args:
+            micro_batch: Samples of this step.
+            with_entropy: Whether a method asks for entropies.
+        """
+        rows = self._rows_of(micro_batch.sample_ids)
+        width = micro_batch.action_mask.shape[1]
 
-    def discriminator_means(self, ids: Tensor, width: int) -> Tensor | None:
-        """Return likewise the expectations of the entropy discriminator; None where no method needs them."""
-        mean = self.rollout.discriminator_mean
-        return None if mean is None else mean[self._rows_of(ids), :width]
+        def of_samples(values: Tensor | None) -> Tensor | None:
+            return None if values is None else values[rows, :width]
+
+        return WindowPart(
+            sample_ids=micro_batch.sample_ids,
+            log_probs=micro_batch.log_probs,
+            advantages=micro_batch.advantages,
+            action_mask=micro_batch.action_mask,
+            entropy=of_samples(self.rollout.entropy) if with_entropy else None,
+            # None where no method asks for them.
+            proxy=of_samples(self.rollout.proxy),
+            discriminator_mean=of_samples(self.rollout.discriminator_mean),
+        )
 
     def _rows_of(self, ids: Tensor) -> Tensor:
         return self._rows[torch.searchsorted(self._sorted_ids, ids)]

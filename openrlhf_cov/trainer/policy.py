@@ -62,7 +62,7 @@ class Policy:
         kept = Path(args.ckpt.output_dir) / "bad_updates"
         # With --cov_scope micro_batch the selected tokens depend on which samples form a micro-batch. Samples are then
         # not rearranged to put the responses to a prompt together.
-        by_micro_batch = config.cov_scope != "global" and any(method.plan for method in config.methods)
+        by_micro_batch = config.cov_scope != "global" and bool(config.token_slots)
         return cls(
             strategy=strategy,
             actor=actor,
@@ -183,8 +183,7 @@ class Policy:
         proxy = getattr(output, "proxy", None)
         mean = getattr(output, "discriminator_mean", None)
         if (min_p is not None and proxy is None) or (with_mean and mean is None):
-            asking = [each for each in self.config.methods if each.proxy_min_p or each.needs_discriminator_mean]
-            flags = " and ".join(method.flag for method in asking)
+            flags = " and ".join(method.flag for method in self.config.methods if method.needs_vocabulary)
             raise RunStopped(
                 f"{flags} needs a policy whose log-probs are those of a plain output head, which this model's are not "
                 "(docs/performance.md); choose another method"

@@ -8,17 +8,21 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from openrlhf_cov.models.config import process_reward_of
-from openrlhf_cov.models.method import PromptTokens
+from openrlhf_cov.models.method import PromptTokens, fills
 from openrlhf_cov.models.process_rewards import ordered_pairs, response_log_ratios
 from openrlhf_cov.models.responses import right
+from openrlhf_cov.models.slots import ProcessEstimator
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.records import Sample, Scores, StepSettings, TrainSample
-from openrlhf_cov.trainer.scoring import process_log_probs
+from openrlhf_cov.trainer.scoring import ScoringBatch, process_log_probs
 
 
 def reward_tokens(
-    samples: Sequence[Sample], scores: Sequence[Scores], groups: ModelGroups, settings: StepSettings, pad_token_id: int
+    samples: Sequence[Sample],
+    scores: Sequence[Scores],
+    batches: Sequence[ScoringBatch],
+    groups: ModelGroups,
+    settings: StepSettings,
 ) -> tuple[Sequence[Scores], dict[str, float]]:
     """Train the process reward model on the samples of a step, and let it reward their tokens.
 
@@ -27,35 +31,35 @@ def reward_tokens(
     Args:
         samples: The samples of the step; the K responses to a prompt lie together.
         scores: What the other models say of each of them, the reference included.
+        batches: The samples, as the models score them.
         groups: The models.
         settings: The settings of the step.
-        pad_token_id: The padding token.
 
     Returns:
         The scores with ``token_rewards``, and the ``prm/*`` metrics.
     """
-    method = settings.config.estimator
-    options = process_reward_of(settings.config)
-    if method is None or method.token_rewards is None or options is None:
+    config = settings.config
+    if config.estimator is None or not fills(config.estimator, ProcessEstimator):
         return scores, {}
+    estimator = config.estimator.slot
 
     # The model is updated before it scores, so that it knows how the policy of this step solves its prompts.
     result = groups.update_process_reward(settings, labelled_samples(samples, scores))
-    log_probs = process_log_probs(samples, groups, pad_token_id)
+    log_probs = process_log_probs(samples, batches, groups)
 
     count = groups.args.rollout.n_samples_per_prompt
     prompts = [
         prompt_tokens(samples[first : first + count], scores[first : first + count], log_probs[first : first + count])
         for first in range(0, len(samples), count)
     ]
-    rewards = method.token_rewards(settings.config, prompts)
+    rewards = estimator.token_rewards(config, prompts)
     rows = [row for of_prompt in rewards for row in of_prompt]
     found = [
         replace(each, token_rewards=row[: len(sample.action_mask)])
         for sample, each, row in zip(samples, scores, rows, strict=True)
     ]
     correct = correctness(samples).view(-1, count)
-    return found, {**result.metrics, **agreement(prompts, correct, options.beta)}
+    return found, {**result.metrics, **agreement(prompts, correct, estimator.process_reward(config).beta)}
 
 
 def correctness(samples: Sequence[Sample]) -> Tensor:

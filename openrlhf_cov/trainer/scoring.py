@@ -68,9 +68,8 @@ def padded_batches(samples: Sequence[Sample], groups: ModelGroups, pad_token_id:
     return [ScoringBatch.of(samples, places, pad_token_id) for places in places_of_batches]
 
 
-def process_log_probs(samples: Sequence[Sample], groups: ModelGroups, pad_token_id: int) -> list[Tensor]:
+def process_log_probs(samples: Sequence[Sample], batches: Sequence[ScoringBatch], groups: ModelGroups) -> list[Tensor]:
     """Return the log-probs of the process reward model, float32 (A,) of each sample of a step."""
-    batches = padded_batches(samples, groups, pad_token_id)
     scored = groups.score_process_reward(
         tokens=[batch.tokens for batch in batches],
         attention_mask=[batch.attention_mask for batch in batches],
@@ -84,10 +83,15 @@ def process_log_probs(samples: Sequence[Sample], groups: ModelGroups, pad_token_
     return [found[place] for place in range(len(samples))]
 
 
-def score(samples: Sequence[Sample], groups: ModelGroups, pad_token_id: int) -> list[Scores]:
-    """Return what the policy, the reference, the critic and the reward model say of the samples of a step."""
+def score(samples: Sequence[Sample], batches: Sequence[ScoringBatch], groups: ModelGroups) -> list[Scores]:
+    """Return what the policy, the reference, the critic and the reward model say of the samples of a step.
+
+    Args:
+        samples: The samples of the step.
+        batches: The same samples, as the models score them (``padded_batches``).
+        groups: The models.
+    """
     lengths = [len(sample.tokens) for sample in samples]
-    batches = padded_batches(samples, groups, pad_token_id)
     scored = groups.score(
         tokens=[batch.tokens for batch in batches],
         attention_mask=[batch.attention_mask for batch in batches],

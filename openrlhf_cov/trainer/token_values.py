@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.returns import discounted_returns, generalised_advantages
+from openrlhf_cov.models.slots import ProcessEstimator
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.records import Sample, Scores
 
@@ -61,7 +62,7 @@ def token_values(
         log_ratio = log_probs - base
 
     # --reward.clip_range is for rewards. The estimator of a method gives advantages, which are not clipped.
-    by_method = has_estimator(config)
+    by_method = config.estimator is not None
     clip = None if by_method else settings.reward_clip
     reward = compute_reward(responses.nan_to_num(0.0), kl_coef, kl, action_mask=mask, reward_clip_range=clip)
     if scores[0].token_rewards is not None:
@@ -105,15 +106,9 @@ def whitened(values: Sequence[TokenValues], by_deviation: bool) -> list[TokenVal
 
 def whitens(settings: AdvantageSettings, config: CovConfig) -> bool:
     """Return True if the advantages of the run are whitened over all tokens of a step."""
-    method = config.estimator
-    if method is not None and method.estimate is not None:
-        return method.whitens
-    return settings.whitens
-
-
-def has_estimator(config: CovConfig) -> bool:
-    """Return True if a method of the run estimates the advantages."""
-    return config.estimator is not None and config.estimator.estimate is not None
+    if config.estimator is None:
+        return settings.whitens
+    return isinstance(config.estimator.slot, ProcessEstimator)
 
 
 def mean_entropy(entropies: Sequence[Tensor], masks: Sequence[Tensor]) -> float:

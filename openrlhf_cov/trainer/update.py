@@ -17,19 +17,12 @@ from openrlhf.models import aggregate_loss
 from torch import Tensor
 from tqdm import tqdm
 
-from openrlhf_cov.models.loss import clip_of, draws_of_step, plan_micro_batch, policy_loss
+from openrlhf_cov.models.loss import PolicyLossResult, clip_of, draws_of_step, plan_micro_batch, policy_loss
 from openrlhf_cov.models.method import Plan
-from openrlhf_cov.models.planning import (
-    PlanningStep,
-    PolicySeen,
-    WindowPart,
-    plan_window,
-    policy_seen,
-    selected_by_covariance,
-)
+from openrlhf_cov.models.planning import PlanningStep, PolicySeen, plan_window, policy_seen, selected_by_covariance
 from openrlhf_cov.trainer.losses import kl_loss, kl_of_engine, means_over_tokens, token_batch
 from openrlhf_cov.trainer.observation import StepDiagnostics
-from openrlhf_cov.trainer.policy import Policy
+from openrlhf_cov.trainer.policy import Policy, TrainingPass
 from openrlhf_cov.trainer.records import MicroBatch, StepResult, StepSettings, TrainSample
 from openrlhf_cov.trainer.step_seed import seed_step
 from openrlhf_cov.trainer.token_dump import dump_tokens, is_due
@@ -104,19 +97,13 @@ def update_policy(policy: Policy, settings: StepSettings, samples: Sequence[Trai
                 else:
                     plans = plan_micro_batch(config, batch, planning.ppo_clip, draws)
 
-                # loss = policy loss + KL loss + balancing loss of experts - entropy bonus
+                # Policy loss, and the whole loss, which is differentiated.
                 update = policy.engine.global_steps
                 result = policy_loss(config, ppo_loss, aggregate_loss, batch, plans, update=update, **normalizers)
-                kl, kl_numbers = kl_loss(args.algo.kl, micro_batch, forward.log_probs, normalizers)
-                loss = result.loss + kl * settings.kl_coef
-                if forward.balancing_loss is not None:
-                    share = len(micro_batch.tokens) / samples_of_window if policy.layout.dynamic else 1.0
-                    loss = loss + forward.balancing_loss * args.actor.aux_loss_coef * share
-                entropy = None
-                if bonus is not None:
-                    entropy = aggregate_loss(forward.entropy, micro_batch.action_mask, **normalizers)
-                    if bonus:
-                        loss = loss - entropy * bonus
+                share = len(micro_batch.tokens) / samples_of_window if policy.layout.dynamic else 1.0
+                loss, numbers = whole_loss(
+                    policy, settings, micro_batch, forward, result, bonus=bonus, share=share, normalizers=normalizers
+                )
                 policy.backward(loss)
                 policy.end_micro_batch(ends_update=ends_update)
 
@@ -124,15 +111,6 @@ def update_policy(policy: Policy, settings: StepSettings, samples: Sequence[Trai
                     norms.append(policy.strategy.get_grad_norm(policy.actor))
                     policy.bad_updates.check(settings.step, micro_batch)
                 diagnostics.observe(micro_batch.sample_ids, result.record)
-                numbers = {
-                    "policy_loss": result.loss,
-                    "entropy_loss": entropy,
-                    "ppo_clip_ratio": result.clip_frac,
-                    "ppo_kl": result.ppo_kl,
-                    "vllm_kl": kl_of_engine(micro_batch) if result.rollout_kl is None else result.rollout_kl,
-                    "is_filter_ratio": result.filtered_frac,
-                    **kl_numbers,
-                }
                 diagnostics.add(*means_over_tokens(numbers, micro_batch.action_mask.sum()))
             moved = True
 
@@ -148,6 +126,44 @@ def update_policy(policy: Policy, settings: StepSettings, samples: Sequence[Trai
     if is_due(config.cov_dump_every, settings.step):
         dump_tokens(diagnostics, samples, policy.tokenizer, config, policy.strategy, settings.step)
     return StepResult(metrics, float(diagnostics.mean_entropy), updates, learning_rate)
+
+
+def whole_loss(
+    policy: Policy,
+    settings: StepSettings,
+    micro_batch: MicroBatch,
+    forward: TrainingPass,
+    result: PolicyLossResult,
+    *,
+    bonus: float | None,
+    share: float,
+    normalizers: dict,
+) -> tuple[Tensor, dict[str, Tensor | None]]:
+    """Return policy loss + KL loss + balancing loss of experts - entropy bonus, and their numbers for the log.
+
+    Args:
+        bonus: Coefficient of the entropy bonus; None where entropies are not computed.
+        share: Share of the samples of the window that the balancing loss of the micro-batch stands for.
+    """
+    args = policy.args
+    kl, kl_numbers = kl_loss(args.algo.kl, micro_batch, forward.log_probs, normalizers)
+    loss = result.loss + kl * settings.kl_coef
+    if forward.balancing_loss is not None:
+        loss = loss + forward.balancing_loss * args.actor.aux_loss_coef * share
+    entropy = None
+    if bonus is not None:
+        entropy = aggregate_loss(forward.entropy, micro_batch.action_mask, **normalizers)
+        if bonus:
+            loss = loss - entropy * bonus
+    return loss, {
+        "policy_loss": result.loss,
+        "entropy_loss": entropy,
+        "ppo_clip_ratio": result.clip_frac,
+        "ppo_kl": result.ppo_kl,
+        "vllm_kl": kl_of_engine(micro_batch) if result.rollout_kl is None else result.rollout_kl,
+        "is_filter_ratio": result.filtered_frac,
+        **kl_numbers,
+    }
 
 
 def can_plan_late(policy: Policy, settings: StepSettings) -> bool:
@@ -179,26 +195,13 @@ def plan_with_policy(
     """
     config = planning.config
 
-    # ``proxies`` are log-probs after tokens of low probability are removed (min-p); Lp-Reg penalises toward them.
     def score_now(place: int, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
         each = micro_batches[place]
         scores = policy.score(each.tokens, each.action_mask, each.attention_mask, each.image_inputs, with_entropy)
         return scores.log_probs, scores.entropy
 
-    parts = [
-        WindowPart(
-            each.sample_ids,
-            each.log_probs,
-            each.advantages,
-            each.action_mask,
-            diagnostics.entropies(each.sample_ids, each.action_mask.shape[1]) if config.entropy_policy else None,
-            diagnostics.proxies(each.sample_ids, each.action_mask.shape[1]) if config.proxy_min_p else None,
-            diagnostics.discriminator_means(each.sample_ids, each.action_mask.shape[1])
-            if config.needs_discriminator_mean
-            else None,
-        )
-        for each in micro_batches
-    ]
+    with_entropy = config.entropy_policy is not None
+    parts = [diagnostics.window_part(each, with_entropy) for each in micro_batches]
     if log_probs is None:
         seen = policy_seen(config, parts, moved, score_now)
     else:

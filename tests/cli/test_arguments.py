@@ -4,8 +4,9 @@ import pytest
 
 from openrlhf_cov.cli import lab
 from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.models.method import SLOTS
+from openrlhf_cov.models.method import fills
 from openrlhf_cov.models.methods import METHODS
+from openrlhf_cov.models.slots import SLOTS
 from openrlhf_cov.settings import Schedule
 
 CLIP, KL = ("--cov_type", "clip_cov"), ("--cov_type", "kl_cov")
@@ -364,7 +365,7 @@ def test_help_has_each_method_with_its_paper_by_slot(parse, capsys, monkeypatch)
     monkeypatch.setenv("COLUMNS", "300")
     with pytest.raises(SystemExit):
         parse("--help")
-    by_slot = {slot: [method for method in METHODS.values() if method.slot == slot] for slot in SLOTS}
+    by_slot = {each.name: [method for method in METHODS.values() if fills(method, each)] for each in SLOTS}
     for text in (capsys.readouterr().out, lab.build_parser().format_help()):
         lines = [line.strip() for line in text.splitlines()]
         places = []

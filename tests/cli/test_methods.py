@@ -9,8 +9,8 @@ import pytest
 from openrlhf_cov.cli import methods
 from openrlhf_cov.cli.main import COMMANDS
 from openrlhf_cov.experiments.lab.request import LabRequest, build_parser
-from openrlhf_cov.models.method import SLOTS
 from openrlhf_cov.models.methods import METHODS
+from openrlhf_cov.models.slots import SLOTS
 from openrlhf_cov.settings import flag_of
 
 
@@ -24,11 +24,11 @@ def test_the_table_has_each_method_with_family_paper_and_effect(capsys):
     rows = {line.split()[1]: line for line in lines[1 : 1 + len(METHODS)]}
     assert rows.keys() == METHODS.keys()
     for name, method in METHODS.items():
-        assert rows[name].startswith(f"{method.slot} ")
+        assert rows[name].startswith(f"{method.slot.name} ")
         assert method.source in rows[name]
         assert rows[name].endswith(method.summary)
     families = [line.split()[0] for line in lines[1 : 1 + len(METHODS)]]
-    assert sorted(families, key=list(SLOTS).index) == families
+    assert sorted(families, key=[slot.name for slot in SLOTS].index) == families
 
 
 @pytest.mark.parametrize("name", METHODS)

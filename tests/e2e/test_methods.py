@@ -8,7 +8,9 @@ import math
 
 import pytest
 
+from openrlhf_cov.models.method import fills
 from openrlhf_cov.models.methods import METHODS
+from openrlhf_cov.models.slots import Estimator, ProcessEstimator
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -153,9 +155,9 @@ ACTS = {
 
 def test_every_method_has_a_run_and_something_to_know_it_by():
     # A method with a process reward model has a test of its own: it starts other models (test_prime.py).
-    methods = {name: method for name, method in METHODS.items() if method.process_reward is None}
-    assert {name for names in RUNS for name in names.split()} == ACTS.keys() | ADVANTAGES.keys() == methods.keys()
-    assert ADVANTAGES.keys() == {name for name, method in methods.items() if method.slot == "estimator"}
+    methods = {name for name, method in METHODS.items() if not fills(method, ProcessEstimator)}
+    assert {name for names in RUNS for name in names.split()} == ACTS.keys() | ADVANTAGES.keys() == methods
+    assert ADVANTAGES.keys() == {name for name in methods if fills(METHODS[name], Estimator)}
 
 
 @pytest.mark.parametrize("names", RUNS)
@@ -163,8 +165,8 @@ def test_three_steps(run_trainer, task, tmp_path, ray, names):
     methods, settings = [METHODS[name] for name in names.split()], RUNS[names].split()
     controlled = "--entropy_control" in settings
     target = ["--entropy_target", str(TARGET)] if controlled else []
-    estimator = next((method for method in methods if method.slot == "estimator"), None)
-    upstream = ["--algo.advantage.estimator", estimator.stands_for if estimator else "group_norm"]
+    estimator = next((method for method in methods if fills(method, Estimator)), None)
+    upstream = ["--algo.advantage.estimator", estimator.slot.stands_for if estimator else "group_norm"]
     flags = [*SMALL, "--method", ",".join(names.split()), *settings, *target, *upstream]
     run = run_trainer([*task.flags(tmp_path / "run"), *flags], tmp_path / "run", ray)
     assert [line["step"] for line in run.metrics] == [1, 2, 3]

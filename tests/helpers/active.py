@@ -3,7 +3,9 @@
 from dataclasses import replace
 
 from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.method import fills
 from openrlhf_cov.models.methods import METHODS
+from openrlhf_cov.models.slots import Estimator, ProcessEstimator, Surrogate
 
 # Settings with which a method acts; those of the others are their defaults.
 ACTIVE = {
@@ -51,7 +53,11 @@ EQUAL = {"cw_grpo": 1.0, "random_drop": -0.5, "psr": 1.0, "nsr": -1.0}
 
 
 # Methods that the laboratory has: it has no process reward model.
-IN_THE_LAB = tuple(name for name, method in METHODS.items() if method.process_reward is None)
+IN_THE_LAB = tuple(name for name, method in METHODS.items() if not fills(method, ProcessEstimator))
+# Methods that plan what to do to tokens, those that replace PPO's surrogate, and those that compute advantages.
+PLANNED = tuple(name for name, method in METHODS.items() if method.token_slots)
+SURROGATES = tuple(name for name, method in METHODS.items() if fills(method, Surrogate))
+ESTIMATORS = tuple(name for name, method in METHODS.items() if fills(method, Estimator))
 
 
 def active(name, **settings):

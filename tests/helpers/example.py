@@ -8,7 +8,7 @@ from openrlhf.models import PolicyLoss, aggregate_loss
 
 from openrlhf_cov.models.loss import MethodLoss
 from openrlhf_cov.models.method import TokenBatch
-from openrlhf_cov.models.window import ALONE, Window, plan_step
+from openrlhf_cov.models.window import Window, WindowItem, plan_step
 
 LOG_PROBS = [[-0.1, -1.2, -2.0], [-0.3, -0.9, -5.0]]
 OLD = [[-0.2, -0.7, -2.4], [-0.5, -0.5, -1.0]]
@@ -31,11 +31,16 @@ def example():
 
 def window_of_example(clip=(0.2, 0.28)):
     """The example as the window of an optimizer step. The mean entropy of the rollouts is 0.25 nats."""
-    tables = ENTROPIES, OLD_ENTROPIES, PROXIES, DISCRIMINATOR_MEANS
-    batch, (entropies, old, proxies, means) = example(), (torch.tensor(each, dtype=torch.float64) for each in tables)
-    detached = replace(batch, log_probs=batch.log_probs.detach())
-    of_policies = [entropies], [old], torch.tensor(0.25), [proxies]
-    return Window([detached], [torch.arange(6).view(2, 3)], clip, ALONE, *of_policies, None, [means])
+    batch = example()
+    item = WindowItem(
+        replace(batch, log_probs=batch.log_probs.detach()),
+        torch.arange(6).view(2, 3),
+        entropy=torch.tensor(ENTROPIES, dtype=torch.float64),
+        old_entropy=torch.tensor(OLD_ENTROPIES, dtype=torch.float64),
+        proxy=torch.tensor(PROXIES, dtype=torch.float64),
+        discriminator_mean=torch.tensor(DISCRIMINATOR_MEANS, dtype=torch.float64),
+    )
+    return Window([item], clip, rollout_entropy=torch.tensor(0.25))
 
 
 def gradients(config, eps=(0.2, 0.28), token_level_loss=True, **policy):

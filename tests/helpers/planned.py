@@ -3,14 +3,17 @@
 import torch
 
 from openrlhf_cov.models.method import TokenBatch
-from openrlhf_cov.models.window import ALONE, LocalWindow, Window, plan_step
+from openrlhf_cov.models.window import ALONE, LocalWindow, Window, WindowItem, plan_step
 
 
-def select_step(batches, keys, config, ppo_clip, ranks=ALONE, *entropies, **named):
+def window_of(batches, keys, ppo_clip=(0.2, 0.2), ranks=ALONE):
+    """The window of micro-batches whose keys are ``keys``, one tensor (B, A) each."""
+    return Window([WindowItem(*each) for each in zip(batches, keys, strict=True)], ppo_clip, ranks)
+
+
+def select_step(batches, keys, config, ppo_clip, ranks=ALONE):
     """Masks (B, A), one per micro-batch: the tokens that the first method of ``config`` acts on in this step."""
-    return [
-        plans[0].tokens for plans in plan_step(config, Window(batches, keys, ppo_clip, ranks, *entropies, **named))
-    ]
+    return [plans[0].tokens for plans in plan_step(config, window_of(batches, keys, ppo_clip, ranks))]
 
 
 class Given(LocalWindow):

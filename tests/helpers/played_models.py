@@ -4,8 +4,15 @@ from typing import Any
 
 import torch
 
+from openrlhf_cov.trainer.scoring import padded_batches, score
+
 # What a call of a group returns: one entry per rank, each the answers for the batches of that rank.
 Answers = list[list[Any]]
+
+
+def scores_by(samples, groups, pad_token_id=0):
+    """What the models say of the samples of a step."""
+    return score(samples, padded_batches(samples, groups, pad_token_id), groups)
 
 
 def log_probs_of(tokens, mask, shift=0.0):

@@ -54,7 +54,7 @@ def test_gradients_are_those_of_the_laboratory(name, accumulation, tmp_path):
     # Before the first update |log pi - log pi_old|, KL-Cov's penalty, is rounding, and its gradient the sign of that.
     first = 1 if name == "kl_cov" else 0
     assert max(compared.differences[first:]) < TOLERANCE
-    if METHODS[name].plan:
+    if METHODS[name].token_slots:
         (line,) = read_metrics(tmp_path / "metrics.jsonl")
         assert line["cov/selected_count"] > 0
 

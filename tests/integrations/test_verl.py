@@ -49,10 +49,7 @@ def expected_gradient(name, samples, **changes):
     old, now, advantages, mask = samples
     policy = now.clone().requires_grad_()
     methods = active(name, **changes)
-    clip = methods.ppo_clip or (0.2, 0.2)
-    for method in methods.methods:
-        if method.clip:
-            clip = method.clip(methods)
+    clip = methods.moved_clip or methods.ppo_clip or (0.2, 0.2)
     part = WindowPart(torch.arange(len(old)), old, advantages, mask)
     step = PlanningStep(methods, 0, 1, clip, torch.zeros(()))
     plans = plan_window(step, [part], PolicySeen([now], [None]))[0] if methods.plans_globally else []
@@ -73,7 +70,7 @@ def test_gradients_of_a_step_are_those_of_our_loss(name, micro_batch, samples):
     extra = {key: value for key, value in settings.items() if key not in ACTIVE.get(name, {})}
     assert torch.allclose(gradient, expected_gradient(name, samples, **extra), atol=1e-6)
     # Methods that plan see all micro-batches in a first pass without gradient.
-    assert passes == ([True, False] if METHODS[name].plan else [False])
+    assert passes == ([True, False] if METHODS[name].token_slots else [False])
     assert all("actor/cov/selected_frac" in each for each in metrics)
 
 

@@ -2,14 +2,13 @@ import math
 
 import pytest
 import torch
-from active import active
+from active import SURROGATES, active
 from openrlhf.models import PolicyLoss, aggregate_loss
 
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.diagnostics import empty_update_frac, update_metrics
 from openrlhf_cov.models.loss import LossRecord, MethodLoss
 from openrlhf_cov.models.method import Plan, TokenBatch
-from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.utils.metrics import MetricBuffer
 
 # Four action tokens and a masked one full of garbage; means -3 and 1:
@@ -118,7 +117,7 @@ def recorded(name, log_ratios, advantages):
     return log_probs.grad[0], buffer.reduce(lambda tensor, op: tensor)
 
 
-@pytest.mark.parametrize("name", [None, *(name for name, method in METHODS.items() if method.coefficient)])
+@pytest.mark.parametrize("name", [None, *SURROGATES])
 @pytest.mark.parametrize("signs", [(1.0, 1.0, 1.0, 1.0, 0.0), (-1.0, -1.0, -1.0, -1.0, 0.0)])
 def test_the_metrics_are_those_of_the_gradient_beyond_the_cut_too(name, signs):
     # upstream cuts log ratios at 20 and so takes the gradient from the first two tokens, whatever the coefficient

@@ -6,12 +6,13 @@ import pytest
 import torch
 from example import gradients
 from openrlhf.models import PolicyLoss, aggregate_loss
+from planned import window_of
 
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.loss import MethodLoss
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.ranking import token_keys
-from openrlhf_cov.models.window import Window, plan_step
+from openrlhf_cov.models.window import plan_step
 
 
 def random_batch(seed, shape=(4, 16)):
@@ -161,7 +162,7 @@ def test_selection_over_the_step_accumulates_over_micro_batches(cov_type, size):
         parts = [slice(i, i + rows) for i in range(0, 8, rows)]
         window = [TokenBatch(log_probs[p], old[p], advantages[p], mask[p]) for p in parts]
         keys = [token_keys(0, 0, torch.arange(8)[p], 16) for p in parts]
-        planned, steps = plan_step(config, Window(window, keys, loss.ppo_clip)), []
+        planned, steps = plan_step(config, window_of(window, keys, loss.ppo_clip)), []
         for part, plans in zip(parts, planned, strict=True):
             loss.expect(plans)
             steps.append(outcome(loss, tuple(t[part] for t in batch), batch_num_tokens=mask.sum()))

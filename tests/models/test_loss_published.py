@@ -14,7 +14,8 @@ from openrlhf.models import PolicyLoss, aggregate_loss
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.covariance import token_covariance
 from openrlhf_cov.models.loss import MethodLoss
-from openrlhf_cov.models.method import Plan, TokenBatch
+from openrlhf_cov.models.method import Plan, TokenBatch, fills
+from openrlhf_cov.models.slots import TokenDrop
 from openrlhf_cov.models.window import ppo_clipped
 
 GOLDEN = Path(__file__).resolve().parents[2] / "../shared/golden/cov_loss.npz"
@@ -82,7 +83,7 @@ def selecting(loss, picked):
     """The loss with the tokens ``picked`` (B, A) in place of its own selection."""
     (method,) = loss.config.methods
     loss.config = replace(loss.config, cov_scope="global")
-    loss.expect([Plan(picked, drops=method.slot == "drop")])
+    loss.expect([Plan(picked, drops=fills(method, TokenDrop))])
     return loss
 
 

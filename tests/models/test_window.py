@@ -5,14 +5,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from planned import select_given, select_step
+from planned import select_given, select_step, window_of
 from simulated_ranks import Simulated
 
 import openrlhf_cov.models.window as window_module
 from openrlhf_cov.models.covariance import token_covariance
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.ranking import NOT_A_CANDIDATE, token_keys
-from openrlhf_cov.models.window import ALONE, Window, kth_largest
+from openrlhf_cov.models.window import ALONE, kth_largest
 
 UNCLIPPED = (math.inf, math.inf)
 
@@ -192,7 +192,7 @@ def test_the_maximum_and_the_count_of_all_ranks():
 
     def ask(mask, value, ranks):
         tokens = TokenBatch(value, value, value, mask)
-        window = Window([tokens], [mask.long()], UNCLIPPED, ranks)
+        window = window_of([tokens], [mask.long()], UNCLIPPED, ranks)
         return window.maximum([value]).item(), window.total([mask.bool()]).item(), window.count.item()
 
     assert Simulated(2).run(ask, masks, values) == [(3.0, 2, 2)] * 2

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import recorded_calls
+from played_models import scores_by
 from recorded_calls import translated
 from recording import RecordedEngine, RecordedGroup, Recorder
 from scored_samples import flags, sample
@@ -22,7 +23,6 @@ from openrlhf_cov.trainer.records import StepResult, StepSettings
 from openrlhf_cov.trainer.rollout import engine_health
 from openrlhf_cov.trainer.rollout.batch_stream import BatchStream
 from openrlhf_cov.trainer.rollout.generation import EngineGroup
-from openrlhf_cov.trainer.scoring import score
 from openrlhf_cov.trainer.weights.weight_delivery import deliver_weights
 
 ASLEEP = {"train__colocate_all": True, "ds__enable_sleep": True, "vllm__enable_sleep": True}
@@ -68,7 +68,7 @@ def run_step(recorder, settings, has_critic, has_reward_model):
     stream = BatchStream(SimpleNamespace(engines=EngineGroup(engines)), 0)
     samples = [sample(i, None if has_reward_model else float(i % 2), 2, prompt=2) for i in range(8)]
 
-    scores = score(samples, groups, pad_token_id=0)
+    scores = scores_by(samples, groups)
     batch = estimate_advantages(samples, scores, AdvantageSettings.of(args), CovConfig(), 0.1, args)
     groups.update(StepSettings(0, CovConfig(), 0.1), batch.samples)
     assert deliver_weights(args, stream, groups.send_weights, version=1) == []

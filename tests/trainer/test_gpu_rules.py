@@ -13,9 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from active import PLANNED
 from gpu import BrokenRule, GpuGenerator, Rules, gpu_device
 from openrlhf.models import PolicyLoss, aggregate_loss
-from planned import select_step
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
 
 from openrlhf_cov import models
@@ -45,7 +45,7 @@ from openrlhf_cov.trainer import ranks as collectives
 from openrlhf_cov.trainer.bad_updates import gradient_of, gradients_are_finite
 from openrlhf_cov.trainer.observation import StepDiagnostics
 from openrlhf_cov.trainer.policy import Policy
-from openrlhf_cov.trainer.records import StepSettings, TrainSample
+from openrlhf_cov.trainer.records import MicroBatch, StepSettings, TrainSample
 from openrlhf_cov.trainer.update import OVERLAP_EVERY, update_policy
 from openrlhf_cov.trainer.windows import BatchLayout
 from openrlhf_cov.utils import masked, metrics, ordering
@@ -74,8 +74,8 @@ MODULES = (
 ON_THE_HOST = {
     "of settings": "adaptive_entropy.bonus",
     "of flags": (
-        "method.Method.has psr.mean_of_tokens method.Method.clip_of responses.needs_several_responses "
-        "clip_b.refuses_for"
+        "method.Method.flag method.Method.ppo_clip method.Method.keeps_run_clip method.Method.clip_of "
+        "method.Method.needs_vocabulary psr.mean_of_tokens responses.needs_several_responses clip_b.refuses_for"
     ),
     "of the values that were logged": "clip_cov.idle",
     "on the controller": (
@@ -199,10 +199,10 @@ def micro_batch_step(rules, name, scope, correction):
     with rules() as device:
         loss, tokens = make_loss(name, scope, **CORRECTIONS[correction]), batch(device)
         loss.start_step(loss.config.at(3), 42, 3, 0)
-        planned = scope == "global" and loss.config.methods[0].plan
+        slots = loss.config.token_slots if scope == "global" else []
         for update in range(2):
             plan = Plan(torch.zeros_like(tokens.action_mask), reference=tokens.old_log_probs)
-            loss.expect([plan] if planned else [], update)
+            loss.expect([plan] * len(slots), update)
             log_probs = tokens.log_probs.clone().requires_grad_()
             value, *_ = loss(
                 log_probs, tokens.old_log_probs, tokens.advantages, action_mask=tokens.action_mask,
@@ -217,7 +217,7 @@ def micro_batch_step(rules, name, scope, correction):
 @pytest.mark.parametrize("scope", ["global", "micro_batch"])
 @pytest.mark.parametrize("name", METHODS)
 def test_a_micro_batch(rules, name, scope, correction):
-    if scope == "micro_batch" and METHODS[name].plan and not METHODS[name].by_covariance:
+    if scope == "micro_batch" and METHODS[name].token_slots and not METHODS[name].by_covariance:
         scope = "global"  # it is made for a window
     micro_batch_step(rules, name, scope, correction)
 
@@ -238,18 +238,22 @@ def selection_of_a_step(rules, ranks, name):
     """A quota is read: how many scores are sent is a shape."""
     with rules(reads=int(name in QUOTAS)) as device:
         loss, step = make_loss(name), [batch(device), batch(device, 2, 5), batch(device)]
-        keys = [
-            token_keys(42, 1, torch.arange(len(each.action_mask), device=device), each.action_mask.shape[1])
-            for each in step
-        ]
-        entropies = [torch.rand_like(each.log_probs) for each in step]
-        others = entropies, entropies, torch.rand((), device=device), entropies, None, entropies
-        masks = select_step(step, keys, loss.config, loss.ppo_clip, ranks, *others)
+        items = []
+        for each in step:
+            ids = torch.arange(len(each.action_mask), device=device)
+            values = torch.rand_like(each.log_probs)
+            names = ("entropy", "old_entropy", "proxy", "discriminator_mean")
+            item = window.WindowItem(
+                each, token_keys(42, 1, ids, each.action_mask.shape[1]), **dict.fromkeys(names, values)
+            )
+            items.append(item)
+        whole = window.Window(items, loss.ppo_clip, ranks, torch.rand((), device=device))
+        masks = [plans[0].tokens for plans in window.plan_step(loss.config, whole)]
     assert [mask.device for mask in masks] == [device] * 3
     assert [mask.shape for mask in masks] == [each.action_mask.shape for each in step]
 
 
-@pytest.mark.parametrize("name", [name for name, each in METHODS.items() if each.plan])
+@pytest.mark.parametrize("name", PLANNED)
 def test_a_selection(rules, ranks, name):
     selection_of_a_step(rules, ranks, name)
 
@@ -262,7 +266,7 @@ def test_a_large_fraction_is_found_without_a_further_read(rules, ranks, monkeypa
 def test_primitives_of_a_window(rules, ranks):
     with rules() as device:
         tokens = batch(device)
-        step = window.Window([tokens], [tokens.action_mask.long()], (0.2, 0.2), ranks)
+        step = window.Window([window.WindowItem(tokens, tokens.action_mask.long())], (0.2, 0.2), ranks)
         assert step.maximum([tokens.advantages]).device == step.total([tokens.action_mask]).device == device
         assert step.mean([tokens.advantages]).device == step.constant_length_factor(8.0).device == device
 
@@ -407,9 +411,9 @@ def diagnostics_of_a_step(rules, ranks, updates=2):
                 record = LossRecord(tokens, tokens.advantages, plans, (0.2, 0.2), update=update)
                 books.observe(ids, record)
         books.compare([tokens.action_mask.bool()], [tokens.action_mask.bool()])
-        assert books.entropies(torch.arange(2, device=device), 5).device == books.mean_entropy.device == device
-        assert books.proxies(torch.arange(2, device=device), 5).device == device
-        assert books.discriminator_means(torch.arange(2, device=device), 5).device == device
+        part = books.window_part(MicroBatch.of(samples()[:2]).to(device), with_entropy=True)
+        assert part.entropy.device == part.proxy.device == part.discriminator_mean.device == device
+        assert books.mean_entropy.device == device
     with rules(reads=3):
         books.add(Max("ppo/ratio_max", books.rollout.log_probs.max()))
         values = books.finish()
@@ -491,9 +495,9 @@ def public_functions():
 
 def test_every_module_of_models_is_there():
     """``dynamics``, ``control``: numbers of the log; ``returns``, ``process_rewards``: on the controller; ``config``
-    holds numbers only."""
+    and ``slots`` hold settings and functions only."""
     names = {module.name for module in pkgutil.iter_modules(models.__path__)}
-    names -= {"dynamics", "control", "returns", "process_rewards", "config", "methods"}
+    names -= {"dynamics", "control", "returns", "process_rewards", "config", "slots", "methods"}
     names |= {f"methods.{name}" for name in METHODS}
     assert {f"openrlhf_cov.models.{name}" for name in names} <= {module.__name__ for module in MODULES}
 
@@ -505,7 +509,7 @@ def test_every_public_function_runs_under_the_rules(rules, ranks):
     try:
         for name, each in METHODS.items():
             micro_batch_step(rules, name, "micro_batch" if each.by_covariance else "global", "off")
-            if each.plan:
+            if each.token_slots:
                 selection_of_a_step(rules, ranks, name)
         test_upstreams_loss_is_observed(rules, "gspo")
         test_primitives_of_a_window(rules, ranks)

@@ -8,7 +8,7 @@ from openrlhf_cov.models.loss import LossRecord
 from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.window import ALONE, Ranks
 from openrlhf_cov.trainer.observation import StepDiagnostics, all_reduce_over, rollout_of
-from openrlhf_cov.trainer.records import TrainSample
+from openrlhf_cov.trainer.records import MicroBatch, TrainSample
 
 
 # (log-probs, advantages, entropies) of the tokens of a sample
@@ -53,9 +53,10 @@ def test_proxies_and_abstentions_go_with_their_sample():
     ]
     diagnostics = StepDiagnostics(samples, 2, ALONE, "cpu")
     assert diagnostics.rollout.abstained.tolist() == [True, False]
-    assert diagnostics.proxies(torch.tensor([0, 3]), 2).tolist() == [[0.0, 0.0], [3.0, 0.0]]
-    assert diagnostics.entropies(torch.tensor([0, 3]), 2).tolist() == [[0.5, 0.5], [0.5, 0.0]]
-    assert StepDiagnostics(ITEMS, 2, ALONE, "cpu").proxies(torch.tensor([0]), 1) is None
+    part = diagnostics.window_part(MicroBatch.of([samples[1], samples[0]]), with_entropy=True)
+    assert part.proxy.tolist() == [[0.0, 0.0], [3.0, 0.0]]
+    assert part.entropy.tolist() == [[0.5, 0.5], [0.5, 0.0]]
+    assert StepDiagnostics(ITEMS, 2, ALONE, "cpu").window_part(MicroBatch.of(ITEMS), with_entropy=False).proxy is None
 
 
 def record(update, mask, selected=None):

@@ -15,6 +15,7 @@ from openrlhf_cov.trainer.advantages import estimate_advantages
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.process_reward_scores import agreement, labelled_samples, prompt_tokens, reward_tokens
 from openrlhf_cov.trainer.records import Scores, StepResult, StepSettings
+from openrlhf_cov.trainer.scoring import padded_batches
 
 PRIME = CovConfig(method="prime", prime_beta=0.5, prime_norm="none", prime_process_coef=2.0, prime_outcome_coef=1.0)
 ORDER = StepSettings(4, PRIME, 0.0)
@@ -42,7 +43,7 @@ def test_a_step_is_trained_on_before_it_is_scored():
     samples = [sample(number, float(number % 2), 3, abstained=number == 3) for number in range(4)]
     scores = scores_of(samples)
     groups = ModelGroups(args, PlayedGroup("policy", 2), process_reward=prm)
-    found, numbers = reward_tokens(samples, scores, groups, ORDER, pad_token_id=99)
+    found, numbers = reward_tokens(samples, scores, padded_batches(samples, groups, 99), groups, ORDER)
     assert [method for _, method, _ in calls] == ["update", "update", "score"]
 
     # Each rank got two samples with their labels; an abstention has no action token.
@@ -73,7 +74,7 @@ def test_a_run_without_such_a_model_keeps_its_scores():
     samples = [sample(0), sample(1)]
     scores = scores_of(samples)
     groups = ModelGroups(flags(), PlayedGroup("policy"))
-    assert reward_tokens(samples, scores, groups, StepSettings(0, CovConfig(), 0.0), 0) == (scores, {})
+    assert reward_tokens(samples, scores, [], groups, StepSettings(0, CovConfig(), 0.0)) == (scores, {})
 
 
 def test_optimizer_states_are_on_the_gpu_during_the_updates_alone():

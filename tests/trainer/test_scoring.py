@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from openrlhf.utils.seqlen_balancing import get_seqlen_balanced_partitions
-from played_models import NoRay, PlayedGroup, entropies_of, log_probs_of, rewards_of, values_of
+from played_models import NoRay, PlayedGroup, entropies_of, log_probs_of, rewards_of, scores_by, values_of
 from scored_samples import flags, sample
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer import model_groups
 from openrlhf_cov.trainer.model_groups import ModelGroups
-from openrlhf_cov.trainer.scoring import ScoringBatch, score, scoring_batches
+from openrlhf_cov.trainer.scoring import ScoringBatch, scoring_batches
 
 PAD = 99
 
@@ -70,7 +70,7 @@ def models(args, copies=1, ranks=1, **left_out):
 def test_a_sample_gets_what_the_models_say_of_its_own_tokens(dynamic, ranks, copies):
     args = flags(train__dynamic_batch_enable=dynamic, ds__ring_attn_size=copies)
     samples = [sample(i, None, 1 + i % 4, prompt=1 + i % 3) for i in range(7)]
-    found = score(samples, models(args, copies, ranks), PAD)
+    found = scores_by(samples, models(args, copies, ranks), PAD)
     assert len(found) == 7
     for each, scored in zip(samples, found, strict=True):
         tokens, mask = each.tokens[None], each.action_mask[None]
@@ -85,20 +85,20 @@ def test_a_sample_gets_what_the_models_say_of_its_own_tokens(dynamic, ranks, cop
 
 def test_models_that_a_run_does_not_have_say_nothing():
     samples = [sample(0), sample(1)]
-    for each in score(samples, models(flags(), reference=None, critic=None, reward=None), PAD):
+    for each in scores_by(samples, models(flags(), reference=None, critic=None, reward=None), PAD):
         assert (each.base_log_probs, each.values, each.reward) == (None, None, None)
 
 
 def test_a_reward_model_is_not_asked_where_samples_have_rewards():
     groups = models(flags())
-    (each,) = score([sample(0, 0.25)], groups, PAD)
+    (each,) = scores_by([sample(0, 0.25)], groups, PAD)
     assert each.reward is None
     assert groups.reward.calls == []
 
 
 def test_a_sample_without_a_reward_ends_a_run_without_a_reward_model():
     with pytest.raises(RunStopped, match="a response came without a reward"):
-        score([sample(0, None)], models(flags(), reward=None), PAD)
+        scores_by([sample(0, None)], models(flags(), reward=None), PAD)
 
 
 def test_log_probs_among_probable_tokens_are_handed_on():
@@ -108,7 +108,7 @@ def test_log_probs_among_probable_tokens_are_handed_on():
             return log_probs, entropies, 2 * log_probs
 
     groups = models(flags(), policy=WithProxy("policy"), reward=None)
-    (first, second) = score([sample(0, response=3), sample(1, response=1)], groups, PAD)
+    (first, second) = scores_by([sample(0, response=3), sample(1, response=1)], groups, PAD)
     assert torch.equal(first.proxy, 2 * first.log_probs)
     assert torch.equal(second.proxy, 2 * second.log_probs)
     assert len(second.proxy) == 1
@@ -121,7 +121,7 @@ def test_means_of_the_discriminator_are_handed_on():
             return log_probs, entropies, None, 3 * log_probs
 
     groups = models(flags(), policy=WithMean("policy"), reward=None)
-    (first, second) = score([sample(0, response=3), sample(1, response=1)], groups, PAD)
+    (first, second) = scores_by([sample(0, response=3), sample(1, response=1)], groups, PAD)
     assert torch.equal(first.discriminator_mean, 3 * first.log_probs)
     assert torch.equal(second.discriminator_mean, 3 * second.log_probs)
     assert second.proxy is None
@@ -134,13 +134,13 @@ def test_scores_of_half_precision_become_single():
             return log_probs.bfloat16(), entropies.bfloat16(), proxy
 
     groups = models(flags(), policy=Half("policy"), reference=None, critic=None)
-    (each,) = score([sample(0)], groups, PAD)
+    (each,) = scores_by([sample(0)], groups, PAD)
     assert each.log_probs.dtype == each.entropy.dtype == torch.float32
 
 
 def test_every_model_sees_the_batches_that_it_needs():
     groups = models(flags(rollout__micro_batch_size=2))
-    score([sample(i, None) for i in range(3)], groups, PAD)
+    scores_by([sample(i, None) for i in range(3)], groups, PAD)
     of_model = {name: dict(getattr(groups, name).calls[0][2]) for name in ("policy", "reference", "critic", "reward")}
     action = {"tokens", "action_mask", "attention_mask"}
     assert of_model["policy"].keys() == of_model["reference"].keys() == action | {"image_inputs"}

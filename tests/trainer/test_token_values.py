@@ -15,7 +15,7 @@ from openrlhf.trainer.ppo_trainer import BasePPOTrainer
 from openrlhf.trainer.ppo_utils import experience_maker as upstream_maker
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
-from played_models import NoRay, PlayedGroup
+from played_models import NoRay, PlayedGroup, scores_by
 from scored_samples import flags, sample
 
 from openrlhf_cov.models.config import CovConfig
@@ -25,7 +25,6 @@ from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages
 from openrlhf_cov.trainer.logged_numbers import rollout_statistics, sample_means
 from openrlhf_cov.trainer.model_groups import ModelGroups
-from openrlhf_cov.trainer.scoring import score
 
 PAD = 3
 ESTIMATORS = ["gae", "reinforce", "rloo", "reinforce_baseline", "group_norm", "dr_grpo", "flash_reinforce"]
@@ -82,7 +81,7 @@ def groups_of(args, with_reward_model):
 
 
 def ours(samples, args, kl_coef, with_reward_model):
-    found = score(samples, groups_of(args, with_reward_model), PAD)
+    found = scores_by(samples, groups_of(args, with_reward_model), PAD)
     return estimate_advantages(samples, found, AdvantageSettings.of(args), CovConfig(), kl_coef, args)
 
 
@@ -181,7 +180,7 @@ def test_advantages_and_returns_are_those_of_upstream(step):
 @given(steps())
 def test_scores_are_those_of_upstreams_forward_passes(step):
     samples, args, kl_coef, with_reward_model = step
-    found = score(samples, groups_of(args, with_reward_model), PAD)
+    found = scores_by(samples, groups_of(args, with_reward_model), PAD)
     experiences, _ = upstreams(samples, args, kl_coef, with_reward_model)
     log_probs = by_sample(experiences, "action_log_probs")
     values = by_sample(experiences, "values") if args.algo.advantage.estimator == "gae" else None

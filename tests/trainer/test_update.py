@@ -299,7 +299,7 @@ def test_a_method_moves_the_entropy_bonus(tmp_path, given):
 def test_a_method_moves_the_clip(tmp_path):
     """With a range of 0 every token that moved in the direction of its advantage is clipped."""
     config = CovConfig(method="adaptive_clip")
-    low, high = config.methods[0].clip(config)
+    low, high = config.moved_clip
     found = []
     for each, clip in ((config, (0.9, 9.0)), (CovConfig(), (low, high)), (CovConfig(), (0.9, 9.0))):
         policy = make_policy(flags(tmp_path, each, eps_clip_low_high=clip))

@@ -17,6 +17,8 @@ from openrlhf_cov.models.config import (
     methods_of,
     process_reward_of,
 )
+from openrlhf_cov.models.method import fills
+from openrlhf_cov.models.slots import EntropyBonus
 from openrlhf_cov.utils.engine_limits import engine_limits
 
 # --ds.param_dtype and --ds.grad_accum_dtype -> bytes of a number.
@@ -203,7 +205,9 @@ def _role(name: str, args: SimpleNamespace, shape: ModelShape, on_gpus: bool) ->
 
 def _has_bonus(args: SimpleNamespace) -> bool:
     """The entropy takes part in the gradient, in one step at least."""
-    return bool(args.actor.entropy_coef) or any(each.bonus for each in methods_of(args.cov_type, args.method))
+    return bool(args.actor.entropy_coef) or any(
+        fills(each, EntropyBonus) for each in methods_of(args.cov_type, args.method)
+    )
 
 
 def _upstream_computes(args: SimpleNamespace) -> bool:

@@ -15,6 +15,8 @@ from openrlhf_cov.experiments.lab.lab_settings import PPO_CLIP, LabSettings
 from openrlhf_cov.experiments.study.run_results import STOPPED_AT, read_run
 from openrlhf_cov.experiments.tiny_task.catalogue import check_sandbox
 from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.method import fills
+from openrlhf_cov.models.slots import ProcessEstimator
 from openrlhf_cov.settings import flag_of
 from openrlhf_cov.trainer.flags.parser import COMMON, add_method_arguments, unread_clip, unread_flags
 from openrlhf_cov.utils.command import write_command, write_settings
@@ -180,7 +182,7 @@ def configured(args: Any, given: Collection[str]) -> CovConfig:
         "rollout.n_samples_per_prompt": args.group,
     }
     for method in config.methods:
-        if method.token_rewards:
+        if fills(method, ProcessEstimator):
             raise ValueError(
                 f"{method.flag} needs a process reward model, which the lab does not have; use openrlhf-cov train"
             )

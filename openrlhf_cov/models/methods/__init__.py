@@ -3,6 +3,7 @@
 from importlib import import_module
 
 from openrlhf_cov.models.method import Method
+from openrlhf_cov.models.slots import Slot
 
 # What selects comes first: selected tokens, in the metrics, are those of the first method of a run with a plan.
 NAMES = (
@@ -12,4 +13,4 @@ NAMES = (
     "adaptive_clip adaptive_entropy"
 ).split()
 MODULES = tuple(import_module(f"{__name__}.{name}") for name in NAMES)
-METHODS: dict[str, Method] = {module.METHOD.name: module.METHOD for module in MODULES}
+METHODS: dict[str, Method[Slot]] = {module.METHOD.name: module.METHOD for module in MODULES}

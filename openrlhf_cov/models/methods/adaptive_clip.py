@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from openrlhf_cov.models.control import Control
 from openrlhf_cov.models.method import Method
+from openrlhf_cov.models.slots import ClipRange
 from openrlhf_cov.settings import Scheduled, Settings, setting
 
 
@@ -41,9 +42,10 @@ METHOD = Method(
     title="Adaptive clip-high",
     source="MAI-Thinking-1; arXiv 2603.11682",
     summary="the upper bound of the PPO clip follows --entropy_target",
-    slot="clip",
     settings=AdaptiveClipSettings,
-    clip=clip,
-    one_update="its clip has no effect: the policy is still the one that sampled, so every ratio is 1",
+    slot=ClipRange(
+        clip=clip,
+    ),
     controls=(Control("adaptive_clip_high", low=0.0, high=2.5, step=0.25),),
+    one_update="its clip has no effect: the policy is still the one that sampled, so every ratio is 1",
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 from openrlhf_cov.models.control import Control
 from openrlhf_cov.models.method import Method
+from openrlhf_cov.models.slots import EntropyBonus
 from openrlhf_cov.settings import Scheduled, Settings, setting
 
 
@@ -53,9 +54,10 @@ METHOD = Method(
     title="Adaptive entropy bonus",
     source="arXiv 2505.22312",
     summary="an entropy bonus whose coefficient follows --entropy_target, and is 0 above it",
-    slot="bonus",
     settings=AdaptiveEntropySettings,
-    bonus=bonus,
+    slot=EntropyBonus(
+        bonus=bonus,
+    ),
     refuses=refuses,
     controls=(Control("entropy_bonus", low=0.0, high=5e-3, step=1e-4, gated=True, at_target=1),),
 )

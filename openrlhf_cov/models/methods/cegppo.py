@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from openrlhf_cov.models.method import UNCLIPPED, Method, TokenBatch
+from openrlhf_cov.models.method import Method, TokenBatch
+from openrlhf_cov.models.slots import Surrogate
 from openrlhf_cov.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -51,9 +52,9 @@ METHOD = Method(
     title="CE-GPPO",
     source="arXiv 2509.20712",
     summary="tokens that PPO clips keep a gradient of bounded size, of each sign its own",
-    slot="surrogate",
     settings=CegppoSettings,
-    coefficient=coefficient,
-    ppo_clip=UNCLIPPED,
+    slot=Surrogate(
+        coefficient=coefficient,
+    ),
     one_update="nothing is clipped: the policy is still the one that sampled, so every ratio is 1",
 )

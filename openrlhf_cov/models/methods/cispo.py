@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from openrlhf_cov.models.method import UNCLIPPED, Method, TokenBatch
+from openrlhf_cov.models.method import Method, TokenBatch
+from openrlhf_cov.models.slots import Surrogate
 from openrlhf_cov.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -45,9 +46,9 @@ METHOD = Method(
     title="CISPO",
     source="arXiv 2506.13585",
     summary="importance weights are capped instead of clipped: no token loses its gradient",
-    slot="surrogate",
     settings=CispoSettings,
-    coefficient=coefficient,
-    ppo_clip=UNCLIPPED,
+    slot=Surrogate(
+        coefficient=coefficient,
+    ),
     one_update="its cap has no effect: the policy is still the one that sampled, so every ratio is 1",
 )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.models.method import Method, Plan
+from openrlhf_cov.models.slots import TokenDrop
 from openrlhf_cov.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class ClipBSettings(Settings):
         self.require("clip_b_mu", lambda mu: 0.0 < mu < math.inf, "is a finite number of deviations above 0")
 
 
-def discriminators(window: Window, flag: str) -> list[Tensor]:
+def discriminators(window: Window) -> list[Tensor]:
     """Return S = p (H + ln p) of each token, float64 (B, A) of each micro-batch, under the policy that sampled.
 
     A step on the logit of the token lowers its entropy in proportion to S. H and ln p cancel, so S is computed in
@@ -49,19 +50,17 @@ def discriminators(window: Window, flag: str) -> list[Tensor]:
     Raises:
         RuntimeError: The window has no entropies.
     """
-    if len(window.old_entropies) != len(window.batches):
-        raise RuntimeError(f"{flag}: the window was given no entropies of the policy that sampled")
     found = []
-    for batch, entropy in zip(window.batches, window.old_entropies, strict=True):
-        log_p = batch.old_log_probs.double()
-        score = log_p.exp() * (entropy.double() + log_p)
+    for item in window.items:
+        log_p = item.batch.old_log_probs.double()
+        score = log_p.exp() * (item.old_entropy.double() + log_p)
         found.append(score.masked_fill(log_p == -math.inf, 0.0))
     return found
 
 
 def punished(window: Window) -> list[Tensor]:
     """Return the masks (B, A) of the action tokens with a negative advantage."""
-    return [mask & (batch.advantages < 0) for batch, mask in zip(window.batches, window.masks, strict=True)]
+    return [item.mask & (item.batch.advantages < 0) for item in window.items]
 
 
 def is_spread(deviation: Tensor) -> Tensor:
@@ -95,7 +94,7 @@ def plan(settings: ClipBSettings, window: Window) -> list[Plan]:
         batch; both agree for one update per rollout. It takes p from the sampling engine and H from the trainer; here
         both are the trainer's.
     """
-    scores = discriminators(window, "--method clip_b")
+    scores = discriminators(window)
     mean, deviation = window.mean_and_deviation(scores)
     bound = -settings.clip_b_mu * deviation
     pairs = zip(scores, punished(window), strict=True)
@@ -116,7 +115,7 @@ def refuses_for(method_flag: str, mean_flag: str, mean: str, settings: Any, flag
     estimator = settings.estimator
     if mean == "kept" and mode != "token-mean":
         return f"{mean_flag} kept needs --actor.loss_agg_mode token-mean, got {mode}; or give {mean_flag} all"
-    if estimator and estimator.positive_only:
+    if estimator and estimator.slot.signs == "positive":
         return f"{method_flag} changes nothing beside {estimator.name}, which has no negative advantages; drop one"
     return None
 
@@ -131,9 +130,10 @@ METHOD = Method(
     title="Clip_B",
     source="arXiv 2602.03392",
     summary="punished tokens that would lower the entropy most, by the statistics of the step, lose their gradient",
-    slot="drop",
     settings=ClipBSettings,
-    entropy_policy="old",
+    slot=TokenDrop(
+        plan=plan,
+        entropy_policy="old",
+    ),
     refuses=refuses,
-    plan=plan,
 )

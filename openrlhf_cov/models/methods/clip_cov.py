@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from openrlhf_cov.models.control import Control
 from openrlhf_cov.models.method import Method, Plan
+from openrlhf_cov.models.slots import TokenDrop
 from openrlhf_cov.settings import Scheduled, Settings, setting
 
 if TYPE_CHECKING:
@@ -58,12 +59,13 @@ METHOD = Method(
     title="Clip-Cov",
     source="arXiv 2505.22617",
     summary="tokens picked in a covariance band lose their gradient",
-    slot="drop",
     settings=ClipCovSettings,
-    by_covariance=True,
-    log_probs_policy="cov_log_probs",
-    plan=plan,
-    ppo_clip=(1.0, 1.0),  # as the authors' scripts open it
-    idle=idle,
+    slot=TokenDrop(
+        plan=plan,
+        log_probs_policy="cov_log_probs",
+        by_covariance=True,
+        ppo_clip=(1.0, 1.0),  # as the authors' scripts open it
+    ),
     controls=(Control("clip_cov_ratio", low=2e-5, high=2e-2, step=2e-5, doubles=True),),
+    idle=idle,
 )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.models.method import Method, Plan
 from openrlhf_cov.models.methods.clip_b import discriminators, drop, is_spread, punished, refuses_for
+from openrlhf_cov.models.slots import TokenDrop
 from openrlhf_cov.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -55,10 +56,8 @@ def plan(settings: ClipVSettings, window: Window) -> list[Plan]:
         arXiv 2602.03392, by ``clipv_advantage.py`` of its released code. There, tokens with A = 0 beyond the bound
         leave the mean, too; here they stay, which changes no gradient but the denominator of ``kept``.
     """
-    if len(window.discriminator_means) != len(window.batches):
-        raise RuntimeError("--method clip_v: the window was given no expectations of the entropy discriminator")
-    scores = discriminators(window, "--method clip_v")
-    effects = [mean.double() - score for mean, score in zip(window.discriminator_means, scores, strict=True)]
+    scores = discriminators(window)
+    effects = [item.discriminator_mean.double() - score for item, score in zip(window.items, scores, strict=True)]
     _, deviation = window.mean_and_deviation(effects)
     bound = settings.clip_v_mu * deviation
     pairs = zip(effects, punished(window), strict=True)
@@ -81,10 +80,11 @@ METHOD = Method(
     title="Clip_V",
     source="arXiv 2602.03392",
     summary="punished tokens that lower the entropy of their own state most lose their gradient",
-    slot="drop",
     settings=ClipVSettings,
-    entropy_policy="old",
-    needs_discriminator_mean=True,
+    slot=TokenDrop(
+        plan=plan,
+        entropy_policy="old",
+        needs_discriminator_mean=True,
+    ),
     refuses=refuses,
-    plan=plan,
 )

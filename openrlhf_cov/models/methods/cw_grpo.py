@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from openrlhf_cov.models.method import Method, Plan
+from openrlhf_cov.models.slots import TokenWeight
 from openrlhf_cov.settings import Settings
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def plan(settings: Settings, window: Window) -> list[Plan]:
     the paper says batch and group in turn, and there is no code. Where all covariances are equal, weights are 1. They
     do not depend on the size of the advantages, by the largest of which c is divided.
     """
-    size = window.maximum([batch.advantages.double().abs() for batch in window.batches]).clamp(min=TINY)
+    size = window.maximum([item.batch.advantages.double().abs() for item in window.items]).clamp(min=TINY)
     covariances = [c.double() / size for c in window.covariance()]
     centre = window.mean(covariances)
     variance = window.mean([(c - centre).square() for c in covariances])
@@ -33,9 +34,9 @@ def plan(settings: Settings, window: Window) -> list[Plan]:
     mean = window.mean(raw)
     equal = variance < ROUNDING**2
     plans = []
-    for weight, batch, mask in zip(raw, window.batches, window.masks, strict=True):
-        weight = (weight / mean).masked_fill(equal | ~mask, 1.0).to(batch.advantages.dtype)
-        plans.append(Plan(mask & (weight != 1), weight=weight))
+    for item, relative in zip(window.items, raw, strict=True):
+        weight = (relative / mean).masked_fill(equal | ~item.mask, 1.0).to(item.batch.advantages.dtype)
+        plans.append(Plan(item.mask & (weight != 1), weight=weight))
     return plans
 
 
@@ -44,9 +45,10 @@ METHOD = Method(
     title="CW-GRPO",
     source="arXiv 2605.11538",
     summary="tokens are weighted by a Gaussian of their covariance; the mean weight is 1",
-    slot="weight",
     settings=Settings,
-    log_probs_policy="current",
-    plan=plan,
-    of_all_tokens=lambda settings: True,
+    slot=TokenWeight(
+        plan=plan,
+        log_probs_policy="current",
+        of_all_tokens=lambda settings: True,
+    ),
 )

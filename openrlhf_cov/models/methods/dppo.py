@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from openrlhf_cov.models.method import LOG_RATIO_LIMIT, UNCLIPPED, Method, TokenBatch
+from openrlhf_cov.models.method import LOG_RATIO_LIMIT, Method, TokenBatch
+from openrlhf_cov.models.slots import Surrogate
 from openrlhf_cov.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -95,12 +96,12 @@ METHOD = Method(
     title="DPPO",
     source="arXiv 2602.04879",
     summary="a token is dropped where its probability has moved too far, not where its ratio has",
-    slot="surrogate",
     settings=DppoSettings,
-    coefficient=coefficient,
-    anchor_policy="dppo_anchor",
-    bounded=True,
-    ppo_clip=UNCLIPPED,
+    slot=Surrogate(
+        coefficient=coefficient,
+        bounded=True,
+        anchor_policy="dppo_anchor",
+    ),
     refuses=refuses,
     one_update="with --dppo_anchor old it drops nothing, with rollout only tokens on which engine and trainer differ: "
     "the policy is still the one that sampled",

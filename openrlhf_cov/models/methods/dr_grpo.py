@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.models.method import Groups, Method, Plan
 from openrlhf_cov.models.responses import about_the_mean, needs_several_responses
+from openrlhf_cov.models.slots import Estimator, TokenWeight
 from openrlhf_cov.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -61,9 +62,9 @@ def plan(settings: DrGrpoSettings, window: Window) -> list[Plan]:
     ``dr_grpo_length`` no advantage changes.
     """
     if settings.dr_grpo_length is None:
-        return [Plan(mask & False) for mask in window.masks]
+        return [Plan(item.mask & False) for item in window.items]
     weight = window.constant_length_factor(settings.dr_grpo_length)
-    return [Plan(mask, weight=weight) for mask in window.masks]
+    return [Plan(item.mask, weight=weight) for item in window.items]
 
 
 def refuses(settings: DrGrpoSettings, flags: Mapping[str, Any]) -> str | None:
@@ -82,10 +83,13 @@ METHOD = Method(
     title="Dr. GRPO",
     source="arXiv 2503.20783",
     summary="advantages are not divided by the standard deviation, and a constant can replace the length: a baseline",
-    slot="estimator",
     settings=DrGrpoSettings,
-    estimate=estimate,
-    plan=plan,
-    stands_for="dr_grpo",
+    slot=Estimator(
+        estimate=estimate,
+        stands_for="dr_grpo",
+    ),
+    beside=TokenWeight(
+        plan=plan,
+    ),
     refuses=refuses,
 )

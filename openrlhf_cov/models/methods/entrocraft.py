@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.models.method import Groups, Method
 from openrlhf_cov.models.responses import group_normalised, right
+from openrlhf_cov.models.slots import Estimator
 from openrlhf_cov.settings import Schedule, Scheduled, Settings, setting
 
 if TYPE_CHECKING:
@@ -68,12 +69,13 @@ METHOD = Method(
     source="arXiv 2604.26326",
     summary="right responses alone train above a band of entropy, wrong ones alone below it, so that entropy follows "
     "any schedule",
-    slot="estimator",
     settings=EntrocraftSettings,
-    estimate=estimate,
-    stands_for="group_norm",
-    one_sided=True,
-    two_valued=True,
+    slot=Estimator(
+        estimate=estimate,
+        stands_for="group_norm",
+        two_valued=True,
+        signs="some_positive",
+    ),
     refuses=refuses,
     entropies=("entrocraft_low", "entrocraft_high"),
 )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.models.control import Control
 from openrlhf_cov.models.method import LOG_RATIO_LIMIT, Method, Plan, TokenBatch
+from openrlhf_cov.models.slots import TokenPenalty, TokenWeight
 from openrlhf_cov.settings import Scheduled, Settings, extremes, setting
 
 if TYPE_CHECKING:
@@ -44,24 +45,35 @@ class EntropicSettings(Settings):
         self.require("entropic_theta", lambda theta: 0.0 < theta < 1.0, "is a probability in (0, 1), not percent")
 
 
-def plan(settings: EntropicSettings, window: Window) -> list[Plan]:
-    """Weigh the probable tokens: A' = (1 + alpha sign(A)) A where p > theta under the current policy, A elsewhere.
-
-    In the penalty form no advantage changes. The plan then has the factor N / N_probable of the penalty, both of the
-    optimizer step, which turns the mean over all tokens into one over the probable ones.
-    """
+def probable(settings: EntropicSettings, window: Window) -> list[Tensor]:
+    """Return the masks (B, A) of the action tokens with p > theta under the current policy."""
     bound = math.log(settings.entropic_theta)
-    probable = [mask & (batch.log_probs > bound) for batch, mask in zip(window.batches, window.masks, strict=True)]
-    scale = window.count.double() / window.total(probable).clamp(min=1)
+    return [item.mask & (item.batch.log_probs > bound) for item in window.items]
+
+
+def plan(settings: EntropicSettings, window: Window) -> list[Plan]:
+    """Weigh the probable tokens: A' = (1 + alpha sign(A)) A, and A elsewhere. In the penalty form A' is A."""
     plans = []
-    for batch, tokens in zip(window.batches, probable, strict=True):
-        numbers = {"entropic/probable": tokens}
-        if settings.entropic_form == "penalty":
-            plans.append(Plan(tokens, penalty_scale=scale, numbers=numbers))
-            continue
-        factor = 1.0 + settings.entropic_alpha * batch.advantages.sign()
-        plans.append(Plan(tokens, weight=factor.masked_fill(~tokens, 1.0), numbers=numbers))
+    for item, tokens in zip(window.items, probable(settings, window), strict=True):
+        weight = None
+        if settings.entropic_form == "weight":
+            factor = 1.0 + settings.entropic_alpha * item.batch.advantages.sign()
+            weight = factor.masked_fill(~tokens, 1.0)
+        plans.append(Plan(tokens, weight=weight, numbers={"entropic/probable": tokens}))
     return plans
+
+
+def penalty_plan(settings: EntropicSettings, window: Window) -> list[Plan]:
+    """Pick the probable tokens for the penalty form, and none for the weight form.
+
+    The factor N / N_probable, both of the optimizer step, turns the mean over all tokens into one over the probable
+    ones.
+    """
+    if settings.entropic_form == "weight":
+        return [Plan(item.mask & False) for item in window.items]
+    tokens = probable(settings, window)
+    scale = window.count.double() / window.total(tokens).clamp(min=1)
+    return [Plan(each, penalty_scale=scale) for each in tokens]
 
 
 def penalty(settings: EntropicSettings, batch: TokenBatch, plan: Plan) -> Tensor:
@@ -92,12 +104,9 @@ METHOD = Method(
     title="EntroPIC",
     source="arXiv 2511.15248",
     summary="advantages of probable tokens are scaled by their sign, which may follow --entropy_target",
-    slot="weight",
     settings=EntropicSettings,
-    log_probs_policy="current",
-    weighs_by_sign=True,
-    plan=plan,
-    penalty=penalty,
+    slot=TokenWeight(plan=plan, log_probs_policy="current", by_sign=True),
+    beside=TokenPenalty(plan=penalty_plan, penalty=penalty, log_probs_policy="current"),
     refuses=refuses,
     controls=(Control("entropic_alpha", low=-1.0, high=1.0, step=0.05, raises=-1),),
 )

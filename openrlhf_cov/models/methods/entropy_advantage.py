@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from openrlhf_cov.models.method import Method, Plan
+from openrlhf_cov.models.slots import TokenSummand
 from openrlhf_cov.settings import Scheduled, Settings, setting
 
 if TYPE_CHECKING:
@@ -46,9 +47,9 @@ def plan(settings: EntropyAdvantageSettings, window: Window) -> list[Plan]:
     epochs the bonus piles up. A = 0 stays 0. The bonus of a wrong token is added, too: it is punished less.
     """
     plans = []
-    for batch, entropy, mask in zip(window.batches, window.entropies, window.masks, strict=True):
-        most = batch.advantages.abs() / settings.entropy_advantage_kappa
-        bonus = (settings.entropy_advantage_coef * entropy).minimum(most).masked_fill(~mask, 0.0)
+    for item in window.items:
+        most = item.batch.advantages.abs() / settings.entropy_advantage_kappa
+        bonus = (settings.entropy_advantage_coef * item.entropy).minimum(most).masked_fill(~item.mask, 0.0)
         plans.append(Plan(bonus > 0, add=bonus, numbers={"entropy_advantage/added": bonus}))
     return plans
 
@@ -58,8 +59,9 @@ METHOD = Method(
     title="Entropy advantage",
     source="arXiv 2506.14758",
     summary="advantages grow by a bonus where the policy was unsure",
-    slot="add",
     settings=EntropyAdvantageSettings,
-    entropy_policy="entropy_advantage_policy",
-    plan=plan,
+    slot=TokenSummand(
+        plan=plan,
+        entropy_policy="entropy_advantage_policy",
+    ),
 )

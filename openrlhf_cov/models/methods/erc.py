@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from openrlhf_cov.models.method import Method, Plan
+from openrlhf_cov.models.slots import TokenDrop
 from openrlhf_cov.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -33,9 +34,10 @@ def plan(settings: ErcSettings, window: Window) -> list[Plan]:
     The published loss keeps their value; here it is 0, and the gradient is the same.
     """
     plans = []
-    for now, old, mask in zip(window.entropies, window.old_entropies, window.masks, strict=True):
-        ratio = (now.clamp(min=0.0) + TINY) / (old.clamp(min=0.0) + TINY)
-        plans.append(Plan(mask & ~((ratio > settings.erc_low) & (ratio < settings.erc_high)), drops=True))
+    for item in window.items:
+        ratio = (item.entropy.clamp(min=0.0) + TINY) / (item.old_entropy.clamp(min=0.0) + TINY)
+        is_inside = (ratio > settings.erc_low) & (ratio < settings.erc_high)
+        plans.append(Plan(item.mask & ~is_inside, drops=True))
     return plans
 
 
@@ -44,9 +46,10 @@ METHOD = Method(
     title="ERC",
     source="arXiv 2512.05591",
     summary="tokens whose entropy moved too far since the rollout lose their gradient",
-    slot="drop",
     settings=ErcSettings,
-    entropy_policy="current",
-    plan=plan,
+    slot=TokenDrop(
+        plan=plan,
+        entropy_policy="current",
+    ),
     one_update="it has no effect: the policy is still the one that sampled, so every ratio of entropies is 1",
 )

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from openrlhf_cov.models.method import LOG_RATIO_LIMIT, UNCLIPPED, Method, TokenBatch
+from openrlhf_cov.models.method import LOG_RATIO_LIMIT, Method, TokenBatch
+from openrlhf_cov.models.slots import Surrogate
 from openrlhf_cov.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -65,13 +66,13 @@ METHOD = Method(
     title="GMPO",
     source="arXiv 2507.20673",
     summary="a sequence's ratio is the geometric mean of its tokens' ratios, each clipped in log space",
-    slot="surrogate",
     settings=GmpoSettings,
-    coefficient=coefficient,
-    bounded=True,
-    by_response=True,
-    aggregation="seq-mean-token-mean",
-    ppo_clip=UNCLIPPED,
+    slot=Surrogate(
+        coefficient=coefficient,
+        bounded=True,
+        by_response=True,
+        aggregation="seq-mean-token-mean",
+    ),
     refuses=refuses,
     one_update="its clip has no effect: the policy is still the one that sampled, so every ratio is 1",
 )

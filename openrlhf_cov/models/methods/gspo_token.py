@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from openrlhf_cov.models.method import UNCLIPPED, Method, TokenBatch
+from openrlhf_cov.models.method import Method, TokenBatch
+from openrlhf_cov.models.slots import Surrogate
 from openrlhf_cov.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -45,11 +46,11 @@ METHOD = Method(
     title="GSPO-token",
     source="arXiv 2507.18071",
     summary="ratio and clip are those of the sequence, each token keeps its own advantage and gradient",
-    slot="surrogate",
     settings=GspoTokenSettings,
-    coefficient=coefficient,
-    bounded=True,
-    aggregation="seq-mean-token-mean",
-    ppo_clip=UNCLIPPED,
+    slot=Surrogate(
+        coefficient=coefficient,
+        bounded=True,
+        aggregation="seq-mean-token-mean",
+    ),
     one_update="its clip has no effect: the policy is still the one that sampled, so every ratio is 1",
 )

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from openrlhf_cov.models.control import Control
-from openrlhf_cov.models.method import UNCLIPPED, Method, Plan, TokenBatch
+from openrlhf_cov.models.method import Method, Plan, TokenBatch
+from openrlhf_cov.models.slots import UNCLIPPED, TokenPenalty
 from openrlhf_cov.settings import Scheduled, Settings, setting
 
 if TYPE_CHECKING:
@@ -74,19 +75,20 @@ METHOD = Method(
     title="KL-Cov",
     source="arXiv 2505.22617",
     summary="the tokens of highest covariance get a KL penalty",
-    slot="penalty",
     settings=KlCovSettings,
-    by_covariance=True,
-    log_probs_policy="cov_log_probs",
-    plan=plan,
-    penalty=penalty,
-    ppo_clip=UNCLIPPED,
-    keeps_clip="kl_cov_keep_ppo_clip",
-    one_update="it has no effect: the policy is still the one that sampled, there is no drift to penalise (the paper "
-    "makes 8)",
-    idle=idle,
+    slot=TokenPenalty(
+        plan=plan,
+        penalty=penalty,
+        log_probs_policy="cov_log_probs",
+        by_covariance=True,
+        ppo_clip=UNCLIPPED,
+        keeps_clip="kl_cov_keep_ppo_clip",
+    ),
     controls=(
         Control("kl_cov_ratio", low=2e-5, high=2e-2, step=2e-5, doubles=True),
         Control("ppo_kl_coef", low=1e-2, high=1e2, step=1e-2, doubles=True),
     ),
+    one_update="it has no effect: the policy is still the one that sampled, there is no drift to penalise (the paper "
+    "makes 8)",
+    idle=idle,
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.models.method import Groups, Method
 from openrlhf_cov.models.responses import about_the_mean, needs_several_responses
+from openrlhf_cov.models.slots import Estimator
 from openrlhf_cov.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -65,10 +66,11 @@ METHOD = Method(
     title="Lite PPO",
     source="arXiv 2508.08221",
     summary="advantages are divided by the standard deviation of the whole step, not of the group: a baseline",
-    slot="estimator",
     settings=LitePpoSettings,
-    estimate=estimate,
-    stands_for="group_norm",
+    slot=Estimator(
+        estimate=estimate,
+        stands_for="group_norm",
+        one_prompt="the standard deviation of the step is that of the group, so it is GRPO",
+    ),
     refuses=refuses,
-    one_prompt="the standard deviation of the step is that of the group, so it is GRPO",
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.models.control import Control
 from openrlhf_cov.models.method import Method, Plan, TokenBatch
+from openrlhf_cov.models.slots import TokenPenalty
 from openrlhf_cov.settings import Scheduled, Settings, setting
 from openrlhf_cov.utils.shares import floor_share
 
@@ -45,12 +46,12 @@ def plan(settings: LpRegSettings, window: Window) -> list[Plan]:
     The proxy is the policy that sampled, without its improbable tokens and renormalised. Counts are of the optimizer
     step; the published code counts in each micro-batch, and a quota of one token does nothing there.
     """
-    wrong = [batch.advantages < 0 for batch in window.batches]
-    surprisals = [-batch.log_probs for batch in window.batches]
+    wrong = [item.batch.advantages < 0 for item in window.items]
+    surprisals = [-item.batch.log_probs for item in window.items]
     lowest = window.largest_among(surprisals, wrong, settings.lp_reg_frac, floor_share)
     return [
-        Plan(tokens & (proxy > batch.log_probs), reference=proxy)
-        for tokens, proxy, batch in zip(lowest, window.proxies, window.batches, strict=True)
+        Plan(tokens & (item.proxy > item.batch.log_probs), reference=item.proxy)
+        for tokens, item in zip(lowest, window.items, strict=True)
     ]
 
 
@@ -98,13 +99,14 @@ METHOD = Method(
     title="Lp-Reg",
     source="arXiv 2510.03222",
     summary="the least probable tokens of negative advantage are held to the policy without its noise",
-    slot="penalty",
     settings=LpRegSettings,
-    log_probs_policy="current",
-    proxy_min_p="lp_reg_min_p",
-    plan=plan,
-    penalty=penalty,
-    ppo_clip=(1.0, 9.0),  # as the authors' scripts open it: no wrong token is clipped
+    slot=TokenPenalty(
+        plan=plan,
+        penalty=penalty,
+        log_probs_policy="current",
+        ppo_clip=(1.0, 9.0),  # as the authors' scripts open it: no wrong token is clipped
+        proxy_min_p="lp_reg_min_p",
+    ),
     refuses=refuses,
     controls=(Control("lp_reg_coef", low=1e-2, high=1e2, step=1e-2, doubles=True),),
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.method import Groups, Method
 from openrlhf_cov.models.responses import are_equal, needs_several_responses
+from openrlhf_cov.models.slots import Estimator
 from openrlhf_cov.settings import Settings
 
 if TYPE_CHECKING:
@@ -68,10 +69,11 @@ METHOD = Method(
     title="MaxRL",
     source="arXiv 2602.02710",
     summary="the advantage is divided by the pass rate, so rare correct responses count most",
-    slot="estimator",
     settings=Settings,
-    estimate=estimate,
-    stands_for="group_norm",
-    two_valued=True,
+    slot=Estimator(
+        estimate=estimate,
+        stands_for="group_norm",
+        two_valued=True,
+    ),
     refuses=refuses,
 )

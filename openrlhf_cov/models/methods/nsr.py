@@ -30,9 +30,6 @@ METHOD = replace(
     name="nsr",
     title="NSR",
     summary="wrong responses alone train, without a baseline",
-    estimate=estimate,
-    one_sided=False,
-    positive_only=False,
-    negative_only=True,
+    slot=replace(psr.METHOD.slot, estimate=estimate, signs="negative"),
     refuses=partial(psr.mean_of_tokens, "nsr"),
 )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.models.method import Groups, Method
 from openrlhf_cov.models.responses import right
+from openrlhf_cov.models.slots import Estimator
 from openrlhf_cov.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -72,10 +73,11 @@ METHOD = Method(
     title="Pass@k training",
     source="arXiv 2508.10751",
     summary="rewards sets of k responses to a prompt for one right response among them",
-    slot="estimator",
     settings=PasskSettings,
-    estimate=estimate,
-    stands_for="group_norm",
-    two_valued=True,
+    slot=Estimator(
+        estimate=estimate,
+        stands_for="group_norm",
+        two_valued=True,
+    ),
     refuses=refuses,
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.models.control import Control
 from openrlhf_cov.models.method import Method, Plan
+from openrlhf_cov.models.slots import TokenWeight
 from openrlhf_cov.settings import Scheduled, Settings, extremes, setting
 
 if TYPE_CHECKING:
@@ -32,10 +33,10 @@ class PositiveWeightSettings(Settings):
 def plan(settings: PositiveWeightSettings, window: Window) -> list[Plan]:
     """lambda * A where A > 0, A elsewhere."""
     plans = []
-    for batch, mask in zip(window.batches, window.masks, strict=True):
-        positive = mask & (batch.advantages > 0)
-        ones = batch.advantages.new_ones(batch.advantages.shape)
-        weight = ones.masked_fill(positive, settings.positive_weight)
+    for item in window.items:
+        advantages = item.batch.advantages
+        positive = item.mask & (advantages > 0)
+        weight = advantages.new_ones(advantages.shape).masked_fill(positive, settings.positive_weight)
         plans.append(Plan(positive, weight=weight))
     return plans
 
@@ -43,19 +44,20 @@ def plan(settings: PositiveWeightSettings, window: Window) -> list[Plan]:
 def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
     """A factor that stays 1 is plain GRPO, and so is any without positive advantages; 0 may take all of a group."""
     estimator = settings.estimator
-    if estimator and estimator.negative_only:
+    if estimator and estimator.slot.signs == "negative":
         return (
             f"--method positive_weight changes nothing beside {estimator.name}, which has no positive advantages; "
             "drop one"
         )
-    if estimator and estimator.positive_only:
+    if estimator and estimator.slot.signs == "positive":
         return (
             f"--method positive_weight beside {estimator.name} scales all advantages alike, because none is negative; "
             "drop one, or lower --actor.adam.lr"
         )
     if settings.controlled == "positive_weight":
         return None
-    if max(extremes(settings.positive_weight)) == 0.0 and estimator and estimator.one_sided:
+    is_zero = max(extremes(settings.positive_weight)) == 0.0
+    if is_zero and estimator and estimator.slot.signs == "some_positive":
         return (
             f"--positive_weight 0 beside --method {estimator.name} leaves groups without any gradient: that "
             "estimator gives them positive advantages alone; give a value above 0, or a schedule"
@@ -73,10 +75,11 @@ METHOD = Method(
     title="Positive-advantage weight",
     source="arXiv 2511.05993",
     summary="advantages above 0 are scaled by a factor, which may follow --entropy_target",
-    slot="weight",
-    weighs_by_sign=True,
     settings=PositiveWeightSettings,
-    plan=plan,
+    slot=TokenWeight(
+        plan=plan,
+        by_sign=True,
+    ),
     refuses=refuses,
     controls=(Control("positive_weight", low=0.0, high=1.0, step=0.05, raises=-1, at_target=1),),
 )

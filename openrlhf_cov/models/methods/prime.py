@@ -25,6 +25,7 @@ from openrlhf_cov.models.process_rewards import (
     process_rewards,
 )
 from openrlhf_cov.models.responses import right
+from openrlhf_cov.models.slots import ProcessEstimator
 from openrlhf_cov.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -116,13 +117,13 @@ METHOD = Method(
     title="PRIME",
     source="arXiv 2502.01456",
     summary="an implicit process reward model, trained on correct and incorrect responses, rewards every token",
-    slot="estimator",
     settings=PrimeSettings,
-    estimate=estimate,
-    token_rewards=token_rewards,
-    process_reward=process_reward,
-    whitens=True,
-    stands_for="rloo",
-    two_valued=True,
+    slot=ProcessEstimator(
+        estimate=estimate,
+        stands_for="rloo",
+        two_valued=True,
+        process_reward=process_reward,
+        token_rewards=token_rewards,
+    ),
     refuses=refuses,
 )

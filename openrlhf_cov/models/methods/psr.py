@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.models.method import Groups, Method, Plan
 from openrlhf_cov.models.responses import right
+from openrlhf_cov.models.slots import Estimator, TokenDrop
 from openrlhf_cov.settings import Settings
 
 if TYPE_CHECKING:
@@ -32,9 +33,11 @@ def plan(settings: Settings, window: Window) -> list[Plan]:
 
     Others weigh N / N_kept, both of the whole optimizer step, so that the mean is over those kept.
     """
-    kept = [mask & (batch.advantages != 0) for mask, batch in zip(window.masks, window.batches, strict=True)]
+    kept = [item.mask & (item.batch.advantages != 0) for item in window.items]
     weight = window.count.double() / window.total(kept).clamp(min=1)
-    return [Plan(mask & ~tokens, drops=True, weight=weight) for mask, tokens in zip(window.masks, kept, strict=True)]
+    return [
+        Plan(item.mask & ~tokens, drops=True, weight=weight) for item, tokens in zip(window.items, kept, strict=True)
+    ]
 
 
 def mean_of_tokens(method: str, settings: Settings, flags: Mapping[str, Any]) -> str | None:
@@ -50,14 +53,15 @@ METHOD = Method(
     title="PSR",
     source="arXiv 2506.01347",
     summary="right responses alone train, without a baseline",
-    slot="estimator",
     settings=Settings,
-    estimate=estimate,
-    plan=plan,
-    leaves_out=True,
-    stands_for="reinforce",
-    one_sided=True,
-    positive_only=True,
-    two_valued=True,
+    slot=Estimator(
+        estimate=estimate,
+        stands_for="reinforce",
+        two_valued=True,
+        signs="positive",
+    ),
+    beside=TokenDrop(
+        plan=plan,
+    ),
     refuses=partial(mean_of_tokens, "psr"),
 )

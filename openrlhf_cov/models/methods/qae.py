@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.models.method import Groups, Method
+from openrlhf_cov.models.slots import Estimator
 from openrlhf_cov.settings import Settings, setting
 from openrlhf_cov.utils.shares import ceil_share
 
@@ -60,11 +61,12 @@ METHOD = Method(
     source="arXiv 2509.22611",
     summary="a quantile is the baseline of a group: hard prompts teach by their right responses, easy ones by their "
     "wrong ones",
-    slot="estimator",
     settings=QaeSettings,
-    estimate=estimate,
-    stands_for="group_norm",
-    one_sided=True,
-    two_valued=True,
+    slot=Estimator(
+        estimate=estimate,
+        stands_for="group_norm",
+        two_valued=True,
+        signs="some_positive",
+    ),
     refuses=refuses,
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from openrlhf_cov.models.method import Method, Plan
+from openrlhf_cov.models.slots import TokenDrop
 from openrlhf_cov.settings import Scheduled, Settings, setting
 
 if TYPE_CHECKING:
@@ -29,9 +30,9 @@ def plan(settings: RandomDropSettings, window: Window) -> list[Plan]:
 
     With ``positive`` they are drawn among the tokens of advantages above 0; all of these if there are fewer.
     """
-    anywhere = settings.random_drop_on == "all"
-    pairs = zip(window.batches, window.masks, strict=True)
-    candidates = [mask if anywhere else mask & (batch.advantages > 0) for batch, mask in pairs]
+    candidates = [item.mask for item in window.items]
+    if settings.random_drop_on == "positive":
+        candidates = [item.mask & (item.batch.advantages > 0) for item in window.items]
     return [Plan(tokens, drops=True) for tokens in window.lottery(candidates, settings.random_drop_ratio)]
 
 
@@ -40,7 +41,8 @@ METHOD = Method(
     title="Random drop",
     source="arXiv 2511.05993",
     summary="tokens drawn at random lose their gradient: a control for methods that select",
-    slot="drop",
     settings=RandomDropSettings,
-    plan=plan,
+    slot=TokenDrop(
+        plan=plan,
+    ),
 )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from openrlhf_cov.models.control import Control
 from openrlhf_cov.models.method import Method, Plan
+from openrlhf_cov.models.slots import TokenSummand
 from openrlhf_cov.settings import Scheduled, Settings, setting
 
 if TYPE_CHECKING:
@@ -43,11 +44,13 @@ def plan(settings: RepoRSettings, window: Window) -> list[Plan]:
     As a summand: -zeta * |A| * log pi, cut where A would change its sign.
     """
     plans = []
-    for batch, mask in zip(window.batches, window.masks, strict=True):
-        size = batch.advantages.abs()
-        bonus = (-settings.repo_zeta * size * batch.log_probs).masked_fill(~mask | (size == 0), 0.0)  # no 0 * inf
-        bonus = bonus.maximum(-size).where(batch.advantages > 0, bonus.minimum(size))
-        zeroed = mask & (size > 0) & (batch.advantages + bonus == 0)
+    for item in window.items:
+        advantages = item.batch.advantages
+        size = advantages.abs()
+        bonus = -settings.repo_zeta * size * item.batch.log_probs
+        bonus = bonus.masked_fill(~item.mask | (size == 0), 0.0)  # no 0 * inf
+        bonus = bonus.maximum(-size).where(advantages > 0, bonus.minimum(size))
+        zeroed = item.mask & (size > 0) & (advantages + bonus == 0)
         plans.append(Plan(bonus != 0, add=bonus, numbers={"repo_r/zeroed_frac": zeroed}))
     return plans
 
@@ -57,9 +60,10 @@ METHOD = Method(
     title="REPO-R",
     source="arXiv 2603.11682",
     summary="advantages of improbable tokens are raised in proportion to their surprisal",
-    slot="add",
     settings=RepoRSettings,
-    log_probs_policy="current",
-    plan=plan,
+    slot=TokenSummand(
+        plan=plan,
+        log_probs_policy="current",
+    ),
     controls=(ZETA,),
 )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.models.method import Groups, Method
 from openrlhf_cov.models.responses import are_equal, needs_several_responses
+from openrlhf_cov.models.slots import Estimator
 from openrlhf_cov.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -71,9 +72,10 @@ METHOD = Method(
     title="RS-GRPO",
     source="arXiv 2509.24261",
     summary="an exponential mean is the baseline, so rare correct responses count more",
-    slot="estimator",
     settings=RsGrpoSettings,
-    estimate=estimate,
-    stands_for="group_norm",
+    slot=Estimator(
+        estimate=estimate,
+        stands_for="group_norm",
+    ),
     refuses=refuses,
 )

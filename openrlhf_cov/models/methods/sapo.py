@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from openrlhf_cov.models.method import UNCLIPPED, Method, TokenBatch
+from openrlhf_cov.models.method import Method, TokenBatch
+from openrlhf_cov.models.slots import Surrogate
 from openrlhf_cov.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -42,11 +43,11 @@ METHOD = Method(
     title="SAPO",
     source="arXiv 2511.20347",
     summary="a smooth gate fades a token's gradient as its ratio leaves 1, in place of the clip",
-    slot="surrogate",
     settings=SapoSettings,
-    coefficient=coefficient,
-    bounded=True,
-    aggregation="seq-mean-token-mean",
-    ppo_clip=UNCLIPPED,
+    slot=Surrogate(
+        coefficient=coefficient,
+        bounded=True,
+        aggregation="seq-mean-token-mean",
+    ),
     one_update="its gate has no effect: the policy is still the one that sampled, so every ratio is 1",
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.models.control import Control
 from openrlhf_cov.models.method import Method, Plan
+from openrlhf_cov.models.slots import TokenWeight
 from openrlhf_cov.settings import Scheduled, Settings, setting
 
 if TYPE_CHECKING:
@@ -51,19 +52,19 @@ def plan(settings: Any, window: Window) -> list[Plan]:
     Counts are of the optimizer step; the published code counts in each micro-batch, so small ones select more. The
     gate is the entropy of the rollouts of this step, before its updates.
     """
-    surprisals = [-batch.log_probs for batch in window.batches]
+    surprisals = [-item.batch.log_probs for item in window.items]
     target = settings.stare_gate if settings.entropy_target is None else settings.entropy_target
     opened = window.rollout_entropy < target
     signs = (1, -1) if settings.stare_on == "both" else (1,)
-    weights = [batch.advantages.new_ones(batch.advantages.shape) for batch in window.batches]
+    weights = [item.batch.advantages.new_ones(item.mask.shape) for item in window.items]
     for sign in signs:
-        among = [batch.advantages * sign > 0 for batch in window.batches]
+        among = [item.batch.advantages * sign > 0 for item in window.items]
         picked = window.largest_among(surprisals, among, settings.stare_frac)
         factor = 1 + sign * settings.stare_strength
         weights = [weight.masked_fill(tokens & opened, factor) for weight, tokens in zip(weights, picked, strict=True)]
     return [
-        Plan(mask & (weight != 1), weight=weight, numbers={"stare/open": mask & opened})
-        for weight, mask in zip(weights, window.masks, strict=True)
+        Plan(item.mask & (weight != 1), weight=weight, numbers={"stare/open": item.mask & opened})
+        for item, weight in zip(window.items, weights, strict=True)
     ]
 
 
@@ -72,10 +73,11 @@ METHOD = Method(
     title="STARE",
     source="arXiv 2606.19236",
     summary="below a target entropy, the most surprising tokens of positive advantage weigh more",
-    slot="weight",
     settings=StareSettings,
-    log_probs_policy="current",
-    plan=plan,
-    entropies=("stare_gate",),
+    slot=TokenWeight(
+        plan=plan,
+        log_probs_policy="current",
+    ),
     controls=(Control("stare_strength", low=0.0, high=0.5, step=0.01),),
+    entropies=("stare_gate",),
 )

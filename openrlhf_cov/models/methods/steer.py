@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from openrlhf_cov.models.method import Method, Plan
+from openrlhf_cov.models.slots import TokenWeight
 from openrlhf_cov.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -43,10 +44,11 @@ def changes(window: Window) -> list[Tensor]:
     """|Omega| (B, A), the estimated change of a token's entropy: (A / q) p (1 - p) (log p + H) with p the current and
     q the old probability; 0 where that is not finite."""
     found = []
-    for batch, entropy, mask in zip(window.batches, window.entropies, window.masks, strict=True):
-        p, q = (each.exp().clamp(PROBABLE, 1 - PROBABLE) for each in (batch.log_probs, batch.old_log_probs))
-        omega = batch.advantages / q * p * (1 - p) * (p.log() + entropy)
-        found.append(omega.abs().masked_fill(~(mask & omega.isfinite()), 0.0))
+    for item in window.items:
+        p = item.batch.log_probs.exp().clamp(PROBABLE, 1 - PROBABLE)
+        q = item.batch.old_log_probs.exp().clamp(PROBABLE, 1 - PROBABLE)
+        omega = item.batch.advantages / q * p * (1 - p) * (p.log() + item.entropy)
+        found.append(omega.abs().masked_fill(~(item.mask & omega.isfinite()), 0.0))
     return found
 
 
@@ -68,7 +70,7 @@ def plan(settings: SteerSettings, window: Window) -> list[Plan]:
         weights = [settings.steer_max - height * (settings.steer_max - settings.steer_min) for height in heights]
     else:
         weights = [(math.log(settings.steer_min) * o / largest.clamp(min=FLOOR)).exp() for o in omegas]
-    weights = [weight.masked_fill(~mask, 1.0) for weight, mask in zip(weights, window.masks, strict=True)]
+    weights = [weight.masked_fill(~item.mask, 1.0) for item, weight in zip(window.items, weights, strict=True)]
     return [Plan(weight != 1, weight=weight, numbers={"steer/weight": weight}) for weight in weights]
 
 
@@ -77,10 +79,11 @@ METHOD = Method(
     title="STEER",
     source="arXiv 2510.10150",
     summary="tokens are weighted down by how much they would change the entropy",
-    slot="weight",
     settings=SteerSettings,
-    log_probs_policy="current",
-    entropy_policy="current",
-    plan=plan,
-    of_all_tokens=lambda settings: settings.steer_form == "linear",  # the smallest change; the largest is no A = 0
+    slot=TokenWeight(
+        plan=plan,
+        log_probs_policy="current",
+        entropy_policy="current",
+        of_all_tokens=lambda settings: settings.steer_form == "linear",  # the smallest change; the largest is no A = 0
+    ),
 )

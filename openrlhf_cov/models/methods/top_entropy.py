@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.models.method import Method, Plan
+from openrlhf_cov.models.slots import TokenDrop
 from openrlhf_cov.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -45,9 +46,11 @@ def plan(settings: TopEntropySettings, window: Window) -> list[Plan]:
     The published threshold is one of a (micro-)batch; this one is of the whole optimizer step. The quota is rounded
     down, ties are broken by the tokens' keys, so exactly the quota is kept wherever the tokens lie.
     """
-    kept = window.largest(window.entropies, settings.top_entropy_frac)
+    kept = window.largest([item.entropy for item in window.items], settings.top_entropy_frac)
     weight = window.count.double() / window.total(kept).clamp(min=1) if settings.top_entropy_mean == "kept" else None
-    return [Plan(mask & ~tokens, drops=True, weight=weight) for mask, tokens in zip(window.masks, kept, strict=True)]
+    return [
+        Plan(item.mask & ~tokens, drops=True, weight=weight) for item, tokens in zip(window.items, kept, strict=True)
+    ]
 
 
 def refuses(settings: TopEntropySettings, flags: Mapping[str, Any]) -> str | None:
@@ -65,9 +68,10 @@ METHOD = Method(
     title="80/20",
     source="arXiv 2506.01939",
     summary="only the fifth of the tokens with the highest entropy keep their gradient",
-    slot="drop",
     settings=TopEntropySettings,
-    entropy_policy="top_entropy_policy",
+    slot=TokenDrop(
+        plan=plan,
+        entropy_policy="top_entropy_policy",
+    ),
     refuses=refuses,
-    plan=plan,
 )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.models.method import Groups, Method
 from openrlhf_cov.models.responses import group_normalised, needs_several_responses, right
+from openrlhf_cov.models.slots import Estimator
 from openrlhf_cov.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -89,10 +90,11 @@ METHOD = Method(
     title="UCPO",
     source="arXiv 2605.00365",
     summary="improbable correct responses get more of the advantage of the correct ones",
-    slot="estimator",
     settings=UcpoSettings,
-    estimate=estimate,
-    stands_for="group_norm",
-    two_valued=True,
+    slot=Estimator(
+        estimate=estimate,
+        stands_for="group_norm",
+        two_valued=True,
+    ),
     refuses=refuses,
 )

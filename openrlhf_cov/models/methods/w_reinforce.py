@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from openrlhf_cov.models.method import Groups, Method
 from openrlhf_cov.models.responses import right
+from openrlhf_cov.models.slots import Estimator
 from openrlhf_cov.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -43,9 +44,10 @@ METHOD = Method(
     title="W-REINFORCE",
     source="arXiv 2506.01347",
     summary="right responses push a tenth as hard as wrong ones, without a baseline",
-    slot="estimator",
     settings=WReinforceSettings,
-    estimate=estimate,
-    stands_for="reinforce",
-    two_valued=True,
+    slot=Estimator(
+        estimate=estimate,
+        stands_for="reinforce",
+        two_valued=True,
+    ),
 )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.models.method import Groups, Method, Plan
 from openrlhf_cov.models.responses import about_the_mean, needs_several_responses
+from openrlhf_cov.models.slots import Estimator, TokenWeight
 from openrlhf_cov.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -69,13 +70,13 @@ def plan(settings: WapoSettings, window: Window) -> list[Plan]:
     N / (K L G+) * G K / B = N / (B L) / (G+ / G). Without ``wapo_length`` no advantage changes.
     """
     if settings.wapo_length is None:
-        return [Plan(mask & False) for mask in window.masks]
+        return [Plan(item.mask & False) for item in window.items]
     weight = window.constant_length_factor(settings.wapo_length)
     share = window.positive_prompts
     if share is not None:
         # Without a positive advantage nothing trains, whatever the weight is.
         weight = weight / share.double().masked_fill(share == 0, 1.0)
-    return [Plan(mask, weight=weight) for mask in window.masks]
+    return [Plan(item.mask, weight=weight) for item in window.items]
 
 
 def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
@@ -118,14 +119,17 @@ METHOD = Method(
     title="WAPO",
     source="arXiv 2606.16154",
     summary="only responses above the mean of their group train",
-    slot="estimator",
     settings=WapoSettings,
-    estimate=estimate,
-    plan=plan,
-    anchor_policy="wapo_anchor",
-    ppo_clip=PUBLISHED_CLIP,
-    stands_for="group_norm",
-    one_sided=True,
-    positive_only=True,
+    slot=Estimator(
+        estimate=estimate,
+        stands_for="group_norm",
+        signs="positive",
+        ppo_clip=PUBLISHED_CLIP,
+        anchor_policy="wapo_anchor",
+    ),
+    beside=TokenWeight(
+        plan=plan,
+        needs_positive_prompts=True,
+    ),
     refuses=refuses,
 )

@@ -22,8 +22,9 @@ from openrlhf_cov.config import (
 )
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.models.config import CovConfig, methods_of
-from openrlhf_cov.models.method import CORRECT, SLOTS, UNCLIPPED
+from openrlhf_cov.models.method import CORRECT, fills
 from openrlhf_cov.models.methods import METHODS
+from openrlhf_cov.models.slots import SLOTS, UNCLIPPED, ClipRange, Surrogate, TokenPenalty
 from openrlhf_cov.settings import flag_of
 from openrlhf_cov.trainer.flags.normalise import normalise
 from openrlhf_cov.trainer.flags.presets import PRESETS, flags_of_preset, follow_given, words_of
@@ -57,6 +58,9 @@ FLAG_OF_FIELD = {entry.name: flag_of(entry) for config in GROUPS.values() for en
 
 COVARIANCE_METHODS = [method for method in METHODS.values() if method.by_covariance]
 
+# Setting of a single method -> a list of that method.
+OWN_FLAGS = {entry.name: [method] for method in METHODS.values() for entry in fields(method.settings)}
+
 # Settings of several methods -> these.
 SHARED_FLAGS = {
     "cov_scope": COVARIANCE_METHODS,
@@ -67,7 +71,7 @@ SHARED_FLAGS = {
 }
 
 # Settings of the policy loss that belong to no single method.
-COMMON = [each.name for each in fields(CovConfig) if not any(method.has(each.name) for method in METHODS.values())]
+COMMON = [each.name for each in fields(CovConfig) if each.name not in OWN_FLAGS]
 
 REWARD_FLAGS = ("reward.remote_url", "reward.model_name_or_path", "train.agent_func_path")
 
@@ -311,22 +315,22 @@ class CovArgumentParser(Parser):
         if method is None:
             return
         if "algo.advantage.estimator" not in given:
-            setattr(args, "algo.advantage.estimator", method.stands_for)
+            setattr(args, "algo.advantage.estimator", method.slot.stands_for)
         upstream = getattr(args, "algo.advantage.estimator")
-        if upstream != method.stands_for:
+        if upstream != method.slot.stands_for:
             self.error(
-                f"{method.flag} computes the advantages in place of --algo.advantage.estimator {method.stands_for}, "
-                f"got {upstream}; drop one of the two"
+                f"{method.flag} computes the advantages in place of --algo.advantage.estimator "
+                f"{method.slot.stands_for}, got {upstream}; drop one of the two"
             )
         for name in WITH_UPSTREAMS_ESTIMATOR:
             if name in given:
                 self.error(f"--{name} has no effect with {method.flag}, which computes the advantages itself; drop it")
-        if method.two_valued and args.reward_incorrect > CORRECT:
+        if method.slot.two_valued and args.reward_incorrect > CORRECT:
             self.error(
                 f"--reward_incorrect {args.reward_incorrect:g} counts as right with {method.flag}, as rewards above "
                 f"{CORRECT} do; lower it"
             )
-        for name, neutral in SHAPING.items() if method.two_valued else ():
+        for name, neutral in SHAPING.items() if method.slot.two_valued else ():
             value = getattr(args, name)
             if value != neutral:
                 self.error(
@@ -337,7 +341,9 @@ class CovArgumentParser(Parser):
     def _open_ppo_clip(self, args: argparse.Namespace, config: CovConfig, given: set[str]) -> None:
         """Give upstream's PPO clip the published range, unless the user set one."""
         policy_loss_type = getattr(args, "actor.policy_loss_type")
-        on_tokens = [method for method in config.methods if method.slot not in ("bonus", "estimator") or method.plan]
+        on_tokens = [
+            each for each in config.methods if each.token_slots or isinstance(each.slot, (Surrogate, ClipRange))
+        ]
         if on_tokens and policy_loss_type != "ppo":
             self.error(
                 f"{on_tokens[0].flag} needs --actor.policy_loss_type ppo, got {policy_loss_type}: it acts on "
@@ -404,7 +410,7 @@ def unread_flags(config: CovConfig, given: Collection[str]) -> Iterator[str]:
     """Why settings of the loss among the ``given`` ones would do nothing."""
     for entry in (each for each in fields(CovConfig) if each.name in given):
         name = entry.name
-        owners = SHARED_FLAGS.get(name) or [m for m in METHODS.values() if m.has(name)]
+        owners = SHARED_FLAGS.get(name) or OWN_FLAGS.get(name)
         if owners and not any(method in config.methods for method in owners):
             flags = " or ".join(method.flag for method in owners)
             got = " ".join(method.flag for method in config.methods) or "--method none"
@@ -425,11 +431,12 @@ def unread_clip(config: CovConfig, given: Mapping[str, Any]) -> Iterator[str]:
     """Why ``given`` flags of the PPO clip, name -> value, would do nothing beside the methods."""
     first = config.at(0)
     for method in config.methods:
-        for name in (each for each in CLIP_RANGE_FLAGS if method.clip and each in given):
+        for name in (each for each in CLIP_RANGE_FLAGS if fills(method, ClipRange) and each in given):
             yield f"--{name} has no effect with {method.flag}, which sets the PPO clip; drop it"
     unclipped = [method for method in config.methods if method.clip_of(first) == UNCLIPPED]
     for method in unclipped if first.ppo_clip == UNCLIPPED else ():
-        keep = f" or add --{method.keeps_clip}" if method.keeps_clip else ""
+        keeps_clip = method.slot.keeps_clip if fills(method, TokenPenalty) else None
+        keep = f" or add --{keeps_clip}" if keeps_clip else ""
         for name, value in given.items():
             yield f"--{name} {value} has no effect with {method.flag}, which has no PPO clip; drop it{keep}"
 
@@ -437,7 +444,7 @@ def unread_clip(config: CovConfig, given: Mapping[str, Any]) -> Iterator[str]:
 def add_method_arguments(parser: argparse.ArgumentParser) -> None:
     """Add a flag group for each method, slot by slot, which says what the method is, also where it has no flag."""
     for slot in SLOTS:
-        for method in (each for each in METHODS.values() if each.slot == slot):
-            title = f"{slot}: {method.title} ({method.flag})"
+        for method in (each for each in METHODS.values() if fills(each, slot)):
+            title = f"{slot.name}: {method.title} ({method.flag})"
             what = f"{method.summary} ({method.source})"
             add_config_arguments(parser, title, method.settings, description=what)

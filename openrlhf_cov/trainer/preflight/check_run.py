@@ -19,6 +19,8 @@ from openrlhf_cov.cluster.sizing.prose import counted
 from openrlhf_cov.cluster.sizing.updates import update_unit, usable_groups
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.models.config import CovConfig, has_critic, has_engines, has_reference, reference_model
+from openrlhf_cov.models.method import fills
+from openrlhf_cov.models.slots import Estimator
 from openrlhf_cov.trainer.checkpoint import checkpoints, run_record
 from openrlhf_cov.utils.metrics_log import METRICS_FILE
 
@@ -245,9 +247,9 @@ def check_step_size(args: SimpleNamespace, num_rows: int) -> None:
                 f"{method.flag} with one update per rollout: {method.one_update}. Lower --train.batch_size or raise "
                 "--rollout.batch_size"
             )
-        if method.one_prompt and prompts == 1:
+        if fills(method, Estimator) and method.slot.one_prompt and prompts == 1:
             logger.warning(
-                f"{method.flag} with one prompt per rollout: {method.one_prompt}. Raise --rollout.batch_size"
+                f"{method.flag} with one prompt per rollout: {method.slot.one_prompt}. Raise --rollout.batch_size"
             )
 
 

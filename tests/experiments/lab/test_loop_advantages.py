@@ -4,7 +4,7 @@ import sys
 
 import pytest
 import torch
-from active import IN_THE_LAB, active_flags
+from active import ESTIMATORS, IN_THE_LAB, active_flags
 from torch.nn.utils.rnn import pad_sequence
 
 from openrlhf_cov.cli import lab as command
@@ -25,7 +25,7 @@ ENTROPY = 0.65
 # Flags of a run.
 CASES = {
     "none": "",
-    **{name: " ".join(active_flags(name)) for name in IN_THE_LAB if METHODS[name].estimate},
+    **{name: " ".join(active_flags(name)) for name in IN_THE_LAB if name in ESTIMATORS},
     "qae, easy prompts": "--method qae --qae_quantile 0.6",
     "qae, interpolated": "--method qae --qae_baseline linear",
     "lite_ppo, about the means of groups": "--method lite_ppo --lite_ppo_std centred",
@@ -97,7 +97,7 @@ def of_the_trainer(monkeypatch, flags, mask, entropy, rewards):
     words = f"""
         --actor.model_name_or_path none --data.prompt_dataset none --reward.remote_url reward.py --vllm.num_engines 1
         --algo.kl.use_loss --rollout.n_samples_per_prompt {GROUP}
-        --algo.advantage.estimator {method.stands_for if method else "group_norm"}
+        --algo.advantage.estimator {method.slot.stands_for if method else "group_norm"}
     """.split()
     monkeypatch.setattr(sys, "argv", ["train_ppo_ray", *words, *flags])
     args = train_ppo_ray.parse_args()

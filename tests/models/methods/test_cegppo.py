@@ -33,7 +33,7 @@ def test_without_shares_it_has_the_gradient_of_ppo():
 def coefficients(ratios, advantages):
     row = torch.tensor([ratios], dtype=torch.float64).log()
     zero, sign = torch.zeros_like(row), torch.tensor([advantages], dtype=torch.float64)
-    return METHOD.coefficient(cegppo(), TokenBatch(row, zero, sign, zero + 1))[0].tolist()
+    return METHOD.slot.coefficient(cegppo(), TokenBatch(row, zero, sign, zero + 1))[0].tolist()
 
 
 def test_the_dual_clip_comes_after():

@@ -21,7 +21,7 @@ def test_gradients_of_the_example():
 def test_the_published_loss_has_the_log_probs_as_a_factor(cap, published):
     # -weight * A * log-prob: (0.110517 + 0.727837 + 2.983649 - 0.366421 - 0.603288) / 5; with the cap 2.56 is third
     batch = example()
-    terms = -METHOD.coefficient(cispo(cispo_cap=cap), batch) * batch.advantages * batch.log_probs
+    terms = -METHOD.slot.coefficient(cispo(cispo_cap=cap), batch) * batch.advantages * batch.log_probs
     assert terms.flatten()[:5].mean().item() == pytest.approx(published, abs=1e-6)
 
 

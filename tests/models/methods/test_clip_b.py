@@ -8,7 +8,7 @@ from example import gradients, window_of_example
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.methods.clip_b import METHOD, discriminators
-from openrlhf_cov.models.window import Window, plan_step
+from openrlhf_cov.models.window import Window, WindowItem, plan_step
 
 FLAGS = {"actor.loss_agg_mode": "token-mean"}
 
@@ -20,7 +20,7 @@ def config(mu=1.0, **settings):
 def test_the_discriminator_of_the_example():
     # old log-probs -0.2, -0.7, -2.4, -0.5, -0.5 and entropies 0.48, 1.6, 2.0, 0.25, 1.0: exp(-0.2) * (0.48 - 0.2), ...
     window = window_of_example()
-    (found,) = discriminators(window, "")
+    (found,) = discriminators(window)
     expected = [0.229245, 0.446927, -0.036287, -0.151633, 0.303265]
     assert found.flatten()[:5].tolist() == pytest.approx(expected, abs=1e-6)
     mean, deviation = window.mean_and_deviation([found])
@@ -49,8 +49,8 @@ def dropped(old, entropy, advantages, mask=None, mu=1.0):
     old, entropy, advantages = (torch.tensor([each], dtype=torch.float32) for each in (old, entropy, advantages))
     mask = torch.ones_like(old) if mask is None else torch.tensor([mask])
     batch = TokenBatch(old, old, advantages, mask)
-    window = Window([batch], [torch.arange(old.numel())[None]], (0.2, 0.2), old_entropies=[entropy])
-    ((plan,),) = plan_step(config(mu), window)
+    item = WindowItem(batch, torch.arange(old.numel())[None], old_entropy=entropy)
+    ((plan,),) = plan_step(config(mu), Window([item], (0.2, 0.2)))
     return plan.tokens[0].tolist()
 
 
@@ -79,8 +79,8 @@ def test_tokens_that_are_all_equal_are_kept(mu, size):
 
 def test_an_impossible_token_has_a_discriminator_of_0():
     window = window_of_example()
-    window.batches[0].old_log_probs[0, 0] = -math.inf
-    (found,) = discriminators(window, "")
+    window.items[0].batch.old_log_probs[0, 0] = -math.inf
+    (found,) = discriminators(window)
     assert found[0, 0] == 0
     assert found.isfinite().all()
 
@@ -88,16 +88,10 @@ def test_an_impossible_token_has_a_discriminator_of_0():
 def test_after_updates_the_policy_that_sampled_still_decides():
     window = window_of_example()
     (first,) = plan_step(config(), window)
-    window.batches[0].log_probs.fill_(-3.0)
-    window.entropies[0].fill_(9.0)
+    window.items[0].batch.log_probs.fill_(-3.0)
+    window.items[0].entropy.fill_(9.0)
     (later,) = plan_step(config(), window)
     assert torch.equal(first[0].tokens, later[0].tokens)
-
-
-def test_a_window_without_entropies_is_named():
-    bare = Window(window_of_example().batches, window_of_example().keys, (0.2, 0.2))
-    with pytest.raises(RuntimeError, match="--method clip_b: the window was given no entropies"):
-        plan_step(config(), bare)
 
 
 @pytest.mark.parametrize("mu", [0.0, -1.0, math.inf, math.nan])

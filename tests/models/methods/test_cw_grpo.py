@@ -23,8 +23,8 @@ def test_gradients_of_the_example():
 @pytest.mark.parametrize("advantage", [0.0, 0.1, -1 / 3])
 def test_equal_covariances_weigh_1(advantage):
     window = window_of_example()
-    window.batches[0].advantages.fill_(advantage)
-    window = type(window)(window.batches, window.keys, (0.2, 0.28))  # its means
+    window.items[0].batch.advantages.fill_(advantage)
+    window = type(window)(window.items, (0.2, 0.28))  # its means
     (found,) = plan(CW_GRPO, window)
     assert found.weight.tolist() == torch.ones(2, 3).tolist()
 

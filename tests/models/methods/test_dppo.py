@@ -37,7 +37,7 @@ def test_the_loss_of_verl_has_the_log_probs_as_a_factor(delta, published):
     # -k * A * log-prob as of CISPO: (0.110517 + 0.727837 + 2.983649 - 0.366421 - 0.603288) / 5; without the first and
     # the last (0.727837 + 2.983649 - 0.366421) / 5
     batch = example()
-    terms = -METHOD.coefficient(dppo(dppo_delta=delta, **OLD), batch) * batch.advantages * batch.log_probs
+    terms = -METHOD.slot.coefficient(dppo(dppo_delta=delta, **OLD), batch) * batch.advantages * batch.log_probs
     assert terms.flatten()[:5].mean().item() == pytest.approx(published, abs=1e-6)
 
 
@@ -81,7 +81,7 @@ def test_every_pair_of_probabilities_has_a_finite_divergence(one, other):
 def test_a_probability_of_0_or_1_gives_a_finite_coefficient(kind, anchor):
     one, log_p = torch.ones(1, 3), torch.tensor([[0.0, -1e-9, -300.0]])
     batch = TokenBatch(log_p, log_p, one, one, rollout_log_probs=torch.full((1, 3), anchor))
-    k = METHOD.coefficient(dppo(dppo_divergence=kind), batch)
+    k = METHOD.slot.coefficient(dppo(dppo_divergence=kind), batch)
     assert k.isfinite().all()
     assert k.max() <= 20.0
 
@@ -89,7 +89,7 @@ def test_a_probability_of_0_or_1_gives_a_finite_coefficient(kind, anchor):
 def test_without_log_probs_of_the_engine_it_says_so():
     batch = TokenBatch(*torch.zeros(4, 1, 2))
     with pytest.raises(RuntimeError, match="--dppo_anchor rollout"):
-        METHOD.coefficient(dppo(), batch)
+        METHOD.slot.coefficient(dppo(), batch)
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,13 @@ import math
 import pytest
 import torch
 from example import gradients
+from planned import window_of
 
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.method import Groups, TokenBatch
 from openrlhf_cov.models.methods.dr_grpo import METHOD
 from openrlhf_cov.models.responses import response_advantages
-from openrlhf_cov.models.window import Window, plan_step
+from openrlhf_cov.models.window import plan_step
 
 FLAGS = {"rollout.n_samples_per_prompt": 8, "actor.loss_agg_mode": "token-mean"}
 
@@ -18,7 +19,7 @@ def config(length=None):
 
 
 def advantages(rewards):
-    return METHOD.estimate(config(), Groups(torch.tensor(rewards, dtype=torch.float64), 0.5))
+    return METHOD.slot.estimate(config(), Groups(torch.tensor(rewards, dtype=torch.float64), 0.5))
 
 
 # 1 - 1/6 and -1/6, 1 - 3/6 and -3/6, 1 - 5/6 and -5/6
@@ -58,7 +59,7 @@ def test_responses_without_a_token_do_not_count():
     # 3 tokens in 2 of 4 responses: 3 / (2 * 6)
     mask = torch.tensor([[1, 1], [0, 0], [1, 0], [0, 0]])
     batches = [TokenBatch(*torch.ones(3, 2, 2), mask[rows]) for rows in ([0, 1], [2, 3])]
-    plans = plan_step(config(6.0), Window(batches, [torch.zeros(2, 2, dtype=torch.int64)] * 2, (0.2, 0.2)))
+    plans = plan_step(config(6.0), window_of(batches, [torch.zeros(2, 2, dtype=torch.int64)] * 2))
     assert [float(plan.weight) for ((plan),) in plans] == [0.25, 0.25]
 
 

@@ -12,7 +12,7 @@ REWARDS = [[1.0, -1.0, -1.0, 1.0]]
 
 def advantages(entropy, rewards=REWARDS, step=0, **settings):
     config = CovConfig(method="entrocraft", **settings).at(step)
-    return METHOD.estimate(config, Groups(torch.tensor(rewards), entropy))
+    return METHOD.slot.estimate(config, Groups(torch.tensor(rewards), entropy))
 
 
 @pytest.mark.parametrize("rewards", [REWARDS, [[1.0, 0.0, 0.0, 1.0]]])

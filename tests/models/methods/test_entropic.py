@@ -5,12 +5,13 @@ import pytest
 import torch
 from example import LOG_PROBS, MASK, OLD, gradients, window_of_example
 from openrlhf.models import PolicyLoss, aggregate_loss
+from planned import window_of
 
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.loss import policy_loss
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.methods.entropic import METHOD
-from openrlhf_cov.models.window import Window, plan_step
+from openrlhf_cov.models.window import plan_step
 
 
 def config(alpha=-0.4, theta=0.5, **settings):
@@ -49,7 +50,7 @@ def test_probable_are_the_tokens_of_the_policy_before_the_update():
     window = window_of_example()
     (plans,) = plan_step(config(), window)
     assert plans[0].tokens.tolist() == [[True, False, False], [True, False, False]]
-    window.batches[0].log_probs.fill_(-0.01)
+    window.items[0].batch.log_probs.fill_(-0.01)
     (plans,) = plan_step(config(), window)
     assert plans[0].tokens.tolist() == [[True] * 3, [True, True, False]]  # the last is padding
     assert plans[0].numbers["entropic/probable"].sum() == 5
@@ -57,7 +58,7 @@ def test_probable_are_the_tokens_of_the_policy_before_the_update():
 
 def test_tokens_without_an_advantage_stay_without():
     window = window_of_example()
-    window.batches[0].advantages.fill_(0.0)
+    window.items[0].batch.advantages.fill_(0.0)
     (plans,) = plan_step(config(), window)
     assert (plans[0].weight == 1).all()
 
@@ -74,7 +75,7 @@ def test_the_penalty_is_a_mean_over_the_probable_tokens_of_the_step_for_any_micr
         ]
         keys = [torch.zeros(len(rows), 3, dtype=torch.int64) for rows in parts]
         total, found = torch.tensor(5), []
-        for batch, plans in zip(batches, plan_step(settings, Window(batches, keys, (0.2, 0.2))), strict=True):
+        for batch, plans in zip(batches, plan_step(settings, window_of(batches, keys)), strict=True):
             log_probs = batch.log_probs.clone().requires_grad_()
             loss = policy_loss(
                 settings,

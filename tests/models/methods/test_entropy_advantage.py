@@ -20,12 +20,12 @@ def test_the_bonus_is_not_of_padding_and_never_flips_a_sign():
     (found,) = plan(CovConfig(entropy_advantage_coef=1e6, entropy_advantage_kappa=1.5), window)
     assert found.add[1, 2] == 0  # an entropy of 9 stands there
     assert found.add.flatten()[:5].tolist() == pytest.approx([1 / 1.5] * 5)
-    assert torch.equal((window.batches[0].advantages + found.add).sign(), window.batches[0].advantages.sign())
+    assert torch.equal((window.items[0].batch.advantages + found.add).sign(), window.items[0].batch.advantages.sign())
 
 
 def test_an_advantage_of_0_stays_0():
     window = window_of_example()
-    window.batches[0].advantages.zero_()
+    window.items[0].batch.advantages.zero_()
     (found,) = plan(active("entropy_advantage"), window)
     assert not found.add.any()
     assert not found.tokens.any()

@@ -15,8 +15,9 @@ def test_gradients_of_the_example():
 
 def test_before_the_first_update_no_token_is_dropped():
     window = window_of_example()
-    window.entropies = window.old_entropies
-    window.entropies[0][0, 0] = -1e-7  # a certain token: rounding
+    (item,) = window.items
+    item.old_entropy[0, 0] = -1e-7  # a certain token: rounding
+    item.entropy.copy_(item.old_entropy)
     (found,) = plan(CovConfig(), window)
     assert not found.tokens.any()
 

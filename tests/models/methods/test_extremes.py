@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from active import active
+from active import PLANNED, SURROGATES, active
 from example import window_of_example
 from openrlhf.models import PolicyLoss, aggregate_loss
+from planned import window_of
 
 from openrlhf_cov.models.loss import MethodLoss
 from openrlhf_cov.models.method import TokenBatch, transformed
-from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.ranking import token_keys
-from openrlhf_cov.models.window import ALONE, Window, plan_step
+from openrlhf_cov.models.window import Window, WindowItem, plan_step
 
-PLANNED = [name for name, method in METHODS.items() if method.plan]
+ON_TOKENS = (*PLANNED, *SURROGATES)
 SHAPE = (8, 12)
 # Settings that are in units of the advantages by their definition, for those of a size.
 IN_UNITS = {
@@ -36,8 +36,15 @@ def window(size=1.0, change=lambda batch: batch):
     entropies, changes = (torch.rand(SHAPE, generator=generator) for _ in range(2))
     batch = change(TokenBatch(log_probs, old, advantages, mask, old))
     keys = token_keys(1, 2, torch.arange(SHAPE[0]), SHAPE[1])
-    others = [entropies], [entropies * (0.9 + 0.2 * changes).round(decimals=1)], torch.tensor(0.1), [old + 0.2]
-    return Window([batch], [keys], (0.2, 0.28), ALONE, *others, None, [0.3 * changes])
+    item = WindowItem(
+        batch,
+        keys,
+        entropy=entropies,
+        old_entropy=entropies * (0.9 + 0.2 * changes).round(decimals=1),
+        proxy=old + 0.2,
+        discriminator_mean=0.3 * changes,
+    )
+    return Window([item], (0.2, 0.28), rollout_entropy=torch.tensor(0.1))
 
 
 @pytest.mark.parametrize("value", [0.7, 1e-9, -3e7])
@@ -46,22 +53,22 @@ def test_the_mean_of_equal_values_is_the_value(value):
     values = torch.full((7, 14285), value)  # 99,995 tokens
     mask = torch.ones_like(values, dtype=torch.bool)
     batch = TokenBatch(values, values, values, mask)
-    mean = Window([batch], [torch.zeros_like(values, dtype=torch.int64)], (0.2, 0.2), ALONE).mean([values])
+    mean = window_of([batch], [torch.zeros_like(values, dtype=torch.int64)]).mean([values])
     assert mean.dtype == torch.float64
     assert mean.to(values.dtype) == values[0, 0]
 
 
 def outcome(config, window):
     """(plan or None, A', k): what a method makes of the step."""
-    (batch,) = window.batches
+    batch = window.items[0].batch
     plans = plan_step(config, window)[0] if config.plans_globally else []
     advantages = transformed(batch.advantages, plans)
     surrogate = config.surrogate
-    k = surrogate.coefficient(config, replace(batch, advantages=advantages)) if surrogate else torch.ones(SHAPE)
+    k = surrogate.slot.coefficient(config, replace(batch, advantages=advantages)) if surrogate else torch.ones(SHAPE)
     return (plans[0] if plans else None), advantages, k
 
 
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.plan or method.coefficient])
+@pytest.mark.parametrize("name", ON_TOKENS)
 def test_advantages_of_whole_numbers_are_numbers_like_others(name):
     def with_signs(kind):
         return lambda batch: replace(batch, advantages=batch.advantages.sign().to(kind))
@@ -74,18 +81,18 @@ def test_advantages_of_whole_numbers_are_numbers_like_others(name):
 def test_the_mean_over_kept_tokens_is_one_of_float64(name):
     step = window()
     plan, *_ = outcome(active(name), step)
-    (mask,) = step.masks
+    mask = step.items[0].mask
     assert float(plan.weight) == int(mask.sum()) / int((mask & ~plan.tokens).sum())
 
 
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.plan or method.coefficient])
+@pytest.mark.parametrize("name", ON_TOKENS)
 @pytest.mark.parametrize("size", [1e-12, 1e-6, 1e6, 1e12])
 def test_the_size_of_the_advantages_changes_nothing_but_theirs(name, size):
     configs = [replace(active(name), **IN_UNITS.get(name, lambda size: {})(each)) for each in (1.0, size)]
     (plan, expected, k), (found, scaled, other) = (
         outcome(config, window(each)) for config, each in zip(configs, (1.0, size), strict=True)
     )
-    mask = window().masks[0]
+    mask = window().items[0].mask
     torch.testing.assert_close((scaled.double() / size)[mask], expected.double()[mask], rtol=2e-5, atol=0)
     torch.testing.assert_close(other[mask], k[mask], rtol=1e-6, atol=0)
     if plan:
@@ -97,8 +104,9 @@ def test_the_size_of_the_advantages_changes_nothing_but_theirs(name, size):
 def test_covariances_have_the_size_of_the_advantages(size):
     # the mean advantage is 0.2 and that of the log-probs -0.9: 0.64, -0.24, ... times size
     step = window_of_example()
-    (batch,) = step.batches
-    (cov,) = Window([replace(batch, advantages=batch.advantages * size)], step.keys, (0.2, 0.28)).covariance()
+    batch = step.items[0].batch
+    scaled = replace(batch, advantages=batch.advantages * size)
+    (cov,) = window_of([scaled], [step.items[0].keys]).covariance()
     expected = torch.tensor([[0.64, -0.24, -0.88], [-0.72, 0.0, 0.0]], dtype=torch.float64)
     torch.testing.assert_close(cov / size, expected, rtol=1e-6, atol=1e-9)
 
@@ -113,7 +121,7 @@ def test_a_plan_of_a_step_without_a_token_is_finite(name):
             assert each is None or each.isfinite().all()
 
 
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.plan or method.coefficient])
+@pytest.mark.parametrize("name", ON_TOKENS)
 def test_a_token_of_probability_0_without_an_advantage_harms_no_other(name):
     def impossible(batch):
         log_probs, advantages = batch.log_probs.clone(), batch.advantages.clone()
@@ -122,12 +130,11 @@ def test_a_token_of_probability_0_without_an_advantage_harms_no_other(name):
 
     config, step = active(name), window(change=impossible)
     plan, advantages, k = outcome(config, step)
-    (batch,) = step.batches
+    batch = step.items[0].batch
     for each in (plan and plan.weight, plan and plan.add, advantages, k):
-        assert each is None or each.expand(SHAPE)[step.masks[0]].isfinite().all()
+        assert each is None or each.expand(SHAPE)[step.items[0].mask].isfinite().all()
     loss = MethodLoss(config, policy_loss=PolicyLoss(*(config.ppo_clip or (0.2, 0.28))), aggregate=aggregate_loss)
-    if plan:
-        loss.expect([plan])
+    loss.expect(*plan_step(config, step) if plan else ())
     log_probs = batch.log_probs.clone().requires_grad_()
     value, *_ = loss(log_probs, batch.old_log_probs, batch.advantages, batch.action_mask, batch.rollout_log_probs)
     value.backward()
@@ -137,18 +144,18 @@ def test_a_token_of_probability_0_without_an_advantage_harms_no_other(name):
 
 def test_a_covariance_about_the_mean_advantage_is_0_at_probability_0():
     step = window_of_example()
-    step.batches[0].advantages.copy_(torch.tensor([[0.0, 1.0, -1.0], [0.0, 0.0, 0.0]]))
-    step.batches[0].log_probs[0, 0] = -math.inf
+    step.items[0].batch.advantages.copy_(torch.tensor([[0.0, 1.0, -1.0], [0.0, 0.0, 0.0]]))
+    step.items[0].batch.log_probs[0, 0] = -math.inf
     (cov,) = step.covariance()
     assert cov[0, 0] == 0
     assert cov.isfinite().all()
 
 
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.coefficient])
+@pytest.mark.parametrize("name", SURROGATES)
 @pytest.mark.parametrize("padding", [math.inf, -math.inf])
 def test_padding_that_is_not_finite_changes_nothing(name, padding):
     def gradients(change):
-        (batch,) = window(change=change).batches
+        batch = window(change=change).items[0].batch
         loss = MethodLoss(active(name), policy_loss=PolicyLoss(math.inf, math.inf), aggregate=aggregate_loss)
         log_probs = batch.log_probs.clone().requires_grad_()
         value, *_ = loss(log_probs, batch.old_log_probs, batch.advantages, batch.action_mask, batch.old_log_probs)

@@ -15,7 +15,7 @@ def config(std="raw"):
 
 
 def advantages(rewards, std="raw", dtype=torch.float64):
-    return METHOD.estimate(config(std), Groups(torch.tensor(rewards, dtype=dtype), 0.5))
+    return METHOD.slot.estimate(config(std), Groups(torch.tensor(rewards, dtype=dtype), 0.5))
 
 
 # raw: 6 of 18 rewards are 1, so s = sqrt(18 * 1/3 * 2/3 / 17) = 0.485071; (1 - 1/6) / s = 1.717957

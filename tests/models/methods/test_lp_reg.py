@@ -19,7 +19,7 @@ def test_gradients_of_the_example():
 
 def picked(frac, proxies):
     window = window_of_example()
-    window.proxies = [torch.tensor(proxies, dtype=torch.float64)]
+    window.items[0].proxy.copy_(torch.tensor(proxies, dtype=torch.float64))
     (found,) = plan(CovConfig(method="lp_reg", lp_reg_frac=frac, allow_large_cov_ratio=True), window)
     return found.tokens.tolist()
 
@@ -36,7 +36,7 @@ def test_the_least_probable_wrong_tokens_are_held_if_they_are_no_noise():
 
 def test_without_a_wrong_token_nothing_is_held():
     window = window_of_example()
-    window.batches[0].advantages.abs_()
+    window.items[0].batch.advantages.abs_()
     (found,) = plan(CovConfig(method="lp_reg"), window)
     assert not found.tokens.any()
 

@@ -14,7 +14,7 @@ CONFIG = CovConfig(method="maxrl")
 
 
 def advantages(rewards):
-    return METHOD.estimate(CONFIG, Groups(torch.tensor(rewards, dtype=torch.float64), 0.5))
+    return METHOD.slot.estimate(CONFIG, Groups(torch.tensor(rewards, dtype=torch.float64), 0.5))
 
 
 def group(correct, of=6):

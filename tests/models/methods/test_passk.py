@@ -33,14 +33,14 @@ def test_an_advantage_is_the_mean_over_the_sets_with_the_response(n, c, k):
 
 def test_k_of_one_is_grpo_with_the_deviation_of_the_population():
     rewards = torch.tensor([[1.0, 0, 0, 1, 0, 0, 0, 0], [1.0] * 7 + [0.0]], dtype=torch.float64)
-    found = METHOD.estimate(CovConfig(method="passk", passk_k=1), Groups(rewards, 0.5))
+    found = METHOD.slot.estimate(CovConfig(method="passk", passk_k=1), Groups(rewards, 0.5))
     mean = rewards.mean(1, keepdim=True)
     torch.testing.assert_close(found, (rewards - mean) / (rewards.std(1, correction=0, keepdim=True) + 1e-6))
 
 
 def test_every_response_gets_that_of_its_kind():
     rewards = torch.tensor([[0.0, 1, 0, 0, 1, 0, 0, 0], [-1.0] * 8, [1.0] * 8], dtype=torch.float64)
-    found = METHOD.estimate(CovConfig(method="passk"), Groups(rewards, 0.5))
+    found = METHOD.slot.estimate(CovConfig(method="passk"), Groups(rewards, 0.5))
     assert found[0].tolist() == pytest.approx([0.522232 if r else -0.174077 for r in rewards[0]], abs=1e-6)
     assert not found[1:].any()
 

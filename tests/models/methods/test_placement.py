@@ -4,17 +4,18 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from active import EQUAL, NEUTRAL, active, neutral
+from active import EQUAL, ESTIMATORS, NEUTRAL, PLANNED, SURROGATES, active, neutral
 from openrlhf.models import PolicyLoss, aggregate_loss
 from simulated_ranks import Simulated
 
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.diagnostics import update_metrics
 from openrlhf_cov.models.loss import MethodLoss
-from openrlhf_cov.models.method import Groups, TokenBatch
+from openrlhf_cov.models.method import Groups, TokenBatch, fills
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.ranking import token_keys
-from openrlhf_cov.models.window import ALONE, Window, plan_step
+from openrlhf_cov.models.slots import EntropyBonus
+from openrlhf_cov.models.window import ALONE, Window, WindowItem, plan_step
 from openrlhf_cov.utils.metrics import MetricBuffer
 
 SAMPLES, LONGEST = 8, 12
@@ -58,7 +59,8 @@ def estimated(config, made):
     """The samples with the advantages of an estimator, for rewards of two groups of four."""
     log_probs = torch.tensor([[-0.2, -1.0, -0.5, -0.7], [-0.1, -2.0, -0.6, -0.4]])
     groups = Groups(torch.tensor([[1.0, 0, 0, 0], [1, 1, 0, 1]]), 0.5, log_probs)
-    for each, advantage in zip(made, config.estimator.estimate(config, groups).nan_to_num(0.0).view(-1), strict=True):
+    advantages = config.estimator.slot.estimate(config, groups).nan_to_num(0.0).view(-1)
+    for each, advantage in zip(made, advantages, strict=True):
         each.tokens.advantages.fill_(advantage)
     return made
 
@@ -68,15 +70,17 @@ def padded(rows, columns, value=-55.0):
     return torch.stack([torch.cat([row, torch.full((columns - len(row),), value)]) for row in rows])
 
 
-def micro_batch(chosen, extra):
-    """(TokenBatch, entropies, old entropies, proxies, means of the discriminator) of these samples."""
+def micro_batch(made, indices, extra):
+    """The micro-batch of these samples."""
+    chosen = [made[i] for i in indices]
     columns = max(len(each.entropy) for each in chosen) + extra
     behind = {"log_probs": 9.0, "old_log_probs": -9.0, "advantages": -55.0}
     tensors = {name: padded([getattr(each.tokens, name) for each in chosen], columns, behind[name]) for name in behind}
     mask = padded([each.tokens.action_mask for each in chosen], columns) > 0
     tokens = TokenBatch(**tensors, action_mask=mask)
-    others = ("entropy", "old_entropy", "proxy", "discriminator_mean")
-    return tokens, *(padded([getattr(each, name) for each in chosen], columns) for name in others)
+    names = ("entropy", "old_entropy", "proxy", "discriminator_mean")
+    values = {name: padded([getattr(each, name) for each in chosen], columns) for name in names}
+    return WindowItem(tokens, token_keys(1, 2, torch.tensor(indices), columns), **values)
 
 
 def step_of(config, made, hand, ranks=ALONE, extra=0):
@@ -84,17 +88,14 @@ def step_of(config, made, hand, ranks=ALONE, extra=0):
     clip = config.ppo_clip or (0.2, 0.28)
     by_token = config.aggregation is None
     loss = MethodLoss(config, policy_loss=PolicyLoss(*clip, token_level_loss=by_token), aggregate=aggregate_loss)
-    found = (micro_batch([made[i] for i in indices], extra) for indices in hand)
-    batches, entropies, old, proxies, means = zip(*found, strict=True)
-    keys = [
-        token_keys(1, 2, torch.tensor(indices), len(b.log_probs[0])) for indices, b in zip(hand, batches, strict=True)
-    ]
+    items = [micro_batch(made, indices, extra) for indices in hand]
     plans = [()] * len(hand)
     if config.plans_globally:
         mean = torch.cat([each.old_entropy for each in made]).mean()
-        plans = plan_step(config, Window(batches, keys, clip, ranks, entropies, old, mean, proxies, None, means))
+        plans = plan_step(config, Window(items, clip, ranks, mean))
     total, found, buffer = 0.0, {}, MetricBuffer()
-    for indices, batch, planned in zip(hand, batches, plans, strict=True):
+    for indices, item, planned in zip(hand, items, plans, strict=True):
+        batch = item.batch
         loss.expect(planned)
         log_probs = batch.log_probs.clone().requires_grad_()
         tensors = log_probs, batch.old_log_probs, batch.advantages, batch.action_mask, batch.old_log_probs
@@ -126,12 +127,11 @@ PLACEMENT = ("cov/selected_mean",)
 @pytest.mark.parametrize("name", METHODS)
 def test_a_step_is_the_same_for_any_placement(name):
     config = active(name)
-    made = estimated(config, samples()) if METHODS[name].estimate else samples()
+    made = estimated(config, samples()) if name in ESTIMATORS else samples()
     expected, loss, metrics = placed(config, made, WHOLE)
     plain, _, without = placed(CovConfig(), samples(), WHOLE)
-    assert METHODS[name].bonus or any(
-        not torch.equal(expected[index][1], plain[index][1]) for index in expected
-    )  # it acts
+    acts = any(not torch.equal(expected[index][1], plain[index][1]) for index in expected)
+    assert acts or fills(METHODS[name], EntropyBonus)
     assert metrics.keys() - without.keys() == {each for each in metrics if each.startswith("method/")}
     for title, deal in {**DEALS, "more padding": WHOLE}.items():
         found, other, read = placed(config, made, deal, extra=5 * (title == "more padding"))
@@ -144,7 +144,7 @@ def test_a_step_is_the_same_for_any_placement(name):
         assert {each: read[each] for each in same} == pytest.approx(same, rel=1e-5, nan_ok=True), title
 
 
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.plan and not method.estimate])
+@pytest.mark.parametrize("name", sorted({*PLANNED} - {*ESTIMATORS}))
 def test_a_step_without_a_token_is_one(name):
     """All tokens of a rank are masked, or of all ranks."""
     config, made = active(name), samples()
@@ -157,7 +157,8 @@ def test_a_step_without_a_token_is_one(name):
 
 
 # Their limits are tested with the surrogates, or in the tests of their own.
-ELSEWHERE = {name for name, method in METHODS.items() if method.coefficient} | {
+ELSEWHERE = {
+    *SURROGATES,
     *("passk", "entrocraft"),  # with k = 1, in the band: GRPO's advantages
     "dr_grpo",  # with the mean length: the mean over tokens
     "ucpo",  # with tau 0: GRPO's advantages
@@ -181,16 +182,15 @@ def test_in_its_limit_a_method_is_grpo_bit_for_bit(name):
     def gradients(config):
         clip = config.ppo_clip or published
         loss = MethodLoss(config, policy_loss=PolicyLoss(*clip), aggregate=aggregate_loss)
-        batch, entropy, old, proxy, mean = micro_batch(made, 2)
-        keys = token_keys(1, 2, torch.arange(SAMPLES), batch.log_probs.shape[1])
+        item = micro_batch(made, range(SAMPLES), 2)
+        batch = item.batch
         if config.plans_globally:
-            window = Window([batch], [keys], clip, ALONE, [entropy], [old], torch.tensor(0.1), [proxy], None, [mean])
-            loss.expect(*plan_step(config, window))
+            loss.expect(*plan_step(config, Window([item], clip, ALONE, torch.tensor(0.1))))
         log_probs = batch.log_probs.clone().requires_grad_()
         value, *_ = loss(log_probs, batch.old_log_probs, batch.advantages, action_mask=batch.action_mask)
         value.backward()
         return value, log_probs.grad
 
-    published = (0.2, 0.28) if config.ppo_clip is None or METHODS[name].clip else config.ppo_clip
+    published = (0.2, 0.28) if config.ppo_clip is None or config.moved_clip else config.ppo_clip
     for found, expected in zip(gradients(config), gradients(CovConfig()), strict=True):
         assert torch.equal(found, expected)

@@ -20,8 +20,7 @@ def test_defaults_are_those_of_the_paper():
     config = prime()
     assert (config.prime_beta, config.prime_lr, config.prime_max_norm, config.prime_norm) == (0.05, 1e-6, 10.0, "step")
     assert (config.prime_process_coef, config.prime_outcome_coef, config.prime_model) == (5.0, 5.0, "")
-    assert METHOD.stands_for == "rloo"
-    assert METHOD.whitens
+    assert METHOD.slot.stands_for == "rloo"
 
 
 @pytest.mark.parametrize("incorrect", [0.0, -1.0])

@@ -9,7 +9,7 @@ from openrlhf_cov.models.methods.qae import METHOD
 def advantages(right, of=8, **settings):
     """(Of a right response, of a wrong one) in a group with so many right ones."""
     rewards = torch.tensor([[1.0] * right + [0.0] * (of - right)], dtype=torch.float64)
-    found = METHOD.estimate(CovConfig(method="qae", **settings), Groups(rewards, 0.5))[0]
+    found = METHOD.slot.estimate(CovConfig(method="qae", **settings), Groups(rewards, 0.5))[0]
     assert found[:right].unique().numel() <= 1
     assert found[right:].unique().numel() <= 1
     return (found[0].item() if right else None), (found[-1].item() if right < of else None)
@@ -54,7 +54,7 @@ def test_the_quantile_is_exact_where_the_product_is_not():
 def test_rewards_of_minus_one_and_one_have_the_same_advantages():
     rewards = torch.tensor([[1.0, 0, 0, 1, 0, 0, 0, 1]], dtype=torch.float64)
     config = CovConfig(method="qae")
-    one, other = (METHOD.estimate(config, Groups(each, 0.5)) for each in (rewards, 2 * rewards - 1))
+    one, other = (METHOD.slot.estimate(config, Groups(each, 0.5)) for each in (rewards, 2 * rewards - 1))
     torch.testing.assert_close(one, other, rtol=1e-5, atol=0)
 
 

@@ -14,7 +14,7 @@ def test_the_quota_is_dropped(on, ratio, count):
     window = window_of_example()
     (found,) = plan(CovConfig(random_drop_ratio=ratio, random_drop_on=on, **MEANT), window)
     assert int(found.tokens.sum()) == count
-    assert not (found.tokens & ~window.masks[0]).any()
+    assert not (found.tokens & ~window.items[0].mask).any()
     if on == "positive":
         assert not found.tokens[1].any()
 
@@ -31,8 +31,8 @@ def test_gradients_of_the_example():
 def test_neither_log_probs_nor_entropies_matter():
     config, window = CovConfig(random_drop_ratio=0.4, **MEANT), window_of_example()
     (expected,) = plan(config, window)
-    window.batches[0].log_probs.mul_(3.0)
-    window.entropies[0].mul_(3.0)
+    window.items[0].batch.log_probs.mul_(3.0)
+    window.items[0].entropy.mul_(3.0)
     assert torch.equal(plan(config, window)[0].tokens, expected.tokens)
 
 

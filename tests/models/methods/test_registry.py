@@ -5,42 +5,42 @@ from pathlib import Path
 
 import pytest
 import torch
-from active import active
+from active import PLANNED, active
 from example import example, window_of_example
 
 from openrlhf_cov.models.config import BY_COVARIANCE, CovConfig, methods_of
 from openrlhf_cov.models.loss import LossRecord
-from openrlhf_cov.models.method import SLOTS, UNCLIPPED
 from openrlhf_cov.models.methods import METHODS
-from openrlhf_cov.models.window import plan_step
+from openrlhf_cov.models.slots import UNCLIPPED
+from openrlhf_cov.models.window import Window, WindowItem, plan_step
 from openrlhf_cov.utils.metric_table import definition
 
 
-def test_every_method_is_whole():
-    for name, method in METHODS.items():
-        assert method.name == name
-        assert method.slot in SLOTS
-        # a surrogate is a coefficient, an estimator may leave responses out; tokens are dropped, weighed, added to or
-        # penalised as planned
-        assert (method.coefficient is not None) is (method.slot == "surrogate")
-        assert (method.estimate is not None) is (method.slot == "estimator") is (method.stands_for is not None)
-        planned = method.slot in ("drop", "weight", "add", "penalty")
-        assert (method.plan is not None) is planned or method.estimate
-        # a weight may have a form that is a penalty
-        assert method.penalty is not None or method.slot != "penalty"
-        assert method.penalty is None or method.slot in ("penalty", "weight")
-        assert (method.clip is not None) is (method.slot == "clip")
-        assert (method.bonus is not None) is (method.slot == "bonus")
-        assert (method.token_rewards is not None) is (method.process_reward is not None)
-        assert method.slot == "estimator" or not (method.token_rewards or method.whitens)
-        assert not method.keeps_clip or method.has(method.keeps_clip)
-        assert method.proxy_min_p is None or method.has(method.proxy_min_p)
-        for policy in filter(None, (method.entropy_policy, method.log_probs_policy)):
-            assert policy in ("current", "old") or policy in CovConfig.__dataclass_fields__
-        assert all(method.has(control.setting) for control in method.controls)
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_names_settings_that_exist(name):
+    method, known = METHODS[name], CovConfig.__dataclass_fields__
+    own = {each.name for each in fields(method.settings)}
+    assert method.name == name
+    assert {control.setting for control in method.controls} <= own
+    assert {*method.entropies} <= own
+    for record in (method.slot, method.beside):
+        named = {each: getattr(record, each, None) for each in ("proxy_min_p", "keeps_clip", "anchor_policy")}
+        assert {*named.values()} - {None} <= own
+        for policy in (getattr(record, each, None) for each in ("entropy_policy", "log_probs_policy")):
+            assert policy in (None, "current", "old") or policy in known
 
 
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.plan])
+@pytest.mark.parametrize("name", ["erc", "clip_b", "clip_v", "lp_reg"])
+def test_a_value_that_the_window_was_not_given_is_named(name):
+    batch = example()
+    window = Window(
+        [WindowItem(replace(batch, log_probs=batch.log_probs.detach()), torch.arange(6).view(2, 3))], UNCLIPPED
+    )
+    with pytest.raises(RuntimeError, match=r"a method needs \w+.*, and the window was given none"):
+        plan_step(active(name), window)
+
+
+@pytest.mark.parametrize("name", PLANNED)
 def test_what_a_method_logs_of_its_own_is_on_its_page(name):
     ((plan, *_),) = plan_step(active(name), window_of_example())
     page = (Path(__file__).parents[3] / "docs" / "methods" / f"{name}.md").read_text(encoding="utf-8")

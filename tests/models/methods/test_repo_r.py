@@ -18,7 +18,7 @@ from openrlhf_cov.models.methods.repo_r import plan
 def test_advantages_of_the_example(zeta, expected):
     window = window_of_example()
     (found,) = plan(CovConfig(repo_zeta=zeta), window)
-    assert transformed(window.batches[0].advantages, [found]).flatten()[:5].tolist() == pytest.approx(expected)
+    assert transformed(window.items[0].batch.advantages, [found]).flatten()[:5].tolist() == pytest.approx(expected)
     assert found.add[1, 2] == 0
     zeroed = found.numbers["repo_r/zeroed_frac"].flatten().tolist()
     assert zeroed == [*(each == 0 for each in expected), False]

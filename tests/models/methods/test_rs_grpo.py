@@ -12,7 +12,7 @@ from openrlhf_cov.models.responses import about_the_mean
 
 def advantages(rewards, beta=2.0, dtype=torch.float64):
     config = CovConfig(method="rs_grpo", rs_grpo_beta=beta)
-    return METHOD.estimate(config, Groups(torch.tensor(rewards, dtype=dtype), 0.5))
+    return METHOD.slot.estimate(config, Groups(torch.tensor(rewards, dtype=dtype), 0.5))
 
 
 def group(correct, of=6, right=1.0, wrong=0.0):
@@ -57,7 +57,7 @@ def test_rewards_of_minus_one_and_one_are_0_and_1_with_twice_the_beta():
 def test_its_limits_are_dr_grpo_and_maxrl():
     rewards = torch.tensor([group(correct, 8) for correct in range(9)], dtype=torch.float64)
     torch.testing.assert_close(advantages(rewards.tolist(), 1e-6), about_the_mean(rewards), rtol=1e-5, atol=0)
-    expected = MAXRL.estimate(CovConfig(method="maxrl"), Groups(rewards, 0.5))
+    expected = MAXRL.slot.estimate(CovConfig(method="maxrl"), Groups(rewards, 0.5))
     torch.testing.assert_close(50 * advantages(rewards.tolist(), 50.0), expected, rtol=1e-9, atol=1e-12)
 
 

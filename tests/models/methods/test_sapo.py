@@ -32,7 +32,7 @@ def test_the_gradient_is_that_of_the_published_loss():
         gate = (4 / tau * torch.sigmoid(tau * (log_probs.exp() - 1))).sum()
         (expected,) = torch.autograd.grad(gate, log_probs)
         row, zero = log_probs.detach()[None], torch.zeros(1, 13, dtype=torch.float64)
-        k = METHOD.coefficient(sapo(), TokenBatch(row, zero, zero + sign, zero + 1))
+        k = METHOD.slot.coefficient(sapo(), TokenBatch(row, zero, zero + sign, zero + 1))
         torch.testing.assert_close(k[0], expected, rtol=1e-9, atol=1e-12)
 
 

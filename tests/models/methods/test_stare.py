@@ -45,7 +45,7 @@ def test_the_gate_is_the_entropy_of_the_rollouts(settings, acts):
 
 def test_without_a_right_token_nothing_is_weighed():
     window = window_of_example()
-    window.batches[0].advantages.fill_(-1.0)
+    window.items[0].batch.advantages.fill_(-1.0)
     (found,) = plan(stare(), window)
     assert not found.tokens.any()
 

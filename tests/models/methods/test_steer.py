@@ -54,7 +54,7 @@ def test_the_linear_form():
 @pytest.mark.parametrize(("form", "weight"), [("exponential", 1.0), ("linear", 1.0)])
 def test_where_no_token_would_change_the_entropy_all_weigh_alike(form, weight):
     window = window_of_example()
-    window.batches[0].advantages.zero_()
+    window.items[0].batch.advantages.zero_()
     (found,) = plan(steer(steer_form=form), window)
     assert found.weight.flatten()[:5].tolist() == pytest.approx([weight] * 5)
 
@@ -62,9 +62,8 @@ def test_where_no_token_would_change_the_entropy_all_weigh_alike(form, weight):
 def test_equal_changes_weigh_the_middle_of_the_range():
     # One token alone: its change is both the smallest and the largest. (0.8 + 1.4) / 2 = 1.1
     window = window_of_example()
-    window.batches[0].action_mask.zero_()
-    window.batches[0].action_mask[0, 0] = 1
-    window.masks = [window.batches[0].action_mask.bool()]
+    window.items[0].mask.zero_()
+    window.items[0].mask[0, 0] = True
     (found,) = plan(steer(steer_form="linear", steer_max=1.4), window)
     assert found.weight[0, 0].item() == pytest.approx(1.1)
 
@@ -72,15 +71,15 @@ def test_equal_changes_weigh_the_middle_of_the_range():
 def test_small_changes_are_measured_by_the_floor():
     # A tenth of the example's: the largest is 0.0127 and counts as 0.02, so 0.8 ^ (0.0127154 / 0.02)
     window = window_of_example()
-    window.batches[0].advantages.mul_(0.1)
+    window.items[0].batch.advantages.mul_(0.1)
     (found,) = plan(steer(), window)
     assert found.weight[0, 1].item() == pytest.approx(0.8 ** (0.0127154 / 0.02), abs=1e-6)
 
 
 def test_probabilities_of_0_and_1_weigh_finitely():
     window = window_of_example()
-    window.batches[0].log_probs.copy_(torch.tensor([[0.0, -90.0, -2.0], [-0.3, -0.9, 0.0]]))
-    window.batches[0].old_log_probs[0, 1] = -200.0
+    window.items[0].batch.log_probs.copy_(torch.tensor([[0.0, -90.0, -2.0], [-0.3, -0.9, 0.0]]))
+    window.items[0].batch.old_log_probs[0, 1] = -200.0
     (found,) = plan(steer(), window)
     assert found.weight.isfinite().all()
     assert found.weight.min() >= 0.8

@@ -4,14 +4,13 @@ import math
 
 import pytest
 import torch
+from active import SURROGATES
 from openrlhf.models import PolicyLoss, aggregate_loss
 
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.diagnostics import update_metrics
 from openrlhf_cov.models.loss import MethodLoss
 from openrlhf_cov.models.methods import METHODS
-
-NAMES = [name for name, method in METHODS.items() if method.coefficient]
 
 
 def batch(drift, seed=0, shape=(4, 12)):
@@ -33,14 +32,14 @@ def outcome(loss, tensors, **normalizers):
 
 
 def surrogate(name, **settings):
-    policy_loss = PolicyLoss(math.inf, math.inf, token_level_loss=METHODS[name].aggregation is None)
+    policy_loss = PolicyLoss(math.inf, math.inf, token_level_loss=METHODS[name].slot.aggregation is None)
     return MethodLoss(CovConfig(method=name, **settings), policy_loss=policy_loss, aggregate=aggregate_loss)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SURROGATES)
 def test_where_the_policy_is_the_one_that_sampled_it_is_grpo_bit_for_bit(name):
     tensors = batch(drift=0.0)
-    ppo = PolicyLoss(0.2, 0.28, token_level_loss=METHODS[name].aggregation is None)
+    ppo = PolicyLoss(0.2, 0.28, token_level_loss=METHODS[name].slot.aggregation is None)
     (ours, gradient), (upstream, expected) = outcome(surrogate(name), tensors), outcome(ppo, tensors)
     assert torch.equal(ours[0], upstream[0])
     assert torch.equal(gradient, expected)
@@ -75,7 +74,7 @@ def test_for_responses_of_one_token_a_ratio_of_the_sequence_has_the_gradient_of_
     assert torch.equal(gradient, expected)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SURROGATES)
 @pytest.mark.parametrize("padding", [50.0, -50.0])
 def test_padding_changes_nothing(name, padding):
     tensors = batch(drift=0.7)
@@ -88,7 +87,7 @@ def test_padding_changes_nothing(name, padding):
     assert not other[1][~mask].any()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SURROGATES)
 @pytest.mark.parametrize("drift", [30.0, 300.0])
 def test_a_policy_that_ran_away_gives_finite_numbers(name, drift):
     (result, gradient), loss = outcome(loss := surrogate(name), batch(drift)), loss
@@ -97,7 +96,7 @@ def test_a_policy_that_ran_away_gives_finite_numbers(name, drift):
     assert all(math.isfinite(metric.total) for metric in update_metrics(loss.record) if hasattr(metric, "total"))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SURROGATES)
 @pytest.mark.parametrize("size", [1, 2])
 def test_micro_batches_of_any_size_add_up(name, size):
     tensors = batch(drift=0.5, shape=(8, 12))
@@ -108,7 +107,7 @@ def test_micro_batches_of_any_size_add_up(name, size):
     torch.testing.assert_close(torch.cat([part for _, part in parts]), gradient, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SURROGATES)
 def test_the_clip_fraction_is_the_share_of_tokens_whose_gradient_it_takes(name):
     tensors = batch(drift=1.0)
     loss = surrogate(name)

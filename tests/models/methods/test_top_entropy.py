@@ -3,11 +3,10 @@ import torch
 from example import gradients
 from hypothesis import given
 from hypothesis import strategies as st
-from planned import select_step
 
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.method import TokenBatch
-from openrlhf_cov.models.window import Window, plan_step
+from openrlhf_cov.models.window import Window, WindowItem, plan_step
 
 FIXED = (0.2, 0.28)
 
@@ -38,18 +37,17 @@ def test_nearly_every_token_kept_is_ppo():
     assert gradients(top_entropy(0.99))[1] == pytest.approx([*(g * 5 / 4 for g in gradient[:3]), 0, 0], abs=1e-6)
 
 
-def window(entropies, masks):
-    batches = [TokenBatch(*(torch.zeros(mask.shape) for _ in range(3)), mask) for mask in masks]
-    keys = [torch.arange(mask.numel()).view(mask.shape) << 31 for mask in masks]
-    return batches, keys, entropies
+def item(entropy, mask, keys):
+    return WindowItem(TokenBatch(*(torch.zeros(mask.shape) for _ in range(3)), mask), keys << 31, entropy=entropy)
 
 
 def test_the_quota_is_of_the_whole_step_and_padding_never_counts():
     # 5 tokens in two micro-batches; floor(0.6 * 5) = 3 are kept: 3, 2 and of the two 1s the one of the higher key
-    entropies = [torch.tensor([[1.0, 3.0, 99.0]]), torch.tensor([[0.5, 2.0], [1.0, 99.0]])]
-    masks = [torch.tensor([[1, 1, 0]]), torch.tensor([[1, 1], [1, 0]])]
-    batches, keys, entropies = window(entropies, masks)
-    first, second = plan_step(top_entropy(0.6), Window(batches, keys, FIXED, entropies=entropies))
+    items = [
+        item(torch.tensor([[1.0, 3.0, 99.0]]), torch.tensor([[1, 1, 0]]), torch.arange(3).view(1, 3)),
+        item(torch.tensor([[0.5, 2.0], [1.0, 99.0]]), torch.tensor([[1, 1], [1, 0]]), torch.arange(4).view(2, 2)),
+    ]
+    first, second = plan_step(top_entropy(0.6), Window(items, FIXED))
     assert first[0].tokens.tolist() == [[True, False, False]]  # dropped
     assert second[0].tokens.tolist() == [[True, False], [False, False]]
     assert float(first[0].weight) == pytest.approx(5 / 3)
@@ -65,14 +63,11 @@ def test_exactly_the_quota_is_kept_wherever_the_tokens_lie(rows, fraction):
     width = max(map(len, rows))
     values = torch.tensor([[float(h) for h, _ in row] + [9.0] * (width - len(row)) for row in rows])
     mask = torch.tensor([[int(real) for _, real in row] + [0] * (width - len(row)) for row in rows])
-    keys = torch.arange(mask.numel()).view(mask.shape) << 31
+    keys = torch.arange(mask.numel()).view(mask.shape)
 
     def dropped(parts):
-        batches = [TokenBatch(*(torch.zeros(len(p), width) for _ in range(3)), mask[p]) for p in parts]
-        found = select_step(
-            batches, [keys[p] for p in parts], top_entropy(fraction), FIXED, entropies=[values[p] for p in parts]
-        )
-        return torch.cat(found)
+        window = Window([item(values[rows], mask[rows], keys[rows]) for rows in parts], FIXED)
+        return torch.cat([plan.tokens for (plan,) in plan_step(top_entropy(fraction), window)])
 
     together = dropped([list(range(len(rows)))])
     apart = dropped([[row] for row in range(len(rows))])

@@ -15,7 +15,7 @@ LOG_PROBS = [-0.2, -0.5, -1.0, -0.3, -3.0, -0.1]
 
 def advantages(rewards, log_probs, tau=0.2, dtype=torch.float64):
     groups = Groups(torch.tensor([rewards], dtype=dtype), 0.5, log_probs=torch.tensor([log_probs], dtype=dtype))
-    return METHOD.estimate(CovConfig(method="ucpo", ucpo_tau=tau), groups)[0]
+    return METHOD.slot.estimate(CovConfig(method="ucpo", ucpo_tau=tau), groups)[0]
 
 
 # q = softmax(-0.2, -0.5, -1.0) = 0.456, 0.338, 0.205; 1 / q = 2.190, 2.956, 4.874, of which the shares are 0.218560,

@@ -12,7 +12,7 @@ from openrlhf_cov.models.loss import policy_loss
 from openrlhf_cov.models.method import Groups, TokenBatch
 from openrlhf_cov.models.methods.wapo import METHOD
 from openrlhf_cov.models.rollout import RolloutTokens, positive_share, positive_sums
-from openrlhf_cov.models.window import Window, plan_step
+from openrlhf_cov.models.window import Window, WindowItem, plan_step
 
 FLAGS = {"rollout.n_samples_per_prompt": 8, "actor.loss_agg_mode": "token-mean"}
 
@@ -22,7 +22,7 @@ def config(length=None, anchor="rollout", **settings):
 
 
 def advantages(rewards):
-    return METHOD.estimate(config(), Groups(torch.tensor(rewards, dtype=torch.float64), 0.5))
+    return METHOD.slot.estimate(config(), Groups(torch.tensor(rewards, dtype=torch.float64), 0.5))
 
 
 # 1 - 1/6, 1 - 3/6, 1 - 5/6, and 0 for incorrect responses
@@ -43,7 +43,7 @@ def gradients(settings, clip, batch=None, positive=None):
     given = torch.tensor([[0.5], [0.0]], dtype=torch.float64).expand(2, 3)
     batch = batch or replace(example(), advantages=given)
     detached = replace(batch, log_probs=batch.log_probs.detach())
-    window = Window([detached], [torch.arange(6).view(2, 3)], clip, positive_prompts=positive)
+    window = Window([WindowItem(detached, torch.arange(6).view(2, 3))], clip, positive_prompts=positive)
     (plans,) = plan_step(settings, window)
     result = policy_loss(settings, PolicyLoss(*clip), aggregate_loss, batch, plans)
     result.loss.backward()
@@ -94,7 +94,8 @@ def test_updates_add_up_to_the_published_loss():
     for updates in ([[0, 1, 2, 3, 4, 5]], [[0, 5], [3, 1], [2, 4]]):
         for rows in updates:
             batch = TokenBatch(*torch.zeros(2, len(rows), 3), given[rows], mask[rows])
-            window = Window([batch], [torch.zeros(len(rows), 3, dtype=torch.int64)], (1, 9), positive_prompts=share)
+            item = WindowItem(batch, torch.zeros(len(rows), 3, dtype=torch.int64))
+            window = Window([item], (1, 9), positive_prompts=share)
             ((plan,),) = plan_step(config(5.0), window)
             tokens = int(mask[rows].sum())
             assert float(plan.weight) * 0.5 / tokens == pytest.approx(len(updates) / 40)
