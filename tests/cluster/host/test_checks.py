@@ -2,8 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from openrlhf_cov.cluster.host.checks import CHECKS, Line, examine
-from openrlhf_cov.cluster.host.facts import Hub
+from openrlhf_cov.cluster.host.checks import CHECKS, examine
 from openrlhf_cov.cluster.host.findings import Finding, on_cpu
 from openrlhf_cov.cluster.host.installed import Package
 
@@ -26,18 +25,6 @@ def test_a_host_without_any_package_is_examined_to_the_end(host, request):
     failing |= {"flash-attn", "nccl"} if host == "gpu_host" else set()
     assert {name for name, line in lines.items() if line.status == "fail"} == failing
     assert lines["openrlhf_cov"].status == "warn"
-
-
-def test_a_line_is_what_a_check_says(gpu_host):
-    assert examine(replace(gpu_host, cores=1))[16] == Line(
-        "cores", "warn", "1; Ray, vLLM and training take turns", "docker run --cpus 4 …"
-    )
-
-
-def test_the_hub_has_a_line_only_if_it_was_asked(gpu_host):
-    assert examine(replace(gpu_host, hub=Hub("https://hub", None)))[-1] == Line(
-        "hub", "ok", "https://hub answers", None
-    )
 
 
 @pytest.mark.parametrize(("status", "fix"), [("ok", "rm x"), ("warn", None), ("fail", None)])

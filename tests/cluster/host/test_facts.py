@@ -1,9 +1,7 @@
 import os
 import socket
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -62,19 +60,10 @@ def test_the_line_with_the_version(command, printed, line):
     assert facts.version_line("some-compiler") == line
 
 
-def test_a_command_that_is_not_there_has_no_version():
-    assert facts.version_line("no-such-command") is None
-
-
 def test_the_disk_of_a_folder_that_is_not_there_yet_is_that_of_its_parent(tmp_path):
     found, parent = facts.disk(tmp_path / "a/b"), facts.disk(tmp_path)
     assert (found.path, found.total) == (str(tmp_path / "a/b"), parent.total)
     assert 0 < found.free <= found.total
-
-
-def test_the_disk_of_a_path_that_cannot_be_looked_at_is_that_of_its_parent(tmp_path):
-    path = tmp_path / ("x" * 300)  # OSError: too long a name
-    assert facts.disk(path).total == facts.disk(tmp_path).total
 
 
 class TestPorts:
@@ -123,10 +112,6 @@ class TestPorts:
         host("redis-server")
         monkeypatch.setattr(psutil, "Process", denied)
         assert facts.listeners((6379,)) == {6379: Process(12, "")}
-
-    def test_without_psutil_nobody_is_seen(self, monkeypatch):
-        monkeypatch.setitem(sys.modules, "psutil", None)
-        assert facts.listeners((6379,)) == {}
 
     def test_this_process(self):
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -180,11 +165,3 @@ class TestHub:
             url = f"http://127.0.0.1:{silent.getsockname()[1]}"
             assert facts.find_hub(url, timeout=0.2) == Hub(url, "timed out")
         assert "refused" in facts.find_hub(url).fault
-
-    def test_no_url_is_none(self):
-        assert facts.find_hub("hub").fault == "unknown url type: 'hub'"
-
-
-def test_memory_and_disks_are_in_bytes():
-    # this file is some kilobytes large
-    assert facts.disk(Path(__file__)).total > 2**20

@@ -76,11 +76,6 @@ def test_what_works_is_no_fault(flags, changes):
     assert said(flags(changes)) == []
 
 
-def test_all_faults_are_said(flags):
-    changes = {"data.max_len": 200_000, "vllm.tensor_parallel_size": 5}
-    assert len(said(flags(changes))) == 2
-
-
 SAMPLES = "--rollout.batch_size 256 x --rollout.n_samples_per_prompt 8 = 2048 samples are no multiple of "
 ONE_RANK = {"actor.num_gpus_per_node": 1}
 REF = {"algo.kl.init_coef": 0.01, "ref.num_gpus_per_node": 3}
@@ -157,11 +152,3 @@ def test_rollouts_that_are_shared_evenly(flags, changes):
 )
 def test_notes(flags, changes, note):
     assert list(notes(flags(changes), QWEN_7B)) == [note]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [STATIC | {"actor.num_nodes": 3}, {"train.max_tokens_per_gpu": 5120, "ds.ring_attn_size": 2}],
-)
-def test_what_needs_no_note(flags, changes):
-    assert list(notes(flags(changes), QWEN_7B)) == []

@@ -123,21 +123,6 @@ def test_a_layer_by_hand():
     assert Pass(tokens=1, whole_logits=True).training(QWEN_7B) == expected
 
 
-def test_without_a_head_a_layer_is_the_peak():
-    headless = Pass(tokens=1, checkpointing=True, head=False)
-    backward = (2 * 18_944 + 2 * 3584) * 2
-    assert headless.training(QWEN_7B) == 28 * 3584 * 2 + headless.kept(QWEN_7B) + backward
-    assert headless.scoring(QWEN_7B) == (3 * 18_944 + 5 * 3584) * 2
-
-
-def test_an_entropy_bonus_adds_a_gradient_of_the_logits():
-    common = {"tokens": 1, "checkpointing": True}
-    plain, bonus = (Pass(**common, whole_logits=True, entropy_gradient=on) for on in (False, True))
-    assert bonus.training(QWEN_7B) - plain.training(QWEN_7B) == 4 * 152_064
-    plain, bonus = (Pass(**common, entropy_gradient=on) for on in (False, True))
-    assert bonus.training(QWEN_7B) == plain.training(QWEN_7B)
-
-
 class LiveBytes(TorchDispatchMode):
     """Bytes of the tensors that are made while it is on, now and at their peak; those of ``outside`` do not count."""
 
@@ -273,11 +258,6 @@ def test_an_engine_by_hand():
     assert engine.sequences(shape, 10_240) == engine.kv_tokens(shape) // 10_240 == 72
 
 
-def test_more_gpus_than_heads_of_keys_hold_copies():
-    engine = Engine(tensor_parallel=8, utilization=0.8, gpu_bytes=80 * GIB)
-    assert engine.kv_bytes_per_token(QWEN_7B) == 2 * 28 * 1 * 128 * 2  # 4 heads on 8 GPUs
-
-
 def test_an_engine_runs_as_many_sequences_as_it_is_told():
     engine = Engine(tensor_parallel=1, utilization=0.8, gpu_bytes=80 * GIB, limits=EngineLimits(128, 2048))
     assert engine.sequences(QWEN_7B, 1024) == 128
@@ -285,9 +265,3 @@ def test_an_engine_runs_as_many_sequences_as_it_is_told():
     many = Engine(tensor_parallel=1, utilization=0.8, gpu_bytes=80 * GIB, limits=EngineLimits(128, 65_536))
     assert many.workspace(QWEN_7B) == ENGINE_WORKSPACE + 65_536 * 149_504
     assert many.kv_tokens(QWEN_7B) < engine.kv_tokens(QWEN_7B)
-
-
-def test_weights_that_do_not_fit_leave_no_cache():
-    engine = Engine(tensor_parallel=1, utilization=0.8, gpu_bytes=16 * GIB)
-    assert engine.kv_bytes(QWEN_7B) < 0
-    assert engine.kv_tokens(QWEN_7B) == engine.sequences(QWEN_7B, 10) == 0
