@@ -160,17 +160,6 @@ def test_a_model_that_changes_its_logits_is_upstreams(folder_of, asked, name):
     assert not any("forward" in vars(module) for module in actor.modules())
 
 
-@pytest.mark.parametrize(("made", "ends"), [
-    (lambda h, head: head(h).float(), True), (lambda h, head: head(h).to(h.dtype), False),
-    (lambda h, head: h @ head.weight.T, False), (lambda h, head: head(h) + head(h), False),
-])  # fmt: skip
-def test_models_that_do_more_or_less_than_call_their_head_once(folder_of, made, ends):
-    actor = CovActor(folder_of("llama"), **SETTINGS | dict(param_dtype="bf16"))
-    model = actor.model
-    model.forward = lambda tokens, **others: {"logits": made(model.model(tokens, **others)[0], model.lm_head)}
-    assert actor._ends_with_its_head is ends
-
-
 @pytest.mark.parametrize(("target", "scores"), [("lm_head", 0), ("q_proj", 2)])
 def test_lora(folder_of, asked, target, scores):
     found = []
@@ -236,16 +225,6 @@ def test_half_precision_as_upstream(folder_of):
         assert log_probs.dtype == torch.float32
     for ours, theirs in zip(*found, strict=True):  # logits are the same bfloat16 numbers, but for their order
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0.03)
-
-
-def test_without_an_action_mask_it_is_upstreams(folder_of, asked):
-    sequences, attention, _ = batch()
-    ours, theirs = (
-        kind(folder_of("llama"), **SETTINGS).eval()(sequences, attention_mask=attention, return_logprobs=True)
-        for kind in (CovActor, Actor)
-    )
-    torch.testing.assert_close(ours, theirs)
-    assert asked.scores == 0
 
 
 @pytest.mark.parametrize("name", ["llama", "soft cap"])
@@ -320,25 +299,6 @@ def test_rows_are_no_wider_than_a_window(folder_of, read):
     (_, *used) = read
     assert all(12 < shape[1] <= 16 for shape in used)
     assert_same(ours, results(Actor(folder_of("wide window"), **SETTINGS)))
-
-
-def test_samples_share_their_prompt_in_half_precision(folder_of, read):
-    settings = SETTINGS | dict(param_dtype="bf16")
-    sequences, attention, action = group()
-    ours, theirs = (
-        kind(folder_of("llama"), **settings).eval()(sequences, action, attention) for kind in (CovActor, Actor)
-    )
-    assert read[-1] is not None
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=0.1)  # bfloat16 has 8 bits
-    assert not CovActor(folder_of("convolutions"), **settings).shares_prompts
-
-
-def test_layers_of_which_there_is_a_number_are_no_window(folder_of):
-    assert CovActor(folder_of("tied"), **SETTINGS)._sharing.longest == math.inf  # Qwen2 has max_window_layers
-    assert CovActor(folder_of("flags"), **SETTINGS)._sharing.longest == 64  # and use_sliding_window
-    assert CovActor(folder_of("pattern"), **SETTINGS)._sharing.longest == 64  # every sixth layer has no window
-    eager = CovActor(folder_of("tied"), **SETTINGS | dict(attn_implementation="eager"))
-    assert eager._sharing.longest == eager.model.config.max_position_embeddings
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from simulated_ranks import Simulated
 
 from openrlhf_cov.models.loss import LossRecord
 from openrlhf_cov.models.method import Plan, TokenBatch
-from openrlhf_cov.models.window import ALONE, Ranks
-from openrlhf_cov.trainer.observation import StepDiagnostics, all_reduce_over, rollout_of
+from openrlhf_cov.models.window import ALONE
+from openrlhf_cov.trainer.observation import StepDiagnostics
 from openrlhf_cov.trainer.records import TrainSample
 
 
@@ -33,17 +33,6 @@ ITEMS = [
     item(0, [(-4.0, -2.0, 2.0)], score=0.0),
     item(1, [(-1.0, 0.0, 0.0), (-1.0, 3.0, 0.25), (-2.0, -3.0, 1.5)], score=math.nan),
 ]
-
-
-def test_a_rollout_is_its_padded_samples():
-    rollout = rollout_of(ITEMS, "cpu")
-    assert rollout.action_mask.tolist() == [[1, 1, 0], [1, 0, 0], [1, 1, 1]]
-    assert rollout.entropy.tolist() == [[0.5, 1.0, 0.0], [2.0, 0.0, 0.0], [0.0, 0.25, 1.5]]
-    assert rollout.sample_ids.tolist() == [3, 0, 1]
-    assert rollout.scores[:2].tolist() == [1.0, 0.0]
-    assert rollout.scores[2].isnan()
-    assert rollout.proxy is None
-    assert not rollout.abstained.any()
 
 
 def test_proxies_and_abstentions_go_with_their_sample():
@@ -114,9 +103,3 @@ def test_ranks_log_what_one_rank_logs(parts):
     for values in Simulated(len(parts)).run(work, parts):
         assert values == pytest.approx(expected, nan_ok=True, rel=1e-12)
     assert expected["cov/empty_update_frac"] == 0  # although ranks without sample 1 select nothing
-
-
-def test_reducing_over_the_data_parallel_ranks():
-    reduce = all_reduce_over(Ranks(lambda tensor: 2 * tensor, lambda tensor: torch.cat([tensor, tensor + 1])), "cpu")
-    assert reduce(torch.tensor([1.0, 2.0]), "sum").tolist() == [2.0, 4.0]
-    assert reduce(torch.tensor([1.0, 2.0]), "max").tolist() == [2.0, 3.0]

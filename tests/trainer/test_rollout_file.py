@@ -70,22 +70,6 @@ def test_a_value_comes_back(tmp_path, value):
     assert same(read.image_inputs["pixel_values"], wanted)
 
 
-def test_the_state_of_a_sampler_comes_back(tmp_path):
-    shared = torch.linspace(-1, 1, 8)
-    samples = [sample(rollout_log_probs=shared[:4], metrics={"m": math.nan}), sample(rollout_log_probs=shared[4:])]
-    state = {
-        "groups": [Group(samples, (1.0, 0.0), 6, 4)],
-        "pass_rate": [(3, 8)],
-        "counts": {"kept": 3},
-        "step": 5,
-        "episode": 0,
-        "place": 12,
-        "is_over": False,
-    }
-    write_state(tmp_path / "x", state)
-    assert same(read_state(tmp_path / "x"), state)
-
-
 def test_an_image_comes_back(tmp_path):
     image = pytest.importorskip("PIL.Image").new("RGB", (3, 2), (1, 2, 3))
     write_state(tmp_path / "x", [image])
@@ -145,10 +129,3 @@ def test_a_damaged_file_is_refused(tmp_path, content):
         read_state(tmp_path / "x")
     with pytest.raises(FileNotFoundError):
         read_state(tmp_path / "missing")
-
-
-def test_a_nested_structure_is_refused(tmp_path):
-    text = b"[" * 100_000 + b"]" * 100_000
-    save_file({STRUCTURE: torch.frombuffer(bytearray(text), dtype=torch.uint8)}, tmp_path / "x")
-    with pytest.raises(ValueError, match="no state of a sampler"):
-        read_state(tmp_path / "x")

@@ -16,17 +16,6 @@ def test_a_run_resumed_after_any_step_goes_on_as_if_nothing_had_happened(check_r
     check_resuming(run)
 
 
-def test_a_restored_sampler_continues_where_the_other_stopped(make_sampler, step):
-    straight, _ = make_sampler(rollout_seeded=True)
-    expected = [step(straight) for _ in range(6)]
-    first, _ = make_sampler(rollout_seeded=True)
-    for _ in range(3):
-        step(first)
-    second, _ = make_sampler(rollout_seeded=True)
-    second.load_state_dict(first.state_dict())
-    assert [step(second) for _ in range(3)] == expected[3:]
-
-
 @pytest.mark.parametrize("filtering", [False, True])
 def test_the_state_of_a_rollout_does_not_change_with_the_next(make_sampler, step, filtering):
     # a checkpoint may be written while the next rollout is generated

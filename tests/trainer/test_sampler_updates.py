@@ -67,17 +67,6 @@ def test_every_rollout_is_whole_updates_and_no_sample_is_lost_or_trained_twice(m
     assert sampler.is_over
 
 
-def test_what_a_short_rollout_leaves_over_is_the_beginning_of_the_next(make_sampler, outcomes):
-    # 2 ranks x micro-batches of 2 samples: 2 groups. Of 7 prompts 4 train, then 2 of the other 3
-    sampler, _ = make_sampler(prompts=7, episodes=3, ranks=2, filtering=False)
-    assert [taken for taken, _ in outcomes(sampler)] == [
-        [0, 1, 2, 3], [4, 5],
-        [6, 0, 1, 2], [3, 4, 5, 6],
-        [0, 1, 2, 3], [4, 5],
-    ]  # fmt: skip
-    assert len(sampler.buffer) == 1
-
-
 @pytest.fixture
 def warnings(monkeypatch) -> list[str]:
     lines = []
@@ -111,15 +100,6 @@ def test_a_run_resumed_after_any_step_trains_on_the_same_groups(check_resuming, 
     check_resuming(run)
 
 
-def test_a_run_resumed_after_its_end_has_nothing_to_do(make_sampler, outcomes):
-    first, _ = make_sampler(prompts=8, filtering=False)
-    assert [taken for taken, _ in outcomes(first, 2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    second, engines = make_sampler(prompts=8, filtering=False)
-    second.load_state_dict(first.state_dict())
-    assert outcomes(second) == []
-    assert engines[0].requests == []
-
-
 def test_a_run_that_is_made_longer_goes_on_with_the_next_episode(make_sampler, outcomes):
     first, _ = make_sampler(prompts=6, filtering=False)
     assert [taken for taken, _ in outcomes(first)] == [[0, 1, 2, 3], [4, 5]]
@@ -135,8 +115,3 @@ def test_an_asynchronous_run_logs_the_age_of_its_groups(make_sampler):
     sampler.args.train.async_enable = True
     ages = [sampler.next_batch(version).metrics for version in (0, 0, 1)]
     assert ages == [{"sampling/staleness_mean": age} for age in (0.0, 1.0, 1.0)]
-
-
-def test_a_synchronous_run_without_dynamic_sampling_has_no_metrics_of_it(make_sampler):
-    sampler, _ = make_sampler(prompts=4, filtering=False)
-    assert sampler.next_batch(version=0).metrics == {}

@@ -1,7 +1,5 @@
 """Batches for scoring, and what each sample gets of the answers of the models."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from openrlhf.utils.seqlen_balancing import get_seqlen_balanced_partitions
@@ -55,11 +53,6 @@ def test_a_batch_is_padded_on_the_right():
     assert batch.image_inputs == []
 
 
-def test_a_batch_has_the_images_of_its_samples():
-    samples = [sample(0), sample(1, image_inputs="of 1"), sample(2, image_inputs="of 2")]
-    assert ScoringBatch.of(samples, [0, 2], PAD).image_inputs == ["of 2"]
-
-
 def models(args, copies=1, ranks=1, **left_out):
     made = {name: PlayedGroup(name, ranks, copies) for name in ("policy", "reference", "critic", "reward")}
     return ModelGroups(args, **made | left_out)
@@ -89,13 +82,6 @@ def test_models_that_a_run_does_not_have_say_nothing():
         assert (each.base_log_probs, each.values, each.reward) == (None, None, None)
 
 
-def test_a_reward_model_is_not_asked_where_samples_have_rewards():
-    groups = models(flags())
-    (each,) = score([sample(0, 0.25)], groups, PAD)
-    assert each.reward is None
-    assert groups.reward.calls == []
-
-
 def test_a_sample_without_a_reward_ends_a_run_without_a_reward_model():
     with pytest.raises(RunStopped, match="a response came without a reward"):
         score([sample(0, None)], models(flags(), reward=None), PAD)
@@ -112,19 +98,6 @@ def test_log_probs_among_probable_tokens_are_handed_on():
     assert torch.equal(first.proxy, 2 * first.log_probs)
     assert torch.equal(second.proxy, 2 * second.log_probs)
     assert len(second.proxy) == 1
-
-
-def test_means_of_the_discriminator_are_handed_on():
-    class WithMean(PlayedGroup):
-        def scored(self, method, tokens, mask):
-            log_probs, entropies, _ = super().scored(method, tokens, mask)
-            return log_probs, entropies, None, 3 * log_probs
-
-    groups = models(flags(), policy=WithMean("policy"), reward=None)
-    (first, second) = score([sample(0, response=3), sample(1, response=1)], groups, PAD)
-    assert torch.equal(first.discriminator_mean, 3 * first.log_probs)
-    assert torch.equal(second.discriminator_mean, 3 * second.log_probs)
-    assert second.proxy is None
 
 
 def test_scores_of_half_precision_become_single():
@@ -147,7 +120,3 @@ def test_every_model_sees_the_batches_that_it_needs():
     assert of_model["critic"].keys() == action
     assert of_model["reward"].keys() == {"tokens", "attention_mask"}
     assert all(len(values) == 2 for batches in of_model.values() for values in batches.values())
-
-
-def test_the_ranks_of_the_policy_are_those_that_get_different_batches():
-    assert ModelGroups(SimpleNamespace(), PlayedGroup("policy", ranks=3, copies=2)).policy_ranks == 3

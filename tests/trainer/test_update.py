@@ -1,6 +1,5 @@
 """All updates of the policy in a global step, through ``update_policy``: a policy of 6 numbers learns."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -8,14 +7,11 @@ import pytest
 import torch
 from rank_models import LEARNING_RATE, Strategy, Unigrams, accumulation_of, flags, make_policy, make_samples, order_of
 from simulated_ranks import Simulated
-from torch import nn
-from transformers import GPT2Config, LlamaConfig, MixtralConfig
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.settings import Schedule
 from openrlhf_cov.trainer import policy as policy_module
-from openrlhf_cov.trainer.actor_model import draws_in_training
 from openrlhf_cov.trainer.observation import StepDiagnostics
 from openrlhf_cov.trainer.rank_batches import shares_of_ranks
 from openrlhf_cov.trainer.update import update_policy
@@ -227,19 +223,6 @@ def test_every_fifty_steps_the_selections_by_both_policies_are_compared(tmp_path
         assert 0 < overlap < 1
 
 
-def test_methods_that_do_not_look_at_log_probs_are_not_compared(tmp_path):
-    policy = make_policy(flags(tmp_path, CovConfig(method="top_entropy", top_entropy_policy="old")))
-    assert math.isnan(update_policy(policy, order_of(policy.args, 0), make_samples()).metrics["cov/old_overlap"])
-    assert policy.actor.questions == 0
-
-
-def test_a_plan_waits_for_the_training_pass_where_it_compares_selections_too(tmp_path):
-    # one micro-batch, step 0: the training pass gives the current log-probs, the rollout's are known
-    policy = make_policy(flags(tmp_path, CONFIGS["kl_cov"], micro_batch_size=SAMPLES))
-    assert 0 < update_policy(policy, order_of(policy.args, 0), make_samples()).metrics["cov/old_overlap"] <= 1
-    assert policy.actor.questions == 0
-
-
 def test_the_number_of_a_sample_decides_not_its_place(tmp_path, observed):
     found = []
     for way in (1, -1):
@@ -353,13 +336,6 @@ def test_updates_with_nan_are_skipped_and_counted(tmp_path, dynamic):
         update_policy(policy, order_of(args, 9), samples)
 
 
-def test_static_samples_that_are_no_whole_update_end_the_run(tmp_path):
-    policy = make_policy(flags(tmp_path))
-    with pytest.raises(RunStopped, match=r"7 samples, which is not a multiple of 8,.* --train.batch_size 8"):
-        update_policy(policy, order_of(policy.args), make_samples(7))
-    assert policy.engine.micro_steps == 0
-
-
 def test_a_dynamic_step_without_a_whole_update_does_nothing(tmp_path):
     policy = make_policy(flags(tmp_path, dynamic_batch_enable=True))
     result = update_policy(policy, order_of(policy.args), make_samples(7))
@@ -422,23 +398,6 @@ def test_a_penalty_without_gradient_is_reported_once(tmp_path, caplog):
         policy_module.logger.removeHandler(caplog.handler)
 
 
-def test_the_tokens_of_a_step_are_dumped_where_that_is_due(tmp_path):
-    config = replace(CONFIGS["kl_cov"], cov_dump_every=2, cov_dump_tokens=5)
-    args = flags(tmp_path, config)
-    for step in (2, 3):
-        update_policy(make_policy(args), order_of(args, step), make_samples())
-    (path,) = (tmp_path / "cov_tokens").iterdir()
-    assert path.name == "step_4.jsonl"
-    records = [json.loads(line) for line in path.read_text().splitlines()]
-    assert len(records) == 5
-    assert [record["cov"] for record in records] == sorted((record["cov"] for record in records), reverse=True)
-    samples = {sample.sample_id: sample for sample in make_samples()}
-    for record in records:
-        assert samples[record["sample_id"]].tokens[record["position"]] == record["token_id"]
-        assert record["token"] == str(record["token_id"])
-    assert records[0]["selected"]
-
-
 def test_images_go_with_the_text(tmp_path):
     config = CovConfig(cov_type="kl_cov")
     policy = make_policy(flags(tmp_path, config, micro_batch_size=4, tensor_parallel_size=2))
@@ -460,57 +419,6 @@ def test_images_go_with_the_text(tmp_path):
     assert seen == [
         *((True, half) for half in halves), *((False, half) for half in halves), *((True, half) for half in halves)
     ]  # fmt: skip
-
-
-def test_a_policy_that_fails_is_left_in_training_mode(tmp_path):
-    policy = make_policy(flags(tmp_path))
-    with pytest.raises(IndexError):
-        policy.score(torch.ones(1, 3), torch.ones(1, 2), torch.ones(1, 3), None, with_entropy=False)
-    assert policy.actor.training
-
-
-def test_a_model_that_cannot_give_means_of_the_discriminator_ends_the_run(tmp_path):
-    policy = make_policy(flags(tmp_path, CovConfig(method="clip_v")))
-    tokens, ones = torch.ones(1, 3, dtype=torch.long), torch.ones(1, 3)
-    with pytest.raises(RunStopped, match="--method clip_v needs a policy whose log-probs are those of a plain output"):
-        policy.score(tokens, ones[:, 1:], ones, None, with_entropy=True, with_proxy=True)
-    assert policy.score(tokens, ones[:, 1:], ones, None, with_entropy=True).discriminator_mean is None
-
-
-def test_a_model_that_cannot_give_proxies_ends_the_run(tmp_path):
-    policy = make_policy(flags(tmp_path, CovConfig(method="lp_reg")))
-    tokens, ones = torch.ones(1, 3, dtype=torch.long), torch.ones(1, 3)
-    with pytest.raises(RunStopped, match="--method lp_reg needs a policy whose log-probs are those of a plain output"):
-        policy.score(tokens, ones[:, 1:], ones, None, with_entropy=True, with_proxy=True)
-    assert policy.actor.training
-    assert policy.score(tokens, ones[:, 1:], ones, None, with_entropy=True).proxy is None
-
-
-@pytest.mark.parametrize(
-    ("module", "draws"),
-    [
-        (nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.0)), False),
-        (nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1)), True),
-    ],
-)
-def test_dropout_is_seen(module, draws):
-    assert draws_in_training(nn.ModuleList([module])) is draws
-
-
-@pytest.mark.parametrize(
-    ("config", "draws"),
-    [
-        (LlamaConfig(), False),
-        (LlamaConfig(attention_dropout=0.1), True),
-        (GPT2Config(), True),
-        (MixtralConfig(router_jitter_noise=0.01), True),
-        ({"attention_dropout": 0.1}, False),  # DeepSpeed's, of its engine
-    ],
-)
-def test_dropout_in_the_config_is_seen(config, draws):
-    module = nn.Linear(2, 2)
-    module.config = config
-    assert draws_in_training(nn.Sequential(module)) is draws
 
 
 def test_samples_of_a_prompt_come_together_where_a_model_gains_by_it(tmp_path):

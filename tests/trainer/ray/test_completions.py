@@ -8,7 +8,6 @@ import ray
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
-from openrlhf_cov.evaluation.endpoint import VLLM
 from openrlhf_cov.evaluation.plan import Completion, Request
 from openrlhf_cov.trainer.ray import completions
 from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
@@ -37,20 +36,6 @@ def test_sampling_params_of_a_greedy_request():
     assert how.logprobs == 0  # of the token that was drawn, no others
 
 
-def test_special_tokens_stay_in_the_text_as_in_training():
-    how = params(SEEDED)
-    assert (how.skip_special_tokens, how.include_stop_str_in_output) == (False, True)
-
-
-def test_a_vllm_server_is_told_the_same():
-    how = params(SEEDED)
-    assert {name: getattr(how, name) for name in VLLM} == VLLM
-
-
-def test_seeds_of_63_bits_are_accepted():
-    assert params(replace(SEEDED, seed=2**63 - 1)).seed == 2**63 - 1
-
-
 def output(ids, logprobs=None, finish_reason="stop", prompt=(5, 6, 7)):
     """What vLLM gives: per position the log-probs of some tokens, by id."""
     response = SimpleNamespace(
@@ -62,13 +47,6 @@ def output(ids, logprobs=None, finish_reason="stop", prompt=(5, 6, 7)):
         ],
     )  # fmt: skip
     return SimpleNamespace(outputs=[response], prompt_token_ids=list(prompt))
-
-
-def test_a_completion():
-    assert completions.completion_of(output((9, 2))) == Completion(
-        text="7<eos>", tokens=2, prompt_tokens=3, truncated=False, surprisal=None
-    )
-    assert completions.completion_of(output([9] * 8, finish_reason="length")).truncated
 
 
 def test_surprisal_by_hand():

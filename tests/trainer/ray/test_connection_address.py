@@ -45,20 +45,6 @@ def test_a_running_ray_is_joined_as_it_is(connect, monkeypatch, listening):
     assert "NCCL_DEBUG" not in asked["runtime_env"]["env_vars"]
 
 
-def test_a_port_that_keeps_silent_is_left_to_ray(connect, monkeypatch):
-    monkeypatch.setattr(connection, "ANSWER_TIMEOUT", 0.1)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{server.getsockname()[1]}")
-        assert connect(True, {})["address"] == f"127.0.0.1:{server.getsockname()[1]}"
-
-
-@pytest.mark.parametrize("address", ["local", ""])
-def test_a_ray_of_its_own_can_be_asked_for(connect, monkeypatch, address):
-    monkeypatch.setenv("RAY_ADDRESS", address)
-    asked = connect(True, {})
-    assert (asked["address"], asked["num_gpus"]) == ("local", 4)
-
-
 def refusal(connect, monkeypatch, address, error=None):
     monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(UsageError) as refused:
@@ -135,16 +121,6 @@ def test_the_ray_of_this_host_is_joined(running, on_cpu):
     asked = running([HERE, "10.0.0.1:7000"])(on_cpu, {})
     assert asked["address"] == HERE
     assert not {"num_gpus", "num_cpus"} & asked.keys()
-
-
-def test_the_ray_of_this_host_that_refuses_is_one_line(running):
-    with pytest.raises(UsageError, match=f"{HERE} .*RAY_ADDRESS=local.* \\(wrong version\\)$"):
-        running([HERE])(True, {}, RuntimeError("wrong version\nof Python"))
-
-
-def test_one_of_its_own_can_be_asked_for_beside_it(running, monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", "local")
-    assert running([HERE])(False, {})["address"] == "local"
 
 
 @pytest.mark.parametrize(("addresses", "warned"), [([], False), (["10.0.0.1:7000"], True)])
