@@ -239,19 +239,6 @@ def test_samples_without_action(folder_of, name):
     assert all(not parameter.grad.any() for parameter in actor.parameters())
 
 
-def test_a_head_that_fails_is_a_plain_head_again(folder_of, monkeypatch):
-    sequences, attention, action = batch()
-    actor = CovActor(folder_of("llama"), **SETTINGS)
-
-    def fail(*args):
-        raise MemoryError
-
-    monkeypatch.setattr(actor_model, "token_scores", fail)
-    with pytest.raises(MemoryError):
-        actor(sequences, action, attention)
-    assert "forward" not in vars(actor.model.get_output_embeddings())
-
-
 def group():
     """Three samples of one prompt, two of another and a single one: (sequences, attention mask, action mask)."""
     generator = torch.Generator().manual_seed(3)

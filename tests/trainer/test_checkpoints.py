@@ -148,13 +148,6 @@ class TwoRanks:
             return list(pool.map(on_rank, range(2)))
 
 
-def test_two_ranks_write_one_checkpoint(tmp_path):
-    written = []
-    assert TwoRanks().save(tmp_path, "global_step1", [writer(tmp_path), written.append]) == [None, None]
-    assert written == ["partial-global_step1"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["global_step1", "latest"]
-
-
 FULL = OSError(28, "No space left on device")
 
 

@@ -1,5 +1,3 @@
-import importlib.machinery
-import importlib.util
 import os
 import sys
 from importlib.metadata import PackageNotFoundError
@@ -229,16 +227,6 @@ def test_upstreams_loaders_accept_fp32_and_refuse_other_types_as_before(monkeypa
     assert utils.convert_to_torch_dtype is accepting  # not wrapped twice
 
 
-@pytest.mark.skipif(not cpu_host.is_cpu_host(), reason="flash_attn may be installed on a GPU host")
-def test_flash_attention_has_a_stand_in_only_while_the_losses_are_imported(monkeypatch):
-    """As on a host that has no vLLM, where ``install`` does nothing."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == "flash_attn"]:
-        monkeypatch.delitem(sys.modules, name)
-    with cpu_host.flash_attention_stand_in():
-        assert importlib.import_module("flash_attn.bert_padding").unpad_input
-    assert importlib.util.find_spec("flash_attn") is None
-
-
 @given(data=st.data(), batch=st.integers(1, 5), seqlen=st.integers(1, 7), features=st.sampled_from([(), (2,), (2, 3)]))
 def test_pad_undoes_unpad(data, batch, seqlen, features):
     flags = data.draw(st.lists(st.booleans(), min_size=batch * seqlen, max_size=batch * seqlen))
@@ -251,11 +239,3 @@ def test_pad_undoes_unpad(data, batch, seqlen, features):
     assert longest == max(lengths.tolist())
     padded = cpu_host._pad_input(kept, indices, batch, seqlen)
     assert torch.equal(padded, hidden * mask.view(batch, seqlen, *(1 for _ in features)))
-
-
-def test_padding_passes_the_gradient_on():
-    hidden = torch.ones(2, 3, requires_grad=True)
-    mask = torch.tensor([[1, 0, 1], [0, 1, 0]])
-    kept, indices, *_ = cpu_host._unpad_input(hidden, mask)
-    (cpu_host._pad_input(kept, indices, 2, 3) * 2).sum().backward()
-    assert hidden.grad.tolist() == [[2.0, 0.0, 2.0], [0.0, 2.0, 0.0]]

@@ -1,6 +1,5 @@
 import json
 import math
-import random
 
 import pytest
 import torch
@@ -54,20 +53,6 @@ def response(problem: int, sample: int, **values) -> Response:
     defaults = dict(benchmark="sums", id=str(problem), sample=sample, seed=None, text="", tokens=10, prompt_tokens=4)
     defaults |= dict(truncated=False, surprisal=None, answer="1", status="graded", correct=False)
     return Response(**(defaults | values))
-
-
-def test_the_chat_template_has_the_arguments_of_the_training(make_args):
-    class Chat(Tokenizer):
-        chat_template = "{{ enable_thinking }}"
-
-        def apply_chat_template(self, messages, tokenize, add_generation_prompt, **arguments):
-            return f"{messages[0]['content'][:4]} {arguments}"
-
-    args = make_args(template="chat")
-    args.chat_template_kwargs = '{"enable_thinking": false}'
-    assert plan_of(args, Chat()).prompts[0][0] == "0+0= {'enable_thinking': False}"
-    args.eval_template = "none"  # does not use the chat template
-    assert plan_of(args, Chat()).prompts[0][0] == "0+0="
 
 
 def test_flags_replace_the_settings_of_the_protocol(make_args):
@@ -179,32 +164,6 @@ def test_metrics_of_prompts_by_hand():
     assert prompt_metrics([], []) == {}
 
 
-@pytest.mark.parametrize("size", [1, 4])
-def test_metrics_of_prompts_are_upstreams(size):
-    from openrlhf.trainer.ppo_trainer import compute_eval_metrics
-    from openrlhf.trainer.ppo_utils.experience import Experience
-
-    chance = random.Random(size)
-    prompts = [Prompt(place, str(place), "", source=f"source{place % 3}") for place in range(7)]
-    groups = [
-        [sample(prompt.text, chance.random(), chance.randint(1, 9), truncated=chance.random() < 0.5)] * size
-        for prompt in prompts
-    ]
-    experiences = [
-        Experience(
-            prompts=[each.prompt],
-            rewards=torch.tensor([each.score]),
-            response_length=torch.tensor([each.response_length]),
-            truncated=torch.tensor([each.truncated]),
-        )
-        for group in groups
-        for each in group
-    ]
-    loader = [([prompt.source], [prompt.text], [prompt.label], [None]) for prompt in prompts]
-    expected = compute_eval_metrics(loader, experiences, size)
-    assert prompt_metrics(prompts, groups) == pytest.approx(expected, abs=1e-6)
-
-
 def evaluation_of(sampler, prompts=3) -> PromptEvaluation:
     data = [Prompt(place, str(place), "x", source="task") for place in range(prompts)]
     return PromptEvaluation(data, sampler.args, sampler.requests)
@@ -229,21 +188,6 @@ def test_an_evaluation_takes_all_prompts_and_leaves_the_training_data_alone(make
     assert {each["sampling_params"].temperature for handle in handles for each in handle.asked} == {0.5}
     assert sampler.order.drawn == 0
     assert step(sampler)[0] == [1, 3, 5, 7]
-
-
-def test_no_more_prompts_are_under_way_than_a_rollout_has(make_sampler):
-    sampler, (engine,) = make_sampler(batch=4)
-    send, get, under_way = engine.generate_responses.remote, engine.clock.get, []
-
-    def counted(**request):
-        under_way.append(len(engine.requests) + 1 - len(given))
-        return send(**request)
-
-    given = []
-    engine.generate_responses.remote = counted
-    engine.clock.get = lambda reference: given.append(reference) or get(reference)
-    assert evaluation_of(sampler, prompts=20).run(sampler.engines)["eval_num_samples"] == 40.0
-    assert max(under_way) == 4
 
 
 def test_failed_rewards_stop_an_evaluation(make_sampler, response):

@@ -109,15 +109,6 @@ def test_a_young_lock_is_removed_when_it_is_old(folder, warnings):
     assert f"rm {lock}" in warnings.text
 
 
-def test_a_young_lock_that_somebody_takes_is_left_to_him(folder):
-    lock = make_lock(folder, age=0.0)
-    handles = []
-    clock = Clock(lock, then=lambda: handles.append(os.open(lock, os.O_RDONLY)))
-    assert remove_stale_locks(clock) == []
-    assert lock.exists()
-    os.close(*handles)
-
-
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "lustre", "9p", "fuse.sshfs", "cifs", "beegfs", "something new", ""])
 def test_a_lock_that_another_host_may_hold_stays(folder, tmp_path, mounts, warnings, kind):
     mounts([("/", "ext4"), (tmp_path, kind)])

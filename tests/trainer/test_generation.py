@@ -88,12 +88,6 @@ def test_every_result_comes_once_whatever_happens(count, window, fails, death, c
     assert cluster.under_way == {}
 
 
-def test_without_a_window_everything_is_sent_at_once_and_evenly(walk):
-    cluster = Cluster(random.Random(0))
-    next(walk(cluster, 7))
-    assert cluster.sent == [("a", 0), ("a", 3), ("a", 6), ("b", 1), ("b", 4), ("c", 2), ("c", 5)]
-
-
 def test_a_window_is_kept_full_and_given_to_who_has_least_to_do(walk):
     cluster = Cluster(random.Random(0))
     results = walk(cluster, 9, window=6)

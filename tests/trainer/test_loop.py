@@ -258,22 +258,6 @@ def test_engines_of_another_run_get_the_weights_first(make_run):
     assert run.ends().names() == ["send_weights", "sample", "score", "update", "send_weights"]
 
 
-def test_a_weight_check_begins_before_the_updates_and_not_at_the_start(make_run):
-    run = make_run(1)
-    run.has_other_weights = True
-
-    def note(name):
-        return lambda *arguments: run.calls.append(("check", name, arguments))
-
-    run.loop.weight_check = SimpleNamespace(
-        start_step=note("start"), before_transfer=note("before"), after_transfer=note("after")
-    )
-    run.ends()
-    assert run.names("sample", "score") == ["send_weights", "start", "update", "before", "send_weights", "after"]
-    ((samples, max_len, step),) = run.arguments("start")
-    assert ([each.sample_id for each in samples], max_len, step) == (list(range(8)), 64, 1)
-
-
 # Checkpoints.
 
 

@@ -64,14 +64,6 @@ def test_the_law_of_all_steps_so_far_is_logged_from_the_20th_and_survives_a_rest
     assert found["law/r2"] == pytest.approx(1.0, abs=1e-12)
 
 
-def test_a_step_that_trains_no_policy_moves_nothing_but_its_number():
-    # --critic.freezing_steps: upstream's status has no KL then, so its controller stays where it is.
-    state = fresh(algo__kl__init_coef=0.1, algo__kl__target=6.0)
-    found = state.finish_step({"kl": 0.0, "reward": 0.5}, StepResult({"critic_loss": 1.0}), CovConfig(), 64)
-    assert found == {}
-    assert (state.step, state.kl.value) == (1, 0.1)
-
-
 def test_the_kl_coefficient_adapts():
     # The KL is half of the target: -0.5, cut at -0.2, times 64 of 640 samples.
     state = fresh(algo__kl__init_coef=0.1, algo__kl__target=6.0, algo__kl__horizon=640)

@@ -119,19 +119,6 @@ def test_values_and_gradient_of_the_critic(model_folder):
         assert_same(packed, padded)
 
 
-def test_rewards_of_a_reward_model(model_folder):
-    sequences, attention, _ = batch()
-    found = {}
-    for packing in (False, True):
-        torch.manual_seed(3)
-        model = get_llm_for_sequence_regression(
-            str(model_folder), "reward", init_value_head=True, **options(packing)
-        ).eval()
-        with torch.no_grad():
-            found[packing] = model(sequences, attention_mask=attention)
-    assert_same(found[True], found[False])
-
-
 def test_attention_by_hand():
     # samples of 2 and 1 tokens, one head of size 1, scores q k: token 2 weighs 10 and 20 by (1, e) / (1 + e)
     query, key = torch.tensor([5.0, 1.0, 1.0]), torch.tensor([0.0, 1.0, 9.0])

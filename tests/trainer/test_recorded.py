@@ -106,15 +106,6 @@ def test_the_file_of_a_step_says_what_it_is(args):
     assert first.metrics == {"a": 0.0, "reward/error_frac": 0.0}
 
 
-def test_a_run_ends_at_its_limit(args):
-    record(args, steps=3)
-    args.rollout_limit = 2
-    replay = sampler(args)
-    assert replay.next_batch(0).is_last is False
-    assert replay.next_batch(0).is_last is True
-    assert replay.next_batch(0) is None
-
-
 def test_a_resumed_run_continues_with_the_following_file(args):
     recorded = record(args, steps=3)
     replay = sampler(args)

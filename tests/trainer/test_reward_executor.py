@@ -4,8 +4,6 @@ import string
 from types import SimpleNamespace
 
 import pytest
-from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
-from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from vllm import SamplingParams
@@ -163,39 +161,3 @@ def test_a_reward_of_none_abstains(tokenizer, tmp_path, result):
     assert output["reward"] == 0.0
     assert math.isnan(output["scores"])
     assert output["extra_logs"] == {"reward/error_frac": 0.0, "reward/abstained_frac": 1.0}
-
-
-def test_each_kind_of_error_is_logged_once_a_minute(tokenizer, tmp_path, monkeypatch):
-    path = write(
-        tmp_path,
-        "calls = []\n"
-        "def reward_func(queries, prompts, labels):\n"
-        "    calls.append(0)\n"
-        "    raise (KeyError if len(calls) % 2 else ZeroDivisionError)('no')\n",
-    )
-    lines = []
-    monkeypatch.setattr("openrlhf_cov.trainer.rollout.reward_executor.logger", SimpleNamespace(warning=lines.append))
-    executor = RewardExecutor(path, RewardConfig())
-    for _ in range(6):
-        execute(tokenizer, executor, "abc")
-    assert [line.split(":")[0] for line in lines] == [
-        "the reward failed with KeyError",
-        "the reward failed with ZeroDivisionError",
-    ]
-    assert "label '5'" in lines[0]
-    assert "abc" in lines[0]
-
-
-def test_upstreams_overlong_penalty_lowers_the_reward_and_leaves_the_score(tokenizer):
-    # 60 characters, of which 100 - 50 = 50 are free: the penalty is (60 - 50) / 50 * 1 = 0.2
-    text = r"\boxed{5}".rjust(60, "x")
-    output = execute(tokenizer, RewardExecutor(reward_func.__file__, RewardConfig()), text)
-    experience = SamplesGenerator._process_response_into_experience(None, output, max_len=MAX_LENGTH)
-    reward = SimpleNamespace(overlong_buffer_len=50.0, overlong_penalty_factor=1.0, stop_properly_penalty_coef=None)
-    args = SimpleNamespace(
-        reward=reward, rollout=SimpleNamespace(max_new_tokens=100), data=SimpleNamespace(max_len=200)
-    )
-    apply_length_penalties([experience], args)
-    assert experience.rewards.tolist() == pytest.approx([0.8])
-    assert experience.scores.tolist() == [1.0]
-    assert experience.info["reward/error_frac"].tolist() == [0.0]

@@ -47,32 +47,6 @@ def test_a_response_becomes_a_sample():
     assert (sample.tokens.dtype, sample.rollout_log_probs.dtype) == (torch.int64, torch.float32)
 
 
-def test_what_an_agent_leaves_out_is_none():
-    bare = {name: RESPONSE[name] for name in ("prompt", "label", "observation_tokens", "action_ranges")}
-    sample = sample_of(bare | {"rollout_log_probs": None}, PROMPT, max_len=100)
-    assert (sample.reward, sample.score, sample.rollout_log_probs) == (None, None, None)
-    assert (sample.images, sample.image_inputs, sample.truncated) == (None, None, False)
-    assert sample_of(bare | {"rollout_log_probs": None, "action_ranges": []}, PROMPT, max_len=100).response_length == 0
-
-
-def test_a_sample_is_made_as_upstream_makes_its_experience():
-    from types import SimpleNamespace
-
-    from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
-
-    upstream = object.__new__(SamplesGenerator)
-    upstream.args = SimpleNamespace()
-    for max_len in (3, 4, 5, 6, 100):
-        expected = upstream._process_response_into_experience(RESPONSE, max_len=max_len)
-        sample = sample_of(RESPONSE, PROMPT, max_len)
-        assert torch.equal(sample.tokens, expected.sequences[0])
-        assert torch.equal(sample.action_mask.long(), expected.action_mask[0])
-        assert torch.equal(sample.rollout_log_probs, expected.rollout_log_probs[0])
-        assert sample.response_length == int(expected.response_length)
-        logged = {name: float(value[0]) for name, value in expected.info.items()}
-        assert dict(sample.metrics) | {"reward": sample.reward, "score": sample.score} == logged
-
-
 def make(prompt="p", label="l", **values) -> Sample:
     values = {"reward": 1.0, "rollout_log_probs": torch.zeros(2)} | values
     mask = torch.tensor([False, True])

@@ -2,7 +2,6 @@
 
 import math
 import random
-from types import SimpleNamespace
 
 import pytest
 import ray
@@ -137,37 +136,12 @@ def test_seeds_depend_on_the_prompt_alone(make_sampler, step):
     assert all(0 <= seed < 2**63 for seed in flat)
 
 
-@pytest.mark.parametrize("seeded", [False, True])
-def test_one_long_response_holds_up_only_what_is_seeded(make_sampler, step, seeded):
-    # prompt 0 takes 50 s, all others 1 s; 0, 4, 8, ... pass. A rate of 1/4 asks for 8 of 4 missing, twice the missing
-    sampler, (engine,) = make_sampler(score=lambda p: [1.0, float(p % 4 > 0)], rollout_seeded=seeded)
-    sampler.pass_rate.add(1, 4)
-    asked = []
-    engine.generate_responses.remote = lambda **request: asked.append(engine.clock.now) or engine._generate(**request)
-    delays = iter([50.0])
-    engine.delays = SimpleNamespace(random=lambda: next(delays, 1.0))
-    assert step(sampler)[0] == [0, 4, 8, 12]  # the long one is the first all the same
-    # 1 to 7 finish after 1 s and keep 4: 3 are missing, at most 6 of them under way beside prompt 0, and so on
-    assert (len([now for now in asked if 0.0 < now < 50.0]) > 0) is not seeded
-
-
 def test_groups_without_scores_stop_the_run_with_one_line(make_sampler, step):
     sampler, _ = make_sampler(score=lambda p: [None, None])
     with pytest.raises(RunStopped, match=r"--algo\.dynamic_filtering_enable: a response came without a score"):
         step(sampler)
     sampler, _ = make_sampler(score=lambda p: [None, None], filtering=False)
     assert step(sampler)[0] == [0, 1, 2, 3]  # a reward model may score them later
-
-
-def test_a_rollout_says_how_it_came_about(make_sampler):
-    sampler, _ = make_sampler()
-    first = sampler.next_batch(version=0)
-    # Of the groups 0 to 8 four are kept; see test_metrics_of_a_first_batch for the seeded order.
-    assert first.pass_rate == pytest.approx(100 * first.metrics["sampling/kept_frac"])
-    assert (first.version, first.sampler_state["step"]) == (0, 1)
-    assert first.seconds > 0.0
-    unfiltered = make_sampler(filtering=False)[0].next_batch(version=0)
-    assert (unfiltered.pass_rate, unfiltered.metrics) == (None, {})
 
 
 @pytest.mark.parametrize(("queue", "versions", "dropped"), [(0, [0, 1], True), (1, [0, 0], True), (2, [0, 0], False)])

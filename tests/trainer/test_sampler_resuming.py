@@ -44,21 +44,6 @@ def test_a_run_is_over_after_its_last_step_and_not_before(make_sampler, filterin
     assert seen == [False] * (len(seen) - 1) + [True]
 
 
-def test_groups_that_were_generated_ahead_keep_a_run_open(make_sampler, prompts_of):
-    sampler, _ = make_sampler(prompts=8, filtering=False, generated=8)  # both batches at once
-    rollouts = [sampler.next_batch(version=0) for _ in range(2)]
-    assert [(prompts_of(each.samples), each.is_last) for each in rollouts] == [
-        ([0, 1, 2, 3], False),
-        ([4, 5, 6, 7], True),
-    ]
-
-
-def test_groups_that_will_train_keep_a_run_open(make_sampler):
-    sampler, _ = make_sampler(prompts=7, score=lambda p: [1.0, 0.0])
-    sampler.pass_rate.add(1, 2)  # it asks for 8 at once and gets all 7: 4 train, 3 wait
-    assert [sampler.next_batch(version=step).is_last for step in range(2)] == [False, True]
-
-
 @pytest.mark.parametrize("pass_rate", [None, (1, 2)])
 @pytest.mark.parametrize(("prompts", "expected"), [(5, True), (6, False)])
 def test_what_can_make_no_update_does_not(make_sampler, prompts_of, prompts, expected, pass_rate):

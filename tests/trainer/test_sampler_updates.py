@@ -107,11 +107,3 @@ def test_a_run_that_is_made_longer_goes_on_with_the_next_episode(make_sampler, o
     second.load_state_dict(first.state_dict())
     assert [taken for taken, _ in outcomes(second)] == [[0, 1, 2, 3], [4, 5]]
     assert second.order.drawn == 12
-
-
-def test_an_asynchronous_run_logs_the_age_of_its_groups(make_sampler):
-    # Two batches of 4 are asked for at once, with weights of version 0; the second one trains a version later.
-    sampler, _ = make_sampler(prompts=12, filtering=False, generated=8, queue=1)
-    sampler.args.train.async_enable = True
-    ages = [sampler.next_batch(version).metrics for version in (0, 0, 1)]
-    assert ages == [{"sampling/staleness_mean": age} for age in (0.0, 1.0, 1.0)]

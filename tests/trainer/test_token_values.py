@@ -178,19 +178,6 @@ def test_advantages_and_returns_are_those_of_upstream(step):
     assert found == {name: pytest.approx(value, abs=1e-5) for name, value in statistics.items()}
 
 
-@given(steps())
-def test_scores_are_those_of_upstreams_forward_passes(step):
-    samples, args, kl_coef, with_reward_model = step
-    found = score(samples, groups_of(args, with_reward_model), PAD)
-    experiences, _ = upstreams(samples, args, kl_coef, with_reward_model)
-    log_probs = by_sample(experiences, "action_log_probs")
-    values = by_sample(experiences, "values") if args.algo.advantage.estimator == "gae" else None
-    for place, (each, scored) in enumerate(zip(samples, found, strict=True)):
-        assert torch.equal(scored.log_probs[each.action_mask], log_probs[place].float())
-        if values is not None:
-            assert torch.equal(scored.values[each.action_mask], values[place].float())
-
-
 # Upstream's loops over the columns, which ours replaces by sums of whole tensors, bit for bit.
 
 UPSTREAM = object.__new__(RemoteExperienceMaker)

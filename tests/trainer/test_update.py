@@ -148,24 +148,6 @@ def test_one_micro_batch_is_planned_by_the_forward_pass_that_trains_it(tmp_path,
     assert torch.equal(policy.actor.logits, asking.actor.logits)
 
 
-@pytest.mark.parametrize(
-    ("changes", "questions"),
-    [
-        ({"method": "erc"}, 1),  # asks for entropies: a pass of its own even for one micro-batch
-        ({"method": "steer"}, 1),
-        ({"method": "top_entropy", "top_entropy_policy": "old"}, 0),
-        ({"method": "top_entropy", "top_entropy_policy": "current"}, 1),
-        ({"method": "top_entropy", "top_entropy_policy": "current", "cov_type": "kl_cov"}, 1),  # one pass serves both
-        ({"method": "top_entropy", "top_entropy_policy": "old", "cov_type": "kl_cov"}, 0),  # of the training pass
-        ({"method": "cispo"}, 0),
-    ],
-)
-def test_methods_get_the_entropies_that_they_ask_for(tmp_path, changes, questions):
-    policy = make_policy(flags(tmp_path, CovConfig(**changes), micro_batch_size=SAMPLES))
-    update_policy(policy, order_of(policy.args), make_samples())
-    assert policy.actor.questions == questions
-
-
 @pytest.mark.parametrize("setting", ["old", "current"])
 def test_the_entropies_that_a_method_asks_for_decide_which_tokens_train(tmp_path, observed, setting):
     # floor(0.4 * 5) = 2 tokens train. The rollout's entropies are 0.5, 1.5, 2, 0.2 and 1 nats: those of 2 and 1.5

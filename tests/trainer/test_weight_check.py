@@ -176,21 +176,6 @@ def test_an_engine_that_does_not_repeat_itself_is_found_when_the_change_has_adde
     assert run.number > 5
 
 
-def test_a_policy_that_does_not_repeat_itself_is_no_proof_of_new_weights():
-    # Its bits change without new weights, so the equal bits of the engines are no fault.
-    run = Run(rounding=0.01)
-    noise = torch.Generator().manual_seed(0)
-
-    def score(texts):
-        exact = run.policy(texts)
-        return exact + 0.01 * torch.randn(len(exact), generator=noise)
-
-    run.check.score_policy = score
-    for _ in range(5):
-        run.step(change=0.0)
-    assert not run.check.is_over
-
-
 @given(
     rounding=st.floats(0.0, 0.05),
     changes=st.lists(st.floats(0.0, 0.2), min_size=1, max_size=8),

@@ -4,11 +4,9 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from ray.exceptions import ActorDiedError
 from run_flags import run_flags
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.trainer.rollout import engine_health
 from openrlhf_cov.trainer.rollout.batch_stream import BatchStream
 from openrlhf_cov.trainer.rollout.generation import EngineGroup
 from openrlhf_cov.trainer.weights import weight_delivery
@@ -89,39 +87,6 @@ def test_an_engine_that_is_dead_at_the_start_ends_the_run(monkeypatch, partial):
         delivery.run(is_start=True)
     with delivery.stream.exclusive():  # nothing is held
         pass
-
-
-@pytest.mark.parametrize("partial", [False, True])
-def test_a_transfer_that_hangs_ends_the_run(monkeypatch, partial):
-    killed = []
-
-    class Clock:
-        """Stands in for ``threading.Timer``; its time runs out when the transfer waits."""
-
-        def __init__(self, seconds, function):
-            assert seconds == 30.0
-            Clock.function = function
-
-        def start(self):
-            pass
-
-        def cancel(self):
-            Clock.is_cancelled = True
-
-    monkeypatch.setattr(engine_health, "Timer", Clock)
-    monkeypatch.setattr(engine_health, "ray", SimpleNamespace(kill=killed.append))
-    delivery = Delivery(monkeypatch, partial=partial, timeout=30.0)
-    delivery.run()
-    assert (killed, Clock.is_cancelled) == ([], True)
-
-    def hang():
-        Clock.function()
-        raise ActorDiedError()
-
-    delivery.send = hang
-    with pytest.raises(RunStopped, match=r"within 30 s \(--vllm.no_progress_timeout\).* --ckpt.load_enable"):
-        delivery.run()
-    assert killed == ["engine 0", "engine 1", "rank 0"]
 
 
 @pytest.mark.parametrize("partial", [False, True])

@@ -30,12 +30,6 @@ def test_sampling_params_of_a_seeded_request():
     assert (how.presence_penalty, how.frequency_penalty, how.repetition_penalty) == (0.0, 0.0, 1.0)
 
 
-def test_sampling_params_of_a_greedy_request():
-    how = params(GREEDY)
-    assert (how.seed, how.temperature, how.max_tokens) == (None, 0.0, 8)
-    assert how.logprobs == 0  # of the token that was drawn, no others
-
-
 def output(ids, logprobs=None, finish_reason="stop", prompt=(5, 6, 7)):
     """What vLLM gives: per position the log-probs of some tokens, by id."""
     response = SimpleNamespace(
@@ -85,14 +79,6 @@ def two_engines(monkeypatch):
     return EngineGroup([Engine("a"), Engine("b")])
 
 
-def test_every_request_gets_its_completion(two_engines):
-    requests = [replace(SEEDED, key=("sums", "p0", seed), seed=seed) for seed in range(5)]
-    results = list(completions.generate(two_engines, requests, sequences=4))
-    assert {request.key: completion.text for request, completion in results} == {
-        ("sums", "p0", seed): f"{'ab'[seed % 2]} {seed}" for seed in range(5)
-    }
-
-
 def test_no_more_than_a_window_for_each_engine_is_under_way(two_engines, monkeypatch):
     under_way = []
     wait = generation.ray.wait
@@ -105,15 +91,6 @@ def test_no_more_than_a_window_for_each_engine_is_under_way(two_engines, monkeyp
     requests = [replace(SEEDED, seed=seed) for seed in range(20)]
     assert len(list(completions.generate(two_engines, requests, sequences=3))) == 20
     assert max(under_way) == 12  # twice the 3 sequences of each of two engines
-
-
-def test_a_failing_request_is_named(two_engines, monkeypatch):
-    def fail(reference):
-        raise ray.exceptions.RayTaskError("complete", "trace", ValueError("out of blocks"))
-
-    monkeypatch.setattr(generation.ray, "get", fail)
-    with pytest.raises(generation.RunStopped, match=r"out of blocks\); sums, problem p0, sample 3$"):
-        list(completions.generate(two_engines, [SEEDED], sequences=4))
 
 
 def test_the_actor_generates_from_the_tokens_of_the_prompt():

@@ -123,13 +123,6 @@ def test_a_ray_that_starts_too_slowly_is_started_again(slow_ray):
     assert all(process.poll() is not None for process in found.left_behind)  # what a failed start left is ended
 
 
-def test_a_ray_that_never_starts_in_time_is_one_line(slow_ray):
-    found = slow_ray(99, Exception(TIMED_OUT))
-    with pytest.raises(UsageError, match=r"^no Ray can be started on this host .*timed out"):
-        connection._start({})
-    assert len(found.left_behind) == connection.START_ATTEMPTS
-
-
 def test_a_ray_of_our_own_is_private(connect, monkeypatch):
     for name, value in LOOPBACK_ONLY.items():
         monkeypatch.setenv(name, value)
@@ -217,12 +210,6 @@ def test_room_that_does_not_come_free_is_refused_and_not_left_pending(reserve):
 @pytest.mark.parametrize("total", [*(total for total, _ in TOO_SMALL), {"GPU": 8.0, "CPU": 64.0}])  # the last is busy
 def test_a_cluster_that_grows_is_waited_for(reserve, total, timeout, waited):
     assert reserve(total, scales=True, timeout=timeout) == (None, [ROOM, waited, "removed"])
-
-
-def test_a_cluster_that_does_not_grow_in_time_is_refused(reserve):
-    message, asked = reserve({"CPU": 64.0}, gives=False, scales=True)
-    assert message.startswith(NEEDS.format(0, 64))
-    assert asked[-1] == "removed"
 
 
 @pytest.mark.parametrize("version", [1, 2])

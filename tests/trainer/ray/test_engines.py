@@ -101,21 +101,6 @@ def test_engines_are_placed_with_upstreams_arguments_and_ours(monkeypatch, numbe
 
 
 @pytest.mark.usefixtures("on_gpus")
-def test_sharded_engines_have_their_own_bundles_and_others_a_whole_gpu(monkeypatch):
-    recording = RecordingRay(monkeypatch)
-    engines.start_engines(flags(**{"vllm.tensor_parallel_size": 4}), None)
-    # the actor of a sharded engine books no GPU: its workers do, in the bundles that it is told
-    assert [(options["num_gpus"], arguments["bundle_indices"], arguments["seed"]) for options, arguments in
-            recording.started] == [(0, [4, 6, 0, 2], 7), (0, [1, 3, 5, 7], 8)]  # fmt: skip
-    recording.started.clear()
-    engines.start_engines(flags(), None)
-    assert [options["num_gpus"] for options, _ in recording.started] == [1, 1]
-    recording.started.clear()
-    engines.start_engines(flags(), SimpleNamespace(number="shared"))
-    assert [(options["num_gpus"], options["num_cpus"]) for options, _ in recording.started] == [(0.2, 0.2)] * 2
-
-
-@pytest.mark.usefixtures("on_gpus")
 def test_images_get_a_limit_and_the_tokens_of_their_places(monkeypatch):
     arguments = training_arguments(flags())
     assert "limit_mm_per_prompt" not in arguments

@@ -12,7 +12,6 @@ from torch import nn
 from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.cluster.workers import plain_class
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer.ray import roles
 from openrlhf_cov.trainer.ray.roles import (
     CriticRole,
@@ -21,7 +20,7 @@ from openrlhf_cov.trainer.ray.roles import (
     RewardRole,
     scoring_models,
 )
-from openrlhf_cov.trainer.records import PolicyScores, RankSamples, StepResult, StepSettings, TrainSample
+from openrlhf_cov.trainer.records import PolicyScores
 from openrlhf_cov.trainer.rollout.rollout_file import write_state
 
 
@@ -180,34 +179,6 @@ def test_models_that_score_side_by_side_share_the_cores(monkeypatch, changes, mo
         torch.set_num_threads(before)
 
 
-def train_sample(number):
-    zeros = torch.zeros(3)
-    return TrainSample(
-        sample_id=number, score=1.0, abstained=False, tokens=torch.arange(4), action_mask=zeros.bool(),
-        log_probs=zeros, entropy=zeros, advantages=zeros, returns=zeros,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("kind", "function", "learner"), [(PolicyRole, "update_policy", "policy"), (CriticRole, "update_critic", "critic")]
-)
-def test_a_role_trains_on_its_share(monkeypatch, kind, function, learner):
-    updates = []
-
-    def update(trained, order, samples):
-        updates.append((trained, order, [sample.sample_id for sample in samples]))
-        return StepResult({"loss": 0.5})
-
-    monkeypatch.setattr(roles, function, update)
-    model = nn.Linear(1, 1).eval()
-    trained = SimpleNamespace(actor=model, engine=model)
-    role = make_role(kind, **{learner: trained})
-    order = StepSettings(step=3, config=CovConfig(), kl_coef=0.1)
-    assert role.update(order, RankSamples.of([train_sample(4), train_sample(2)])) == StepResult({"loss": 0.5})
-    assert updates == [(trained, order, [4, 2])]
-    assert model.training  # it was loaded in evaluation mode
-
-
 def test_weights_go_out_through_upstreams_sender_or_over_gloo(monkeypatch):
     sent = []
     monkeypatch.setattr(roles, "transfer_weights", lambda *given: sent.append(given))
@@ -259,11 +230,6 @@ def test_a_restored_state_is_short_in_the_log_complete_and_from_the_first_rank(t
     assert f"{states}" == "{'global_step': 3, 'data_loader_state_dict': <class 'dict'>}"
     assert states == {"global_step": 3, "data_loader_state_dict": ROLLOUTS}
     assert restored_role(tmp_path, rank=1, **of_deepspeed).get_checkpoint_states() == {"global_step": 3}
-
-
-def test_a_checkpoint_without_the_state_of_the_rollouts_ends_the_run(tmp_path):
-    with pytest.raises(RunStopped, match=r"rollouts.safetensors, .* cannot be read: No such file"):
-        restored_role(tmp_path).get_checkpoint_states()
 
 
 def test_a_state_that_cannot_be_written_is_an_error_that_ends_the_checkpoint(tmp_path):
