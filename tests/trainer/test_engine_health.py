@@ -6,11 +6,11 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
+from idle_actor import IdleActor
 from ray.exceptions import ActorDiedError, RayTaskError
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
 from openrlhf_cov.trainer.rollout import engine_health
 from openrlhf_cov.trainer.rollout.engine_health import dead_engines, end_unanswered
 
@@ -57,8 +57,7 @@ def test_an_engine_actor_speaks_for_its_core(error):
         if error:
             raise error
 
-    actor = object.__new__(CovRolloutActor)
-    actor.llm = SimpleNamespace(check_health=core)
+    actor = IdleActor(llm=SimpleNamespace(check_health=core))
     with pytest.raises(EngineDeadError) if error else nullcontext():
         asyncio.run(actor.check_health())
 

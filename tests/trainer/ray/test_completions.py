@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import ray
+from idle_actor import IdleActor
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
@@ -96,10 +97,7 @@ def test_no_more_than_a_window_for_each_engine_is_under_way(two_engines, monkeyp
 def test_the_actor_generates_from_the_tokens_of_the_prompt():
     calls = []
 
-    class Actor(CovRolloutActor):
-        def __init__(self):
-            """Without an engine."""
-
+    class Actor(IdleActor):
         async def generate(self, prompt_token_ids, sampling_params, multi_modal_data=None):
             calls.append((prompt_token_ids, sampling_params))
             return output([9, 2], [{9: -0.5}, {2: -1.5}])
@@ -118,7 +116,7 @@ def test_a_group_of_rollouts_comes_whole_and_leaves_the_callers_parameters_alone
         return [f"{sampling_params.seed}-{sample}" for sample in range(num_samples)]
 
     monkeypatch.setattr(CovRolloutActor.__mro__[1], "generate_responses", upstream)
-    actor = object.__new__(CovRolloutActor)
+    actor = IdleActor()
     given = SamplingParams(temperature=1.0)
     responses = asyncio.run(
         actor.generate_responses(sampling_params=given, num_samples=2, seeds=seeds, prompt="3+4=", label="7")

@@ -55,22 +55,24 @@ def refusal(connect, monkeypatch, address, error=None):
     return message
 
 
-@pytest.mark.parametrize("scheme", ["http", "https"])
-def test_the_address_of_the_dashboard_is_refused(connect, monkeypatch, scheme):
-    message = refusal(connect, monkeypatch, f"{scheme}://127.0.0.1:8265")
-    assert "`ray job submit --address` takes" in message
-    assert "host:port" in message
+@pytest.mark.parametrize(
+    ("address", "part"),
+    [
+        *((f"{scheme}://127.0.0.1:8265", "`ray job submit --address` takes") for scheme in ("http", "https")),
+        *(
+            (address, "is not host:port")
+            for address in ("127.0.0.1", "head:", ":6379", "head:port", "127.0.0.1:99999")
+        ),
+    ],
+)
+def test_what_is_no_address_of_a_ray_is_refused(connect, monkeypatch, address, part):
+    assert part in refusal(connect, monkeypatch, address)
 
 
 def test_the_dashboard_without_its_scheme_is_refused(connect, monkeypatch, listening):
     # Ray itself would wait three minutes and then end the process
     message = refusal(connect, monkeypatch, listening(b"HTTP/1.0 200 OK\r\n\r\n"))
     assert "is the address of a web server" in message
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1", "head", "head:", ":6379", "head:port", "127.0.0.1:99999"])
-def test_what_is_no_host_and_port_is_refused(connect, monkeypatch, address):
-    assert "is not host:port" in refusal(connect, monkeypatch, address)
 
 
 def test_a_port_without_a_ray_is_refused(connect, monkeypatch):
@@ -84,14 +86,9 @@ def test_a_port_without_a_ray_is_refused(connect, monkeypatch):
     ("address", "error"),
     [
         ("auto", ConnectionError("Could not find any running Ray instance.\nPlease specify the one")),
-        ("ray://127.0.0.1:10001", ConnectionError("ray client connection timeout")),
         ("xyz://head:1", RuntimeError("Module: xyz does not exist.\nThis module was parsed from Address")),
         ("xyz://head:1", AssertionError()),
-        ("auto", ValueError("bad address")),
-        (
-            "auto",
-            Exception("The current node timed out during startup. This could happen"),
-        ),  # a bare one, on busy hosts
+        ("auto", Exception("The current node timed out during startup. This could happen")),  # on busy hosts
     ],
 )
 def test_what_ray_refuses_is_one_line(connect, monkeypatch, address, error):

@@ -4,9 +4,8 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+from idle_actor import IdleActor
 from vllm.v1.engine.exceptions import EngineDeadError
-
-from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
 
 
 @pytest.fixture
@@ -19,8 +18,7 @@ def asked():
         async def execute(sampling_params, **request):
             requests.append((sampling_params.logprobs, sampling_params.seed))
 
-        actor = object.__new__(CovRolloutActor)
-        actor.log_probs, actor.executor = log_probs, SimpleNamespace(execute=execute)
+        actor = IdleActor(log_probs=log_probs, executor=SimpleNamespace(execute=execute))
         own = SimpleNamespace(logprobs=None, seed=None)
         request = dict(prompt="p", label="l", max_length=9, hf_tokenizer=None, num_samples=samples)
         asyncio.run(actor.generate_responses(sampling_params=own, seeds=seeds, **request))
@@ -32,14 +30,14 @@ def asked():
 
 def test_a_run_on_a_used_engine_has_a_reward_function_of_its_own():
     """Numbers of rewards that a function keeps would go on from one run to the next."""
-    actor, made, healthy = object.__new__(CovRolloutActor), iter(range(9)), [True]
+    made = iter(range(9))
+    healthy = [True]
 
     async def check_health():
         if not healthy[0]:
             raise EngineDeadError
 
-    actor.new_executor = lambda: next(made)
-    actor.llm = SimpleNamespace(check_health=check_health)
+    actor = IdleActor(new_executor=lambda: next(made), llm=SimpleNamespace(check_health=check_health))
     assert asyncio.run(actor.begin_a_run()) is None  # the first run has it
     executors = []
     for _ in range(2):
