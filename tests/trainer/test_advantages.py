@@ -96,15 +96,6 @@ def test_values_outside_of_the_response_count_for_nothing():
         assert rows(batch, name) == [pytest.approx(row) for row in rows(expected, name)]
 
 
-def test_the_reward_is_at_the_last_token_that_was_sampled():
-    # An agent's text: two turns of the policy, and a last observation.
-    turns = [False, True, True, False, True, False]
-    args = flags("reinforce", group=1, algo__advantage__gamma=0.5)
-    (found,) = estimated([sample(0, 1.0, turns)], args).samples
-    # Columns count: 0.5 ** 3, 0.5 ** 2, and the last sampled token; 0 where nothing was sampled.
-    assert found.returns.tolist() == pytest.approx([0.0, 0.125, 0.25, 0.0, 1.0, 0.0])
-
-
 @pytest.mark.parametrize("reward", [-0.3, -0.1, 0.1, 0.7])
 def test_equal_rewards_of_a_group_are_no_advantage(reward):
     # The mean of four times -0.1 is off by rounding, and so is the deviation: their ratio was 0.8.
@@ -113,14 +104,6 @@ def test_equal_rewards_of_a_group_are_no_advantage(reward):
     # Three of four are correct: mean 3/4, deviation 1/2.
     assert rows(batch)[7] == pytest.approx([-1.5] * 3, rel=1e-5)
     assert batch.numbers["reward"].tolist() == pytest.approx([reward] * 4 + REWARDS[4:])
-
-
-def test_rewards_are_clipped_after_the_baseline():
-    batch = estimated(eight(), flags("group_norm", reward__clip_range=(-1.0, 1.0)))
-    assert rows(batch) == constant([1.0, -0.5, -0.5, -0.5, 0.5, 0.5, 0.5, -1.0])
-    assert batch.numbers["reward"].tolist() == REWARDS
-    unclipped = estimated(eight(), flags("group_norm", reward__clip_range=None))
-    assert rows(unclipped)[0] == pytest.approx([1.5, 1.5])
 
 
 @pytest.mark.parametrize(
@@ -150,24 +133,6 @@ def test_with_a_kl_loss_the_reward_has_no_penalty_and_ranks_get_the_reference():
     assert all(each.base_log_probs is not None for each in batch.samples)
     penalised = estimated(eight(), flags("dr_grpo"), kl_coef=0.1)
     assert all(each.base_log_probs is None for each in penalised.samples)
-
-
-def test_long_and_truncated_responses_are_penalised_before_the_estimator():
-    # Of at most 4 tokens a response may have 2; the third costs 1/2 * 0.8. A truncated reward counts half.
-    args = flags(
-        "dr_grpo",
-        group=2,
-        rollout__max_new_tokens=4,
-        reward__overlong_buffer_len=2,
-        reward__overlong_penalty_factor=0.8,
-        reward__stop_properly_penalty_coef=0.5,
-    )
-    samples = [sample(0, 1.0, 3), sample(1, 1.0, 2, truncated=True)]
-    batch = estimated(samples, args)
-    assert batch.numbers["reward"].tolist() == pytest.approx([0.6, 0.5])
-    assert rows(batch) == [pytest.approx([0.05] * 3), pytest.approx([-0.05] * 2)]
-    # The deviation is that of the penalised rewards: |0.6 - 0.5| / sqrt(2).
-    assert batch.numbers["group_reward_std"].tolist() == pytest.approx([0.1 / math.sqrt(2)] * 2)
 
 
 def test_a_reward_model_gives_the_rewards_that_samples_lack():

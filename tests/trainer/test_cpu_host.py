@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from run_flags import run_flags
 from transformers import Lfm2Config, LlamaConfig, MambaConfig
 
 from openrlhf_cov.cluster import cpu_host
@@ -85,11 +86,8 @@ def test_an_engine_keeps_prefixes_in_small_blocks_where_all_layers_are_attention
 )
 def test_engines_of_a_cpu_host_read_a_prompt_once(request, host, seeded, deterministic, asynchronous, keeps):
     request.getfixturevalue(host)
-    args = SimpleNamespace(
-        ds=SimpleNamespace(ring_attn_size=1, packing_samples=False),
-        rollout_seeded=seeded,
-        train=SimpleNamespace(async_enable=asynchronous, full_determinism_enable=deterministic),
-        vllm=SimpleNamespace(enable_prefix_caching=False),
+    args = run_flags(
+        rollout_seeded=seeded, train__async_enable=asynchronous, train__full_determinism_enable=deterministic
     )
     cpu_host.adapt(args)
     assert args.vllm.enable_prefix_caching is keeps
