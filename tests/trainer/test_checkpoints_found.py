@@ -41,6 +41,16 @@ def test_a_checkpoint_of_another_run_is_told_apart(tmp_path, run, message):
     assert differences(tmp_path, run) == message
 
 
+def test_what_cannot_be_compared_is_said_or_passed_over(tmp_path):
+    (tmp_path / "latest").write_text("global_step1")
+    assert differences(tmp_path, RUN) == "latest names global_step1, which is not there"
+    (tmp_path / "global_step1").mkdir()
+    assert differences(tmp_path, RUN) is None  # a checkpoint of upstream says nothing
+    save(tmp_path, "global_step2")  # its run.json has no format, as those of the first one
+    message = differences(tmp_path, RUN | {"format": 2})
+    assert message.startswith("global_step2 has the checkpoint format 1, this version reads 2; finish the run with")
+
+
 @pytest.mark.parametrize(
     ("policy", "critic", "expected"),
     [

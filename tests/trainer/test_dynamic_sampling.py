@@ -30,6 +30,13 @@ def test_keep_group(scores, low, high, keep):
     assert keep_group(scores, low, high) is keep
 
 
+def test_a_group_whose_rewards_all_abstained_is_not_kept():
+    assert keep_group([], 0, 1) is False
+    counts = SamplingCounts()
+    counts.add(Group([], scores=[], tokens=7, version=0), kept=False)
+    assert (counts.tried, counts.all_right, counts.all_wrong, counts.wasted_tokens) == (1, 0, 0, 7)
+
+
 @pytest.mark.parametrize(
     ("missing", "pass_rate", "ceiling", "count"),
     [

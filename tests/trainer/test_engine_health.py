@@ -102,3 +102,6 @@ def test_a_transfer_that_ran_out_of_time_ends_the_run_although_nothing_was_raise
         while len(killed) < 2:
             time.sleep(0.01)
     assert killed == ["engine", "rank"]
+    # An engine that died in time is no hung one.
+    with pytest.raises(ActorDiedError), engine_health.limited_transfer(["engine"], ["rank"], 60.0):
+        raise PROCESS

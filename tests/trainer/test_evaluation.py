@@ -5,7 +5,7 @@ import pytest
 import torch
 from run_flags import run_flags
 
-from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation.plan import Completion
 from openrlhf_cov.evaluation.response_records import Response
 from openrlhf_cov.trainer import evaluation as evaluation_module
@@ -133,6 +133,14 @@ def test_a_prompt_without_room_counts_as_wrong(make_args, monkeypatch):
     args = make_args(max_len=4)
     metrics = BenchmarkEvaluation(plan_of(args, Tokenizer()), args).run(EngineGroup([]))
     assert (metrics["eval/sums/avg@1"], metrics["eval/sums/truncated_frac"]) == (0.0, 1.0)
+
+
+def test_what_cannot_be_evaluated_is_refused_and_nothing_is_no_evaluation(make_args):
+    assert load_evaluation(make_args(dataset=None), None, Tokenizer(), None) is None
+    with pytest.raises(UsageError, match="a name is empty"):
+        plan_of(make_args(dataset="bench:"), Tokenizer())
+    with pytest.raises(RunStopped, match=r"--eval\.dataset: a response came without a reward"):
+        prompt_metrics([Prompt(0, "a", "")], [[sample("a", None, reward=None)]])
 
 
 def sample(prompt: str, score: float | None, length: int = 3, **values) -> Sample:

@@ -180,9 +180,25 @@ def test_other_runs_and_fresh_starts_have_wandb_runs_of_their_own(start):
     assert len({run_id for run_id, _ in wandb.runs}) == 3
 
 
+def test_an_id_that_the_user_gives_is_taken(start):
+    wandb, _ = start(run_id="mine")
+    assert wandb.runs == [("mine", "allow")]
+
+
 def test_secrets_do_not_reach_wandb(start):
     wandb, _ = start()
     assert "k-0815" not in repr(wandb.settings)
+
+
+def test_metrics_of_an_evaluation_have_one_prefix_in_wandb(start):
+    wandb, args = start()
+    log = TrainingLogs(args, 0)
+    log.write_evaluation(4, METRICS)
+    assert wandb.logged[-1].keys() == NAMES | {"eval/global_step"}
+    log.write_step(5, {"loss": 1.0}, EXAMPLE)
+    assert wandb.logged[-1] == {"train/loss": 1.0, "train/global_step": 5}
+    log.close()
+    assert wandb.finished == 1
 
 
 METRICS = {"eval/aime24/avg@32": 0.25, "eval/mean/avg": 0.5, "eval_task_pass1": 0.75}

@@ -258,6 +258,17 @@ def test_engines_of_another_run_get_the_weights_first(make_run):
     assert run.ends().names() == ["send_weights", "sample", "score", "update", "send_weights"]
 
 
+def test_a_weight_check_begins_with_the_samples_of_a_step_before_its_updates(make_run):
+    run = make_run(1)
+    run.loop.weight_check = SimpleNamespace(
+        start_step=lambda samples, max_len, step: run.calls.append(("check", "start", (len(samples), max_len, step))),
+        before_transfer=lambda: None,
+        after_transfer=lambda: None,
+    )
+    assert run.ends().names("sample", "score") == ["start", "update", "send_weights"]
+    assert run.arguments("start") == [(8, 64, 1)]
+
+
 # Checkpoints.
 
 

@@ -105,6 +105,15 @@ def test_a_checkpoint_of_policy_and_critic(store):
     assert states[ROLLOUTS] is state
 
 
+def test_what_a_checkpoint_of_the_policy_holds_comes_from_its_first_rank(store):
+    policy = PlayedGroup(
+        "policy", 2, 1, get_checkpoint_states=lambda rank: {"rank": rank}, score_texts=lambda rank: [rank]
+    )
+    groups = ModelGroups(flags(), policy)
+    assert groups.client_states() == {"rank": 0}
+    assert groups.score_texts([[1, 2]]) == [0]
+
+
 def test_the_trained_models_name_the_checkpoint_that_they_restored(store):
     policy, critic = PlayedGroup("policy", 2, get_restored="global_step4"), PlayedGroup("critic", get_restored=None)
     assert ModelGroups(flags(), policy).restored() == ["global_step4"]

@@ -111,6 +111,12 @@ def test_nested_keys():
     assert (texts(graded), labels(graded)) == (["a"], ["5"])
 
 
+def test_the_source_of_a_row_is_also_that_of_verl():
+    rows = [{"problem": "a", "answer": "5", "datasource": name, "data_source": "verl"} for name in ("aime", None, "")]
+    assert [prompt.source for prompt in build(rows=rows)] == ["aime", "verl", "verl"]
+    assert build(rows=[{"problem": "a", "answer": "5"}])[0].source == "default"
+
+
 @pytest.fixture
 def files(tmp_path):
     """Two data sets of 6 and 3 rows."""

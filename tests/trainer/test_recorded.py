@@ -7,7 +7,7 @@ import torch
 from scored_samples import flags, sample
 
 from openrlhf_cov.config import SamplingConfig
-from openrlhf_cov.data.rollout_files import read_header, read_rollout, rollout_path
+from openrlhf_cov.data.rollout_files import read_header, read_rollout, rollout_path, write_rollout
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer.records import Rollout
@@ -115,6 +115,14 @@ def test_a_resumed_run_continues_with_the_following_file(args):
     assert replay.next_batch(3) is None
 
 
+def test_a_run_ends_at_its_limit(args):
+    record(args, steps=3)
+    args.rollout_limit = 1
+    replay = sampler(args)
+    assert replay.next_batch(0).is_last is True
+    assert replay.next_batch(0) is None
+
+
 def refusal(args, **given):
     with pytest.raises(RunStopped) as caught:
         sampler(args, **given).next_batch(0)
@@ -137,6 +145,19 @@ def test_files_that_do_not_fit_end_the_run(args):
     assert "it has 2 prompts per step, the run has 3" in refusal(args)
     args.rollout.batch_size, args.data.max_len = 2, 3
     assert "a sample has 4 tokens, more than --data.max_len 3" in refusal(args)
+
+
+def test_files_that_were_changed_end_the_run(args):
+    record(args)
+    path = rollout_path(args.rollout_dump_dir, 1)
+    found = read_rollout(path)
+    more = [replace(each, sample_id=8 + number) for number, each in enumerate(found.samples[:4])]
+    write_rollout(path, replace(found, samples=[*found.samples, *more]))
+    assert "it has 3 prompts, more than the 2 of a step" in refusal(args)
+    rollout_path(args.rollout_dump_dir, 2).replace(path)
+    assert "it is the file of step 2" in refusal(args)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert "it is no recorded rollout that can be read" in refusal(args)
 
 
 def test_a_full_disk_ends_the_run_with_one_line(args):

@@ -161,3 +161,20 @@ def test_a_reward_of_none_abstains(tokenizer, tmp_path, result):
     assert output["reward"] == 0.0
     assert math.isnan(output["scores"])
     assert output["extra_logs"] == {"reward/error_frac": 0.0, "reward/abstained_frac": 1.0}
+
+
+def test_each_kind_of_error_is_logged_once_a_minute(tokenizer, tmp_path, monkeypatch):
+    body = "calls = []\ndef reward_func(queries, prompts, labels):\n    calls.append(0)\n"
+    path = write(tmp_path, body + "    raise (KeyError if len(calls) % 2 else ZeroDivisionError)('no')\n")
+    lines = []
+    monkeypatch.setattr("openrlhf_cov.trainer.rollout.reward_executor.logger", SimpleNamespace(warning=lines.append))
+    executor = RewardExecutor(path, RewardConfig())
+    for _ in range(6):
+        execute(tokenizer, executor, "abc")
+    assert ["KeyError" in line for line in lines] == [True, False]
+    assert "label '5'" in lines[0]
+
+
+def test_without_a_rule_the_reward_is_left_to_the_reward_model(tokenizer):
+    output = execute(tokenizer, RewardExecutor(None, RewardConfig()), "abc")
+    assert output["reward"] is None

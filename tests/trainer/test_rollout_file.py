@@ -70,6 +70,22 @@ def test_a_value_comes_back(tmp_path, value):
     assert same(read.image_inputs["pixel_values"], wanted)
 
 
+def test_the_state_of_a_sampler_comes_back(tmp_path):
+    shared = torch.linspace(-1, 1, 8)
+    samples = [sample(rollout_log_probs=shared[:4], metrics={"m": math.nan}), sample(rollout_log_probs=shared[4:])]
+    state = {
+        "groups": [Group(samples, (1.0, 0.0), 6, 4)],
+        "pass_rate": [(3, 8)],
+        "counts": {"kept": 3},
+        "step": 5,
+        "episode": 0,
+        "place": 12,
+        "is_over": False,
+    }
+    write_state(tmp_path / "x", state)
+    assert same(read_state(tmp_path / "x"), state)
+
+
 def test_an_image_comes_back(tmp_path):
     image = pytest.importorskip("PIL.Image").new("RGB", (3, 2), (1, 2, 3))
     write_state(tmp_path / "x", [image])

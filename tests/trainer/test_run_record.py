@@ -68,6 +68,14 @@ def test_large_weights_are_read_in_samples(tmp_path, monkeypatch):
     assert all(digest(*range(first, first + 10)) != unchanged for first in range(33))
 
 
+def test_settings_that_one_version_does_not_know_do_not_differ():
+    saved = {"train.batch_size": 4, "former": 1, "train.seed": 1}
+    record = {"train.batch_size": 8, "new": 1, "train.seed": 1}
+    assert run_record.changed_names(saved, record) == ["train.batch_size"]
+    line = run_record.describe_changes(["train.batch_size"], saved, record)
+    assert line == "train.batch_size 4 (this run: 8)"
+
+
 def test_other_data_begins_with_its_first_prompt_and_keeps_the_count_of_rollouts(make_sampler, step):
     fresh, _ = make_sampler()
     expected = step(fresh)[0]

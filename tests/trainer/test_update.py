@@ -1,5 +1,6 @@
 """All updates of the policy in a global step, through ``update_policy``: a policy of 6 numbers learns."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -378,6 +379,33 @@ def test_a_penalty_without_gradient_is_reported_once(tmp_path, caplog):
             assert all("--train.max_epochs" in message for message in messages)
     finally:
         policy_module.logger.removeHandler(caplog.handler)
+
+
+@pytest.mark.parametrize("method", ["clip_v", "lp_reg"])
+def test_a_model_that_cannot_score_what_a_method_needs_ends_the_run(tmp_path, method):
+    policy = make_policy(flags(tmp_path, CovConfig(method=method)))
+    tokens, ones = torch.ones(1, 3, dtype=torch.long), torch.ones(1, 3)
+    with pytest.raises(RunStopped, match=f"--method {method} needs a policy whose log-probs are those of a plain out"):
+        policy.score(tokens, ones[:, 1:], ones, None, with_entropy=True, with_proxy=True)
+    assert policy.actor.training
+    policy.score(tokens, ones[:, 1:], ones, None, with_entropy=True)
+
+
+def test_the_tokens_of_a_step_are_dumped_where_that_is_due(tmp_path):
+    config = replace(CONFIGS["kl_cov"], cov_dump_every=2, cov_dump_tokens=5)
+    args = flags(tmp_path, config)
+    for step in (2, 3):
+        update_policy(make_policy(args), order_of(args, step), make_samples())
+    (path,) = (tmp_path / "cov_tokens").iterdir()
+    assert path.name == "step_4.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(records) == 5
+    assert [record["cov"] for record in records] == sorted((record["cov"] for record in records), reverse=True)
+    samples = {sample.sample_id: sample for sample in make_samples()}
+    for record in records:
+        assert samples[record["sample_id"]].tokens[record["position"]] == record["token_id"]
+        assert record["token"] == str(record["token_id"])
+    assert records[0]["selected"]
 
 
 def test_images_go_with_the_text(tmp_path):

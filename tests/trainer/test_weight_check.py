@@ -252,3 +252,13 @@ def test_texts_are_spread_over_the_rollout_and_fit_into_an_engine():
     assert {len(text) for text in texts_of(samples, max_len=48)} == {47}
     assert len(texts_of(samples[:2], max_len=48)) == 2
     assert TEXTS == 4
+
+
+def test_samples_with_images_are_left_out(log):
+    with_image = sample(1, images=["a.png"])
+    assert texts_of([with_image, sample(300)], max_len=512) == [list(range(300, 300 + TOKENS))]
+    run = Run()
+    run.check.start_step([with_image], max_len=512, step=1)
+    run.check.before_transfer()
+    assert run.scored == 0
+    assert "all responses have images" in log.text

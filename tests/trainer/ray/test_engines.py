@@ -10,6 +10,7 @@ from openrlhf.trainer.ray import vllm_engine
 from run_flags import run_flags
 
 from openrlhf_cov.cluster import connection
+from openrlhf_cov.cluster.connection import Needs
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.trainer.ray import engines
 from openrlhf_cov.trainer.ray.engines import training_arguments
@@ -144,6 +145,16 @@ def test_engines_of_an_evaluation_get_no_reward_and_no_weights(monkeypatch):
     settings |= {"worker_extension_cls": "", "max_num_seqs": 64, "max_num_batched_tokens": 8192}
     assert ours.started == [(options, arguments | settings) for options, arguments in theirs.started]
     assert ours.reserved == theirs.reserved
+
+
+@pytest.mark.parametrize(("gpus", "count", "parallel"), [(1, 1, 1), (3, 3, 1), (4, 1, 4), (8, 2, 4)])
+def test_an_engine_needs_a_gpu_for_each_of_its_parts(gpus, count, parallel):
+    needs = engines.needs_of_engines(count, parallel)
+    assert needs == Needs(
+        [{"GPU": 1.0, "CPU": 1.0}] * gpus,
+        training_processes=1,
+        way_out="lower --num_engines or --tensor_parallel_size",
+    )
 
 
 @pytest.mark.parametrize(

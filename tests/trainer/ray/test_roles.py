@@ -1,5 +1,6 @@
 """The methods of the roles on one rank, with small models and a strategy that makes no process group."""
 
+import gc
 from types import SimpleNamespace
 
 import pytest
@@ -12,15 +13,17 @@ from torch import nn
 from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.cluster.workers import plain_class
 from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer.ray import roles
 from openrlhf_cov.trainer.ray.roles import (
     CriticRole,
     PolicyRole,
+    ProcessRewardRole,
     ReferenceRole,
     RewardRole,
     scoring_models,
 )
-from openrlhf_cov.trainer.records import PolicyScores
+from openrlhf_cov.trainer.records import PolicyScores, RankSamples, StepResult, StepSettings, TrainSample
 from openrlhf_cov.trainer.rollout.rollout_file import write_state
 
 
@@ -179,6 +182,57 @@ def test_models_that_score_side_by_side_share_the_cores(monkeypatch, changes, mo
         torch.set_num_threads(before)
 
 
+def train_sample(number):
+    zeros = torch.zeros(3)
+    return TrainSample(
+        sample_id=number, score=1.0, abstained=False, tokens=torch.arange(4), action_mask=zeros.bool(),
+        log_probs=zeros, entropy=zeros, advantages=zeros, returns=zeros,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "function", "learner"), [(PolicyRole, "update_policy", "policy"), (CriticRole, "update_critic", "critic")]
+)
+def test_a_role_trains_on_its_share(monkeypatch, kind, function, learner):
+    updates = []
+
+    def update(trained, order, samples):
+        updates.append((trained, order, [sample.sample_id for sample in samples]))
+        return StepResult({"loss": 0.5})
+
+    monkeypatch.setattr(roles, function, update)
+    model = nn.Linear(1, 1).eval()
+    trained = SimpleNamespace(actor=model, engine=model)
+    role = make_role(kind, **{learner: trained})
+    order = StepSettings(step=3, config=CovConfig(), kl_coef=0.1)
+    assert role.update(order, RankSamples.of([train_sample(4), train_sample(2)])) == StepResult({"loss": 0.5})
+    assert updates == [(trained, order, [4, 2])]
+    assert model.training  # it was loaded in evaluation mode
+
+
+def test_a_process_reward_model_trains_on_its_share_and_gives_log_probs(monkeypatch):
+    updates = []
+
+    def update(model, order, samples):
+        updates.append((model, [sample.sample_id for sample in samples]))
+        return StepResult({"prm/loss": 0.5})
+
+    class Scorer(nn.Module):
+        def forward(self, tokens, action_mask, attention_mask, ring_attn_group):
+            assert not self.training
+            return -tokens[:, 1:].double() * action_mask
+
+    monkeypatch.setattr(roles, "update_process_reward", update)
+    role = make_role(ProcessRewardRole, prm=SimpleNamespace(model=Scorer()))
+    order = StepSettings(step=3, config=CovConfig(), kl_coef=0.1)
+    assert role.update(order, RankSamples.of([train_sample(4), train_sample(2)])).metrics == {"prm/loss": 0.5}
+    assert updates == [(role.prm, [4, 2])]
+    tokens = torch.tensor([[1, 2, 3]])
+    scores = role.score(tokens, torch.tensor([[False, True]]), torch.ones_like(tokens))
+    assert scores.dtype == torch.float32
+    assert scores.tolist() == [[0.0, -3.0]]
+
+
 def test_weights_go_out_through_upstreams_sender_or_over_gloo(monkeypatch):
     sent = []
     monkeypatch.setattr(roles, "transfer_weights", lambda *given: sent.append(given))
@@ -237,7 +291,9 @@ def test_a_state_that_cannot_be_written_is_an_error_that_ends_the_checkpoint(tmp
         roles._write_rollouts(tmp_path / "rollouts.safetensors", {"groups": object()})
 
 
-def test_a_checkpoint_with_a_pickle_in_place_of_the_rollouts_ends_the_run(tmp_path):
+def test_a_checkpoint_without_the_rollouts_or_with_a_pickle_in_their_place_ends_the_run(tmp_path):
+    with pytest.raises(RunStopped, match=r"rollouts.safetensors, .* cannot be read: No such file"):
+        restored_role(tmp_path).get_checkpoint_states()
     (tmp_path / "_actor" / "global_step3").mkdir(parents=True)
     torch.save({"groups": []}, tmp_path / "_actor" / "global_step3" / "rollouts.safetensors")
     with pytest.raises(RunStopped, match=r"rollouts.safetensors, .*it is no state of a sampler"):
@@ -254,3 +310,14 @@ def test_a_run_that_was_killed_before_its_first_save_starts_afresh(monkeypatch, 
     assert role.restore() == {}  # a load would fail: the strategy has none
     assert role.get_restored() is None
     assert args.ckpt.load_enable is load_enable  # the flags of the run stay as they are
+
+
+def test_a_role_collects_garbage_again_when_it_is_made(monkeypatch):
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "")  # as they were, afterwards
+    gc.disable()  # as ``prepare_worker`` leaves it
+    try:
+        ReferenceRole(1, 0, "localhost", 29500)
+        assert gc.isenabled()
+    finally:
+        gc.enable()
