@@ -85,17 +85,6 @@ def test_generalised_advantages_and_returns():
     assert rows(batch) == [pytest.approx([0.285 - 0.4925, 0.7 - 0.4925])]  # less their mean
 
 
-def test_values_outside_of_the_response_count_for_nothing():
-    args = flags("gae", group=1, algo__advantage__gamma=0.9, algo__advantage__lambd=0.5)
-    samples = [sample(0, 1.0, [False, True, False, True, False])]
-    expected = estimated(samples, args, values=0.3)
-    found = scores(samples, kl=0.5)
-    found = [type(each)(**{**vars(each), "values": torch.where(each.log_probs == 0, 9.0, 0.3)}) for each in found]
-    batch = estimate_advantages(samples, found, AdvantageSettings.of(args), CovConfig(), 0.0, args)
-    for name in ("advantages", "returns"):
-        assert rows(batch, name) == [pytest.approx(row) for row in rows(expected, name)]
-
-
 @pytest.mark.parametrize("reward", [-0.3, -0.1, 0.1, 0.7])
 def test_equal_rewards_of_a_group_are_no_advantage(reward):
     # The mean of four times -0.1 is off by rounding, and so is the deviation: their ratio was 0.8.
@@ -201,11 +190,6 @@ def test_the_kl_penalty_joins_the_advantages_of_a_method():
     for reward, length, row in zip(REWARDS, LENGTHS, with_kl, strict=True):
         first = 0.1 if reward else -1.0
         assert row == pytest.approx([first - 0.05 * (length - place) for place in range(length)], abs=1e-6)
-
-
-def test_a_response_that_a_method_leaves_out_has_nothing_also_not_its_kl():
-    batch = estimated(eight(), flags("reinforce"), kl_coef=0.1, method="nsr")
-    assert [any(row) for row in rows(batch)] == [not reward for reward in REWARDS]
 
 
 def test_a_method_knows_the_mean_entropy_of_the_rollouts():

@@ -79,14 +79,6 @@ def export(tmp_path, content, fails=None):
     export_best(write, tmp_path, {"global_step": 1, "value": 0.5}, first=True, share=lambda error: [error])
 
 
-def test_the_best_model_replaces_the_one_before(tmp_path):
-    for content in ("first", "second"):
-        export(tmp_path, content)
-        assert (tmp_path / "best" / "model.safetensors").read_text() == content
-        assert json.loads((tmp_path / "best" / "best.json").read_text()) == {"global_step": 1, "value": 0.5}
-        assert [path.name for path in tmp_path.iterdir()] == ["best"]
-
-
 def test_a_disk_that_refuses_the_best_model_leaves_the_one_before(tmp_path):
     export(tmp_path, "first")
     with pytest.raises(RunStopped, match=f"{tmp_path}/best could not be written: No space left on device .rank 0."):

@@ -211,20 +211,6 @@ def test_a_gpu_host_is_left_alone():
     assert cpu_host.environment(2) == {}
 
 
-@pytest.mark.skipif(not cpu_host.is_cpu_host(), reason="the stand-ins are installed on CPU hosts only")
-def test_upstreams_loaders_accept_fp32_and_refuse_other_types_as_before(monkeypatch):
-    from openrlhf.utils import utils
-
-    monkeypatch.setattr(utils, "convert_to_torch_dtype", utils.convert_to_torch_dtype)  # as it was, afterwards
-    cpu_host.accept_fp32()
-    accepting = utils.convert_to_torch_dtype
-    assert [accepting(name) for name in ("fp32", "bf16", "fp16")] == [torch.float32, torch.bfloat16, torch.float16]
-    with pytest.raises(ValueError, match="fp8"):
-        accepting("fp8")
-    cpu_host.accept_fp32()
-    assert utils.convert_to_torch_dtype is accepting  # not wrapped twice
-
-
 @given(data=st.data(), batch=st.integers(1, 5), seqlen=st.integers(1, 7), features=st.sampled_from([(), (2,), (2, 3)]))
 def test_pad_undoes_unpad(data, batch, seqlen, features):
     flags = data.draw(st.lists(st.booleans(), min_size=batch * seqlen, max_size=batch * seqlen))

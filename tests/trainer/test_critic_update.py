@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from rank_models import LEARNING_RATE, Values, flags, make_critic, make_samples, order_of
+from rank_models import LEARNING_RATE, flags, make_critic, make_samples, order_of
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer.critic_update import update_critic
@@ -82,10 +82,3 @@ def test_a_step_repeats_and_steps_differ(tmp_path):
         tables.append(critic.engine.table)
     assert torch.equal(tables[0], tables[2])
     assert not torch.equal(tables[0], tables[1])
-
-
-def test_a_dynamic_step_without_a_whole_update_does_nothing(tmp_path):
-    args = flags(tmp_path, dynamic_batch_enable=True)
-    critic = make_critic(args)
-    assert update_critic(critic, order_of(args), make_samples(7)).metrics == {"critic_skipped_updates": 0.0}
-    assert torch.equal(critic.engine.table, Values().table)

@@ -99,20 +99,6 @@ def test_a_window_is_kept_full_and_given_to_who_has_least_to_do(walk):
     assert cluster.most == 6
 
 
-@given(chance=st.randoms(use_true_random=False), window=st.none() | st.integers(1, 5))
-def test_items_that_are_appended_meanwhile_are_sent_too(chance, window):
-    cluster, items = Cluster(chance), [0, 1]
-    results = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generation, "ray", cluster)
-        for place, result in finished(items, EngineGroup(list(ENGINES)), cluster.dispatch, str, window):
-            results.append((place, result))
-            if len(items) < 9:
-                items += [len(items), len(items) + 1][: 9 - len(items)]
-    assert sorted(results) == [(place, f"response {place}") for place in range(9)]
-    assert cluster.most <= (9 if window is None else window)
-
-
 @given(chance=st.randoms(use_true_random=False))
 def test_groups_come_in_the_order_of_their_prompts_as_soon_as_they_can(chance):
     cluster = Cluster(chance)
@@ -130,13 +116,6 @@ def test_groups_come_in_the_order_of_their_prompts_as_soon_as_they_can(chance):
     assert seen == [f"response {prompt}" for prompt in prompts]
 
 
-def test_a_failed_request_goes_to_another_engine(walk):
-    cluster = Cluster(random.Random(1), fails={0: 2})
-    assert len(list(walk(cluster, 1))) == 1
-    first, second, third = [engine for engine, _ in cluster.sent]
-    assert first != second != third
-
-
 def test_a_dead_engine_is_asked_no_more(walk):
     cluster = Cluster(random.Random(2), dies={"b": 1})
     results = list(walk(cluster, 40, window=3))
@@ -149,12 +128,6 @@ def test_a_request_that_fails_three_times_stops_the_run_with_what_it_was(walk):
     with pytest.raises(RunStopped, match=r"^a request failed 3 times \(ValueError: out of blocks\); item 4$"):
         list(walk(cluster, 6, window=2))
     assert [item for _, item in cluster.sent].count(4) == 3
-
-
-def test_no_engine_left_stops_the_run(walk):
-    cluster = Cluster(random.Random(0), dies=dict.fromkeys(ENGINES, 2))
-    with pytest.raises(RunStopped, match=r"^no vLLM engine answers any more"):
-        list(walk(cluster, 20, window=6))
 
 
 def test_an_engine_that_is_dead_when_it_is_asked_is_passed_over(walk):

@@ -36,10 +36,6 @@ def test_what_is_masked_may_be_anything(padding):
     assert kl_of_engine(micro_batch([[-1.0, padding]], [[-2.0, 0.0]], [[1, 0]])).item() == 1.0
 
 
-def test_without_action_tokens_it_is_zero():
-    assert kl_of_engine(micro_batch([[-1.0]], [[-2.0]], [[0]])).item() == 0.0
-
-
 @pytest.mark.parametrize("kind", ["ppo", "gspo"])
 def test_log_probs_of_the_engine_do_not_change_a_loss_without_correction(kind):
     log_probs = torch.tensor([[-1.0, -2.0]], requires_grad=True)

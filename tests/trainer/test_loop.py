@@ -248,10 +248,6 @@ def test_without_updates_of_the_policy_a_step_has_the_numbers_of_the_critic(make
 # Weights.
 
 
-def test_a_fresh_run_sends_no_weights_before_its_first_step(make_run):
-    assert make_run(0).ends().names() == []
-
-
 def test_engines_of_another_run_get_the_weights_first(make_run):
     run = make_run(1)
     run.has_other_weights = True
@@ -357,11 +353,6 @@ def test_an_evaluation_that_was_made_is_not_made_again_but_may_be_the_best(make_
     assert run.names("get_restored", "get_checkpoint_states") == ["send_weights", "export_best"]
     assert run.arguments("export_best") == [best(0.25, 3)]
     assert run.evaluations == [(3, 0.25)]
-
-
-@pytest.mark.parametrize("settings", [{"eval.steps": 2}, {"eval_at_start": True}])
-def test_a_resumed_run_evaluates_only_what_was_due(make_run, settings):
-    assert "evaluate" not in make_run(3, **settings).resumes(3).ends().names()
 
 
 def test_without_a_data_set_nothing_is_evaluated(make_run):

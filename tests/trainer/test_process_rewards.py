@@ -69,13 +69,6 @@ def test_a_step_is_trained_on_before_it_is_scored():
     }
 
 
-def test_a_run_without_such_a_model_keeps_its_scores():
-    samples = [sample(0), sample(1)]
-    scores = scores_of(samples)
-    groups = ModelGroups(flags(), PlayedGroup("policy"))
-    assert reward_tokens(samples, scores, groups, StepSettings(0, CovConfig(), 0.0), 0) == (scores, {})
-
-
 def test_optimizer_states_are_on_the_gpu_during_the_updates_alone():
     calls = []
     groups = ModelGroups(

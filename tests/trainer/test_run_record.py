@@ -26,14 +26,6 @@ def test_the_digest_of_data_is_of_prompts_labels_and_order():
     assert all(run_record.digest_of_rows(other, KEYS) != expected for other in others)
 
 
-def test_the_digest_of_data_is_of_nested_values():
-    expected = run_record.digest_of_rows(rows(("1+1=", "2")), KEYS)
-    keys = SimpleNamespace(input_key="task.text", label_key="gold.value", image_key=None)
-    for label in ("2", "3"):
-        nested = datasets.Dataset.from_list([{"task": {"text": "1+1="}, "gold": {"value": label}}])
-        assert (run_record.digest_of_rows(nested, keys) == expected) == (label == "2")
-
-
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_the_digest_of_a_model_is_of_its_content_and_not_of_its_path(tmp_path, name):
     for folder in ("a", "b"):

@@ -16,13 +16,6 @@ def test_data_that_never_passes_stops_the_run_with_the_counts(make_sampler, step
     assert len(engines[0].requests) == 4 + 8 + 8
 
 
-def test_fallback_trains_on_what_was_kept(make_sampler, step):
-    sampler, _ = make_sampler(score=lambda p: [1.0, float(p != 5)], sampling_max_rounds=2)
-    taken, metrics = step(sampler)
-    assert taken == [5]
-    assert metrics["sampling/groups"] == 1.0
-
-
 def test_stop_ends_the_run_instead(make_sampler, step):
     sampler, _ = make_sampler(
         score=lambda p: [1.0, float(p != 5)], sampling_max_rounds=2, sampling_on_exhausted="stop"
@@ -39,13 +32,6 @@ def test_fallback_makes_whole_updates_on_every_rank(make_sampler, step, ranks, t
     )
     assert step(sampler)[0] == [0, 1]
     assert len(sampler.buffer) == 1  # the third waits
-
-
-def test_what_a_last_batch_leaves_over_trains_too(make_sampler, step):
-    sampler, _ = make_sampler(prompts=7, score=lambda p: [1.0, 0.0])
-    sampler.pass_rate.add(1, 2)  # it asks for 8 at once
-    assert [step(sampler)[0] for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6]]
-    assert step(sampler) is None
 
 
 def test_what_was_kept_at_the_end_of_the_data_trains_in_the_next_episode(make_sampler, step):

@@ -42,21 +42,6 @@ def test_a_failed_reward_counts_in_the_whole_step_however_small_its_round(
         step(sampler)
 
 
-def test_a_failed_reward_in_a_first_round_that_tops_up_a_batch_is_one_of_the_batch(
-    make_sampler, step, response, failed
-):
-    # 4 * 1.75 = 7 groups are asked for and kept, 4 train and 3 wait; the next step asks for one, of whose 2 responses
-    # one fails: 1 of the 8 of a batch
-    sampler, _ = make_sampler(
-        score=lambda p: [1.0, 0.0],
-        failures={0: {8: [response("7", "x", 1.0), failed("7", "x")]}},
-        sampling_oversample_max=1.75,
-    )
-    sampler.pass_rate.add(1, 2)
-    sampler.args.reward_max_error_frac = 0.2
-    assert [step(sampler)[0] for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-
-
 @pytest.mark.parametrize(
     "death",
     [ray.exceptions.RayActorError(), ray.exceptions.RayTaskError("f", "t", EngineDeadError()).as_instanceof_cause()],

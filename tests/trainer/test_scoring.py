@@ -19,11 +19,6 @@ def no_ray(monkeypatch):
     monkeypatch.setattr(model_groups, "ray", NoRay)
 
 
-def test_static_batches_are_consecutive_samples():
-    args = flags(rollout__micro_batch_size=2)
-    assert scoring_batches([5, 3, 9, 2, 7], args, ranks=2) == [[0, 1], [2, 3], [4]]
-
-
 def test_dynamic_batches_have_nearly_equally_many_tokens():
     # 26 tokens of at most 10 per batch make 3 batches, of which two ranks get as many as each other: 2.
     args = flags(train__dynamic_batch_enable=True, rollout__max_tokens_per_gpu=10)
@@ -109,14 +104,3 @@ def test_scores_of_half_precision_become_single():
     groups = models(flags(), policy=Half("policy"), reference=None, critic=None)
     (each,) = score([sample(0)], groups, PAD)
     assert each.log_probs.dtype == each.entropy.dtype == torch.float32
-
-
-def test_every_model_sees_the_batches_that_it_needs():
-    groups = models(flags(rollout__micro_batch_size=2))
-    score([sample(i, None) for i in range(3)], groups, PAD)
-    of_model = {name: dict(getattr(groups, name).calls[0][2]) for name in ("policy", "reference", "critic", "reward")}
-    action = {"tokens", "action_mask", "attention_mask"}
-    assert of_model["policy"].keys() == of_model["reference"].keys() == action | {"image_inputs"}
-    assert of_model["critic"].keys() == action
-    assert of_model["reward"].keys() == {"tokens", "attention_mask"}
-    assert all(len(values) == 2 for batches in of_model.values() for values in batches.values())

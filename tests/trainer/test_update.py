@@ -262,19 +262,6 @@ def test_a_method_moves_the_entropy_bonus(tmp_path, given):
     assert not torch.equal(found[0], found[2])
 
 
-def test_a_method_moves_the_clip(tmp_path):
-    """With a range of 0 every token that moved in the direction of its advantage is clipped."""
-    config = CovConfig(method="adaptive_clip")
-    low, high = config.methods[0].clip(config)
-    found = []
-    for each, clip in ((config, (0.9, 9.0)), (CovConfig(), (low, high)), (CovConfig(), (0.9, 9.0))):
-        policy = make_policy(flags(tmp_path, each, eps_clip_low_high=clip))
-        update_policy(policy, order_of(policy.args), make_samples())
-        found.append(policy.actor.logits.detach())
-    assert torch.equal(found[0], found[1])
-    assert not torch.equal(found[0], found[2])
-
-
 def test_the_result_of_a_step(tmp_path):
     policy = make_policy(flags(tmp_path, train__batch_size=4))
     samples = make_samples()
@@ -317,15 +304,6 @@ def test_updates_with_nan_are_skipped_and_counted(tmp_path, dynamic):
     update_policy(policy, order_of(args, 8), samples)
     with pytest.raises(RunStopped, match=r"global step 9: the gradient is NaN or infinite.*3 in a row end"):
         update_policy(policy, order_of(args, 9), samples)
-
-
-def test_a_dynamic_step_without_a_whole_update_does_nothing(tmp_path):
-    policy = make_policy(flags(tmp_path, dynamic_batch_enable=True))
-    result = update_policy(policy, order_of(policy.args), make_samples(7))
-    assert (result.updates, policy.engine.micro_steps) == (0, 0)
-    assert math.isnan(result.metrics["gradient/norm"])
-    assert "policy_loss" not in result.metrics
-    assert torch.equal(policy.actor.logits, Unigrams().logits)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -56,15 +56,6 @@ def test_a_cpu_host_gets_logical_gpus_and_the_stand_ins(connect):
     assert asked["runtime_env"]["env_vars"]["DS_ACCELERATOR"] == "cpu"
 
 
-def test_a_gpu_host_keeps_its_own_resources(connect):
-    asked = connect(False, {})
-    assert not {"num_gpus", "num_cpus"} & asked.keys()
-    assert asked["runtime_env"] == {
-        "env_vars": connection.FORWARDED,
-        "worker_process_setup_hook": "openrlhf_cov.cluster.workers.prepare_worker",
-    }
-
-
 def test_workers_trust_the_code_of_models_only_if_the_driver_does(connect, monkeypatch):
     monkeypatch.setenv(cpu_host.TRUST_VARIABLE, "")  # as it was, afterwards
     monkeypatch.delenv(cpu_host.TRUST_VARIABLE)
