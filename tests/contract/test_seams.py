@@ -6,7 +6,7 @@ Upstream's source is read as syntax trees, and so is ours.
 import ast
 
 import pytest
-from upstream_uses import LOGGING, bound, imported_names, is_open, methods_of, passed_parameters, signature
+from upstream_uses import bound, imported_names, is_open, methods_of, signature
 
 # Module of upstream -> function or class that we import -> the parameters that we pass, in upstream's order. None: it
 # is not called. It is then subclassed, handed on, or only named.
@@ -241,20 +241,6 @@ def test_upstream_still_sets_the_attributes_that_we_read(upstream, path, name, n
     targets = [node for node in ast.walk(upstream.find(path, name)) if isinstance(node, ast.Attribute)]
     stored = {node.attr for node in targets if isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"}
     assert needed <= stored
-
-
-def test_the_table_lists_exactly_the_parameters_that_our_calls_pass(upstream, ours):
-    passed = {}
-    for path in ours.paths():
-        for (module, name), parameters in passed_parameters(ours.tree(path), upstream).items():
-            passed.setdefault((module, name), set()).update(parameters)
-    found = {key: names for key, names in passed.items() if key[1] not in LOGGING}
-    expected = {
-        (path, name): {each for each in needed.split() if not each.startswith("*")}
-        for path, name, needed in rows(IMPORTS)
-        if needed is not None and name not in {*LOGGING, "convert_to_torch_dtype"}
-    }
-    assert found == expected
 
 
 def test_our_calls_of_upstreams_functions_fit_their_signatures(upstream, ours):

@@ -35,6 +35,7 @@ def test_a_group_whose_rewards_all_abstained_is_not_kept():
     counts = SamplingCounts()
     counts.add(Group([], scores=[], tokens=7, version=0), kept=False)
     assert (counts.tried, counts.all_right, counts.all_wrong, counts.wasted_tokens) == (1, 0, 0, 7)
+    assert str(counts).endswith("1 without a reward, as the reward function abstained")
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,12 @@ def test_a_request_that_fails_three_times_stops_the_run_with_what_it_was(walk):
     assert [item for _, item in cluster.sent].count(4) == 3
 
 
+def test_no_engine_left_stops_the_run(walk):
+    cluster = Cluster(random.Random(0), dies=dict.fromkeys(ENGINES, 2))
+    with pytest.raises(RunStopped, match=r"^no vLLM engine answers any more"):
+        list(walk(cluster, 20, window=6))
+
+
 def test_an_engine_that_is_dead_when_it_is_asked_is_passed_over(walk):
     cluster = Cluster(random.Random(0))
     dispatch = cluster.dispatch

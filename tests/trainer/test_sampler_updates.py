@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from openrlhf_cov.cluster.sizing.updates import update_unit, usable_groups
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.trainer.rollout import sampler as sampler_module
 
 SAMPLES = 2  # of each prompt, as make_sampler has it
 
@@ -65,23 +64,6 @@ def test_every_rollout_is_whole_updates_and_no_sample_is_lost_or_trained_twice(m
     assert len(left) < smallest
     assert sampler.order.drawn == len(data)
     assert sampler.is_over
-
-
-@pytest.fixture
-def warnings(monkeypatch) -> list[str]:
-    lines = []
-    monkeypatch.setattr(sampler_module.logger, "warning", lines.append)
-    return lines
-
-
-@pytest.mark.parametrize("filtering", [False, True])
-@pytest.mark.parametrize(("prompts", "left"), [(7, 1), (5, 1), (6, 0), (8, 0)])
-def test_one_warning_says_what_the_end_of_a_run_leaves_out(make_sampler, outcomes, warnings, prompts, left, filtering):
-    sampler, _ = make_sampler(prompts=prompts, ranks=2, filtering=filtering, score=lambda p: [1.0, 0.0])
-    outcomes(sampler)
-    said = [line for line in warnings if "the run ends without" in line]
-    assert len(said) == (left > 0)
-    assert all("the last 1 groups (2 samples)" in line for line in said)
 
 
 @pytest.mark.parametrize("episodes", [1, 2])

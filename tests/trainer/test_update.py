@@ -306,19 +306,6 @@ def test_updates_with_nan_are_skipped_and_counted(tmp_path, dynamic):
         update_policy(policy, order_of(args, 9), samples)
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("config", [CovConfig(), CONFIGS["kl_cov"], CovConfig(method="steer")])
-def test_a_step_of_one_sample(tmp_path, config, dynamic):
-    args = flags(
-        tmp_path, config, micro_batch_size=1, train__batch_size=1, rollout__batch_size=1, dynamic_batch_enable=dynamic
-    )
-    policy = make_policy(args)
-    result = update_policy(policy, order_of(args), make_samples(1))
-    assert result.updates == 2
-    assert math.isfinite(result.metrics["policy_loss"])
-    assert not torch.equal(policy.actor.logits, Unigrams().logits)
-
-
 @pytest.mark.parametrize("micro_batch", [1, 2, 8])
 @pytest.mark.parametrize("config", [CovConfig(), CONFIGS["kl_cov"], CovConfig(method="steer")])
 def test_samples_without_action_tokens_change_nothing(tmp_path, config, micro_batch):
