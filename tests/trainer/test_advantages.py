@@ -258,6 +258,14 @@ def test_whitening_is_over_the_tokens_of_graded_samples(estimator, no_std_norm):
     assert not any(any(found[i]) for i in LEFT_OUT)
 
 
+@pytest.mark.parametrize("estimator", ["group_norm", "reinforce"])
+def test_an_abstention_has_no_return_also_not_its_kl(estimator):
+    batch = estimated(abstaining(), flags(estimator), kl_coef=0.1)
+    for i in LEFT_OUT:
+        assert batch.numbers["return"][i] == 0
+        assert not batch.samples[i].returns.any()
+
+
 def test_a_critic_learns_nothing_from_an_abstention():
     batch = estimated(abstaining(), flags("gae"), kl_coef=0.1, values=0.3)
     for i in LEFT_OUT:

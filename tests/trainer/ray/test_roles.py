@@ -44,8 +44,15 @@ class Strategy(SimpleNamespace):
         self.exported.append((model, tokenizer, folder))
 
 
+@pytest.fixture(autouse=True)
+def variables(monkeypatch):
+    """What the constructor of a rank sets is as before after the test."""
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "")
+
+
 def make_role(kind, args=None, rank=0, **attributes):
-    role = object.__new__(kind)
+    role = kind(1, rank, "localhost", 29500)
     vars(role).update(strategy=Strategy(args or flags(), rank), **attributes)
     return role
 
@@ -312,9 +319,7 @@ def test_a_run_that_was_killed_before_its_first_save_starts_afresh(monkeypatch, 
     assert args.ckpt.load_enable is load_enable  # the flags of the run stay as they are
 
 
-def test_a_role_collects_garbage_again_when_it_is_made(monkeypatch):
-    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.setenv(name, "")  # as they were, afterwards
+def test_a_role_collects_garbage_again_when_it_is_made():
     gc.disable()  # as ``prepare_worker`` leaves it
     try:
         ReferenceRole(1, 0, "localhost", 29500)
