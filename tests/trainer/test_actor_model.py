@@ -160,6 +160,17 @@ def test_a_model_that_changes_its_logits_is_upstreams(folder_of, asked, name):
     assert not any("forward" in vars(module) for module in actor.modules())
 
 
+@pytest.mark.parametrize(("made", "ends"), [
+    (lambda h, head: head(h).float(), True), (lambda h, head: head(h).to(h.dtype), False),
+    (lambda h, head: h @ head.weight.T, False), (lambda h, head: head(h) + head(h), False),
+])  # fmt: skip
+def test_models_that_do_more_or_less_than_call_their_head_once(folder_of, made, ends):
+    actor = CovActor(folder_of("llama"), **SETTINGS | dict(param_dtype="bf16"))
+    model = actor.model
+    model.forward = lambda tokens, **others: {"logits": made(model.model(tokens, **others)[0], model.lm_head)}
+    assert actor._ends_with_its_head is ends
+
+
 @pytest.mark.parametrize(("target", "scores"), [("lm_head", 0), ("q_proj", 2)])
 def test_lora(folder_of, asked, target, scores):
     found = []

@@ -156,6 +156,17 @@ def test_exclusive_waits_for_the_rollout_in_flight_and_lets_no_other_begin(max_s
         assert batches.begun[2] == 5
 
 
+def test_a_failed_block_lets_the_next_rollout_begin():
+    batches = Batches()
+    with stream_of(batches, 1) as stream:
+        stream.next(0)
+        with pytest.raises(ValueError, match="of the block"), stream.exclusive():
+            raise ValueError("of the block")
+        stream.delivered(1)
+        assert stream.next(1) is not None
+        assert soon(lambda: len(batches.begun) == 3)
+
+
 def test_a_closed_stream_begins_nothing_and_gives_nothing():
     batches = Batches()
     stream = BatchStream(batches, 1)

@@ -215,6 +215,13 @@ def test_what_cannot_be_written_is_told_after_the_others_had_their_turn(error, r
     assert disk.written == [("weights", False)]
 
 
+def test_other_errors_are_not_kept_back():
+    disk = Disk(KeyError("a bug"))
+    with pytest.raises(KeyError), errors_at_the_end((disk, "save")):
+        disk.save("weights")
+    assert "save" not in vars(disk)
+
+
 def loaded(folder):
     """What DeepSpeed would load: the content of a checkpoint that is complete."""
     checkpoint = folder / (folder / "latest").read_text()

@@ -139,6 +139,13 @@ def test_checkpoints_fit_in_the_space_they_may_take(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["global_step2", "global_step3"]
 
 
+def test_partial_checkpoints_are_neither_counted_nor_removed(tmp_path):
+    for name in ("partial-global_step2", "global_step1", "global_step3"):
+        (tmp_path / name).mkdir()
+    prune(tmp_path, "global_step3", 2, float("inf"), lambda path: None)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
 def test_a_run_is_described_by_what_a_checkpoint_depends_on():
     args = run_flags({
         "actor.num_nodes": 2, "actor.num_gpus_per_node": 4, "ds.zero_stage": 3, "ds.lora.rank": 8,

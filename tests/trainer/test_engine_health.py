@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from idle_actor import IdleActor
-from ray.exceptions import ActorDiedError, RayTaskError
+from ray.exceptions import ActorDiedError, GetTimeoutError, RayTaskError
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_cov.errors import RunStopped
@@ -49,6 +49,11 @@ def ask(monkeypatch):
 @pytest.mark.parametrize("death", [PROCESS, CORE])
 def test_a_dead_process_and_a_dead_core_are_deaths(ask, death):
     assert ask(None, death, None, death) == [1, 3]
+
+
+@pytest.mark.parametrize("trouble", [GetTimeoutError("busy"), task_error(ValueError("no"))])
+def test_an_engine_that_is_busy_or_fails_is_no_dead_one(ask, trouble):
+    assert ask(trouble, PROCESS) == [1]
 
 
 @pytest.mark.parametrize("error", [None, EngineDeadError()])

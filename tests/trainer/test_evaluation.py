@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -87,6 +88,13 @@ def test_requests_have_seeds_where_a_run_is_to_repeat(make_args, repeatable, tem
         assert seeds == [None] * 3 * samples
 
 
+def test_prompt_and_response_fit_into_max_len(make_args):
+    # prompts have 4 characters, so 4 tokens
+    args = make_args(max_len=20, max_tokens=50)
+    evaluation = BenchmarkEvaluation(plan_of(args, Tokenizer()), args)
+    assert [request.max_tokens for request in evaluation.requests] == [16, 16, 16]
+
+
 def test_metrics_by_hand(make_args):
     args = make_args(samples=2, temperature=1.0)
     evaluation = BenchmarkEvaluation(plan_of(args, Tokenizer()), args)
@@ -106,6 +114,20 @@ def test_metrics_by_hand(make_args):
         "eval/sums/no_answer_frac": pytest.approx(2 / 6),
         "eval/mean/avg": 0.5,
     }
+
+
+def test_the_mean_over_benchmarks_weighs_each_the_same(make_args, tmp_path):
+    # one of the three sums right, and the only difference right
+    other = tmp_path / "differences.jsonl"
+    other.write_text('{"id": "0", "problem": "2-1", "answer": "1", "source": "math"}\n')
+    args = make_args()
+    args.eval.dataset += f",{other}"
+    evaluation = BenchmarkEvaluation(plan_of(args, Tokenizer()), args)
+    responses = [response(n, 0, correct=n == 0) for n in range(3)]
+    responses.append(replace(response(0, 0, correct=True), benchmark="differences"))
+    metrics = evaluation.metrics(responses)
+    assert (metrics["eval/sums/avg@1"], metrics["eval/differences/avg@1"]) == (pytest.approx(1 / 3), 1.0)
+    assert metrics["eval/mean/avg"] == pytest.approx(2 / 3)
 
 
 def test_responses_come_from_the_engines_and_are_graded(make_args, monkeypatch):
@@ -203,3 +225,17 @@ def test_failed_rewards_stop_an_evaluation(make_sampler, response):
     sampler, _ = make_sampler(failures={0: {1: failed}})
     with pytest.raises(RunStopped, match="the reward of 2 of 6 responses failed"):
         evaluation_of(sampler).run(sampler.engines)
+
+
+def test_engines_are_awake_during_an_evaluation(make_sampler, monkeypatch):
+    sampler, (engine,) = make_sampler()
+    sampler.args.vllm.enable_sleep = True
+    calls = []
+
+    def note(engines, method, seconds):
+        calls.append((method, len(engine.requests)))
+        return []
+
+    monkeypatch.setattr("openrlhf_cov.trainer.rollout.generation.end_unanswered", note)
+    evaluation_of(sampler).run(sampler.engines)
+    assert calls == [("wake_up", 0), ("sleep", 3)]

@@ -182,6 +182,12 @@ def test_the_line_of_a_step_has_all_of_its_numbers(make_run):
     assert "dynamic_filtering_pass_rate" not in make_run(1).ends().metrics[0]
 
 
+def test_numbers_of_the_ranks_come_before_those_of_the_samples(make_run):
+    # With a KL loss the ranks measure the KL of the policy that they train.
+    result = StepResult({**UPDATE.metrics, "kl": 0.75}, 0.5, 2, 0.1)
+    assert make_run(1, policy={"update": result}).ends().metrics[0]["kl"] == 0.75
+
+
 def test_the_time_of_a_step_begins_with_the_wait_for_its_rollout(make_run):
     run = make_run(1)
     sample_now = run.sampler.next_batch
@@ -281,6 +287,13 @@ def test_a_checkpoint_follows_the_line_of_its_step(make_run):
     assert first["client_states"][ROLLOUTS] == {"step": 2, "is_over": False}
     assert second["client_states"][ROLLOUTS] == {"step": 4, "is_over": True}
     assert (first["metric_value"], first["metric_key"]) == (None, "eval_pass1")
+
+
+def test_a_checkpoint_names_the_last_evaluation(make_run):
+    run = make_run(3, [0.25], **{"ckpt.save_steps": 3, "eval.steps": 2}).ends()
+    (saved,) = run.arguments("save_checkpoint")
+    assert (saved["metric_value"], saved["metric_key"]) == (0.25, "eval_pass1")
+    assert saved["client_states"]["best_eval_metric_value"] == 0.25
 
 
 def test_a_resumed_run_continues_with_the_following_step(make_run):

@@ -118,3 +118,22 @@ def test_the_trained_models_name_the_checkpoint_that_they_restored(store):
     policy, critic = PlayedGroup("policy", 2, get_restored="global_step4"), PlayedGroup("critic", get_restored=None)
     assert ModelGroups(flags(), policy).restored() == ["global_step4"]
     assert ModelGroups(flags(), policy, critic=critic).restored() == ["global_step4", None]
+
+
+def test_an_error_of_any_rank_is_raised(monkeypatch):
+    class Failing(NoRay):
+        @staticmethod
+        def get(value):
+            for each in value if isinstance(value, list) else [value]:
+                if isinstance(each, Exception):
+                    raise each
+            return value
+
+    monkeypatch.setattr(model_groups, "ray", Failing)
+
+    def second_fails(rank):
+        return OSError("rank 1") if rank == 1 else POLICY
+
+    policy = PlayedGroup("policy", 2, update=second_fails)
+    with pytest.raises(OSError, match="rank 1"):
+        ModelGroups(flags(), policy).update(ORDER, train_samples())

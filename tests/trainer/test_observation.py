@@ -6,8 +6,8 @@ from simulated_ranks import Simulated
 
 from openrlhf_cov.models.loss import LossRecord
 from openrlhf_cov.models.method import Plan, TokenBatch
-from openrlhf_cov.models.window import ALONE
-from openrlhf_cov.trainer.observation import StepDiagnostics
+from openrlhf_cov.models.window import ALONE, Ranks
+from openrlhf_cov.trainer.observation import StepDiagnostics, all_reduce_over
 from openrlhf_cov.trainer.records import TrainSample
 
 
@@ -103,3 +103,9 @@ def test_ranks_log_what_one_rank_logs(parts):
     for values in Simulated(len(parts)).run(work, parts):
         assert values == pytest.approx(expected, nan_ok=True, rel=1e-12)
     assert expected["cov/empty_update_frac"] == 0  # although ranks without sample 1 select nothing
+
+
+def test_reducing_over_the_data_parallel_ranks():
+    reduce = all_reduce_over(Ranks(lambda tensor: 2 * tensor, lambda tensor: torch.cat([tensor, tensor + 1])), "cpu")
+    assert reduce(torch.tensor([1.0, 2.0]), "sum").tolist() == [2.0, 4.0]
+    assert reduce(torch.tensor([1.0, 2.0]), "max").tolist() == [2.0, 3.0]

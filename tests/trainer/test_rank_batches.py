@@ -37,6 +37,12 @@ def test_every_sample_reaches_one_rank_as_it_is(lengths, ranks, batch_size, dyna
         assert max(map(len, of_ranks)) - min(map(len, of_ranks)) <= 1
 
 
+def test_static_shares_are_consecutive():
+    samples = rollout([3] * 6)[::-1]  # in the order of the rollout, whatever their numbers
+    of_ranks = shares_of_ranks(samples, flags(dynamic=False), ranks=3, step=0)
+    assert [[sample.sample_id for sample in share] for share in of_ranks] == [[5, 4], [3, 2], [1, 0]]
+
+
 def ids_of_updates(of_ranks, batch_size):
     """The numbers of the samples of every update, as the ranks cut their samples."""
     local = batch_size // len(of_ranks)

@@ -47,6 +47,16 @@ def test_a_response_becomes_a_sample():
     assert (sample.tokens.dtype, sample.rollout_log_probs.dtype) == (torch.int64, torch.float32)
 
 
+def test_tokens_beyond_the_limit_are_cut_off():
+    sample = sample_of(RESPONSE, PROMPT, max_len=4)
+    assert sample.tokens.tolist() == [5, 6, 7, 8]
+    assert sample.action_mask.tolist() == [False, True, True]
+    assert sample.rollout_log_probs.tolist() == [0.0, -1.0, -2.0]
+    assert sample.response_length == 2
+    assert sample.metrics["response_clip_ratio"] == 1.0
+    assert sample_of(RESPONSE, PROMPT, max_len=6).metrics["response_clip_ratio"] == 1.0  # it fills the context
+
+
 def make(prompt="p", label="l", **values) -> Sample:
     values = {"reward": 1.0, "rollout_log_probs": torch.zeros(2)} | values
     mask = torch.tensor([False, True])

@@ -2,6 +2,7 @@
 
 import math
 import random
+from types import SimpleNamespace
 
 import pytest
 import ray
@@ -134,6 +135,15 @@ def test_seeds_depend_on_the_prompt_alone(make_sampler, step):
     flat = [seed for given in seeds.values() for seed in given]
     assert len(set(flat)) == len(flat) == SAMPLES * len(seeds)
     assert all(0 <= seed < 2**63 for seed in flat)
+
+
+def test_no_group_is_left_out_because_it_is_long(make_sampler, step):
+    # all pass and the batch of 4 is full after 1 s; the 5th of the 8 that were asked for takes 50 s and trains next
+    sampler, (engine,) = make_sampler(score=lambda p: [1.0, 0.0])
+    sampler.pass_rate.add(1, 2)
+    delays = iter([1.0, 1.0, 1.0, 1.0, 50.0])
+    engine.delays = SimpleNamespace(random=lambda: next(delays, 1.0))
+    assert [step(sampler)[0] for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 def test_groups_without_scores_stop_the_run_with_one_line(make_sampler, step):

@@ -82,17 +82,17 @@ def test_a_sample_without_a_reward_ends_a_run_without_a_reward_model():
         score([sample(0, None)], models(flags(), reward=None), PAD)
 
 
-def test_log_probs_among_probable_tokens_are_handed_on():
-    class WithProxy(PlayedGroup):
+@pytest.mark.parametrize("field", ["proxy", "discriminator_mean"])
+def test_what_the_policy_gives_for_methods_is_handed_on(field):
+    class WithMore(PlayedGroup):
         def scored(self, method, tokens, mask):
             log_probs, entropies, _ = super().scored(method, tokens, mask)
-            return log_probs, entropies, 2 * log_probs
+            more = (2 * log_probs,) if field == "proxy" else (None, 2 * log_probs)
+            return log_probs, entropies, *more
 
-    groups = models(flags(), policy=WithProxy("policy"), reward=None)
-    (first, second) = score([sample(0, response=3), sample(1, response=1)], groups, PAD)
-    assert torch.equal(first.proxy, 2 * first.log_probs)
-    assert torch.equal(second.proxy, 2 * second.log_probs)
-    assert len(second.proxy) == 1
+    groups = models(flags(), policy=WithMore("policy"), reward=None)
+    for each in score([sample(0, response=3), sample(1, response=1)], groups, PAD):
+        assert torch.equal(getattr(each, field), 2 * each.log_probs)
 
 
 def test_scores_of_half_precision_become_single():

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from deepspeed.runtime.zero.offload_states import offload_adam_states, reload_adam_states
+from deepspeed.runtime.zero.offload_states import _make_offload_state_key, offload_adam_states, reload_adam_states
 from openrlhf.utils.deepspeed import DeepspeedStrategy
 from run_flags import run_flags
 from torch import nn
@@ -87,3 +87,7 @@ def test_every_model_that_is_restored_loses_the_buffers(monkeypatch, tmp_path, f
     strategy.load_ckpt(model, str(tmp_path / folder))
     assert optimizer.state[weight].keys() == MOMENTS
     assert strategy.restored == ("global_step3", 3)
+
+
+def test_the_suffix_is_deepspeeds():
+    assert _make_offload_state_key("exp_avg") == "exp_avg" + OFFLOAD_SUFFIX

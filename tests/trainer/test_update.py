@@ -8,11 +8,14 @@ import pytest
 import torch
 from rank_models import LEARNING_RATE, Strategy, Unigrams, accumulation_of, flags, make_policy, make_samples, order_of
 from simulated_ranks import Simulated
+from torch import nn
+from transformers import GPT2Config, LlamaConfig, MixtralConfig
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.settings import Schedule
 from openrlhf_cov.trainer import policy as policy_module
+from openrlhf_cov.trainer.actor_model import draws_in_training
 from openrlhf_cov.trainer.observation import StepDiagnostics
 from openrlhf_cov.trainer.rank_batches import shares_of_ranks
 from openrlhf_cov.trainer.update import update_policy
@@ -394,6 +397,28 @@ def test_images_go_with_the_text(tmp_path):
     assert seen == [
         *((True, half) for half in halves), *((False, half) for half in halves), *((True, half) for half in halves)
     ]  # fmt: skip
+
+
+def with_config(config):
+    module = nn.Linear(2, 2)
+    module.config = config
+    return module
+
+
+@pytest.mark.parametrize(
+    ("module", "draws"),
+    [
+        (nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.0)), False),
+        (nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1)), True),
+        (with_config(LlamaConfig()), False),
+        (with_config(LlamaConfig(attention_dropout=0.1)), True),
+        (with_config(GPT2Config()), True),
+        (with_config(MixtralConfig(router_jitter_noise=0.01)), True),
+        (with_config({"attention_dropout": 0.1}), False),  # DeepSpeed's, of its engine
+    ],
+)
+def test_dropout_is_seen_in_modules_and_configs(module, draws):
+    assert draws_in_training(nn.ModuleList([module])) is draws
 
 
 def test_samples_of_a_prompt_come_together_where_a_model_gains_by_it(tmp_path):

@@ -94,6 +94,16 @@ def test_engines_with_the_new_weights_pass_once_and_are_not_asked_again(log):
     assert f"of {4 * (TOKENS - 1)} tokens" in message  # all but the first one of each text
 
 
+def test_always_checks_every_transfer_and_says_so_once(log):
+    run = Run("always")
+    for _ in range(3):
+        run.step()
+    assert run.scored == 6
+    assert len(log.messages) == 1
+    with pytest.raises(RunStopped, match="vLLM engine 1 did not receive the new weights of global step 4"):
+        run.step(stale=(1,))
+
+
 @pytest.mark.parametrize(("stale", "named"), [((0,), "0"), ((1,), "1"), ((0, 1), "0, 1")])
 def test_an_engine_that_keeps_the_initial_weights_ends_the_run_at_the_first_update(stale, named):
     run = Run()

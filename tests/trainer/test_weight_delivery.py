@@ -4,6 +4,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from ray.exceptions import ActorDiedError
 from run_flags import run_flags
 
 from openrlhf_cov.errors import RunStopped
@@ -87,6 +88,14 @@ def test_an_engine_that_is_dead_at_the_start_ends_the_run(monkeypatch, partial):
         delivery.run(is_start=True)
     with delivery.stream.exclusive():  # nothing is held
         pass
+
+
+def test_a_transfer_that_fails_in_time_is_no_hang(monkeypatch):
+    delivery = Delivery(monkeypatch, timeout=3600.0, partial=True)
+    delivery.error = ActorDiedError()
+    with pytest.raises(ActorDiedError):
+        delivery.run()
+    assert delivery.calls[-2:] == ["send", "resume_generation"]  # nothing was delivered
 
 
 @pytest.mark.parametrize("partial", [False, True])

@@ -43,6 +43,12 @@ def test_buckets_by_hand(sizes, max_bytes, expected):
     assert names(buckets(parameters(*sizes), max_bytes)) == expected
 
 
+def test_a_bucket_counts_bytes_not_elements():
+    named = parameters(4, 4, dtype=torch.bfloat16)  # 8 bytes each
+    assert names(buckets(named, 16)) == [["0", "1"]]
+    assert names(buckets(named, 15)) == [["0"], ["1"]]
+
+
 def test_a_shard_counts_with_its_full_size():
     named = parameters(0, 0, 0)  # what ZeRO-3 leaves on a rank
     for _, param in named:

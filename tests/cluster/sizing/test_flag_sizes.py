@@ -170,3 +170,8 @@ def test_a_step_by_hand(flags):
     assert step.worst == 2048 * 10_240
     assert step.expected == 2048 * (100 + 4096)
     assert step_of(flags(), None).expected == 2048 * (2048 + 4096)
+
+
+def test_responses_without_a_limit_may_fill_the_sequence(flags):
+    step = step_of(flags({"rollout.max_new_tokens": None, "train.max_epochs": 2}), 10.0)
+    assert (step.longest_response, step.updates) == (10_240, 16)

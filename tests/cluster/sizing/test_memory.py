@@ -123,6 +123,21 @@ def test_a_layer_by_hand():
     assert Pass(tokens=1, whole_logits=True).training(QWEN_7B) == expected
 
 
+def test_an_entropy_bonus_adds_a_gradient_of_the_logits():
+    common = {"tokens": 1, "checkpointing": True}
+    plain, bonus = (Pass(**common, whole_logits=True, entropy_gradient=on) for on in (False, True))
+    assert bonus.training(QWEN_7B) - plain.training(QWEN_7B) == 4 * 152_064
+    plain, bonus = (Pass(**common, entropy_gradient=on) for on in (False, True))
+    assert bonus.training(QWEN_7B) == plain.training(QWEN_7B)
+
+
+def test_without_a_head_a_layer_is_the_peak():
+    headless = Pass(tokens=1, checkpointing=True, head=False)
+    backward = (2 * 18_944 + 2 * 3584) * 2
+    assert headless.training(QWEN_7B) == 28 * 3584 * 2 + headless.kept(QWEN_7B) + backward
+    assert headless.scoring(QWEN_7B) == (3 * 18_944 + 5 * 3584) * 2
+
+
 class LiveBytes(TorchDispatchMode):
     """Bytes of the tensors that are made while it is on, now and at their peak; those of ``outside`` do not count."""
 
@@ -256,6 +271,11 @@ def test_an_engine_by_hand():
     assert engine.workspace(shape) == ENGINE_WORKSPACE + 1024 * 10 * 152_064 > 8192 * 92_672
     assert engine.kv_tokens(shape) == int((64 * GIB - 32_763_876_352 / 2 - engine.workspace(shape)) / 65_536)
     assert engine.sequences(shape, 10_240) == engine.kv_tokens(shape) // 10_240 == 72
+
+
+def test_more_gpus_than_heads_of_keys_hold_copies():
+    engine = Engine(tensor_parallel=8, utilization=0.8, gpu_bytes=80 * GIB)
+    assert engine.kv_bytes_per_token(QWEN_7B) == 2 * 28 * 1 * 128 * 2  # 4 heads on 8 GPUs
 
 
 def test_an_engine_runs_as_many_sequences_as_it_is_told():

@@ -53,6 +53,11 @@ def test_a_run_repeats(run, name):
     assert not first[0].equal(run(CHOICES[name], seed=1)[0])
 
 
+@pytest.mark.parametrize("name", [name for name in CHOICES if name != "none"])
+def test_a_method_changes_the_policy(run, name):
+    assert not run(CHOICES[name])[0].equal(run()[0])
+
+
 # Settings that switch a method off: the run is GRPO, with the method's PPO clip, or none, where it brings one.
 LIMITS = {name: neutral(name) for name in NEUTRAL if name not in EQUAL} | {
     "entrocraft": CovConfig(method="entrocraft", entrocraft_low=1e-9, entrocraft_high=1e9),
@@ -209,3 +214,9 @@ def test_the_test_is_about_other_problems_than_the_evaluations(task):
         assert len(built.validation) == len(built.test) == 256
     shares = [task.kind(problem) for problem in task.test]
     assert {kind: shares.count(kind) for kind in "abcd"} == {"a": 112, "b": 64, "c": 48, "d": 32}  # 14, 8, 6, 4 of 32
+
+
+def test_the_objective_has_an_entropy_bonus_and_a_reference(run):
+    plain, bonus, held = run()[0], run(entropy_coef=0.1)[0], run(kl_coef=0.1)[0]
+    assert not plain.equal(bonus)
+    assert not plain.equal(held)

@@ -26,6 +26,7 @@ def params(request):
 def test_sampling_params_of_a_seeded_request():
     how = params(SEEDED)
     assert (how.n, how.seed, how.temperature, how.top_p, how.max_tokens, how.logprobs) == (1, 17, 0.6, 0.9, 24, None)
+    assert (how.skip_special_tokens, how.include_stop_str_in_output) == (False, True)  # as in training
     # nothing that would change what the model says: no stop words, no penalties, no other cut of the distribution
     assert (how.stop, how.top_k, how.min_p, how.min_tokens, how.ignore_eos) == ([], 0, 0.0, 0, False)
     assert (how.presence_penalty, how.frequency_penalty, how.repetition_penalty) == (0.0, 0.0, 1.0)
@@ -48,6 +49,7 @@ def test_surprisal_by_hand():
     # tokens 9 and 2 with -log p of 0.5 and 1.5; the more likely token 4 was not drawn: (0.5 + 1.5) / 2 = 1
     completion = completions.completion_of(output([9, 2], [{9: -0.5}, {4: -0.25, 2: -1.5}]))
     assert completion.surprisal == 1.0
+    assert completions.completion_of(output([9] * 8, finish_reason="length")).truncated
 
 
 @pytest.mark.parametrize(
