@@ -67,11 +67,34 @@ def stored(node):
     }
 
 
-@pytest.mark.parametrize(
-    ("path", "qualname", "needed"), [(path, *row) for path, names in VLLM.items() for row in names.items()]
-)
+# The same of DeepSpeed, with the methods that we replace or watch on its objects.
+DEEPSPEED = {
+    "runtime/engine.py": {
+        "DeepSpeedEngine.set_gradient_accumulation_boundary": "self is_boundary",
+        "DeepSpeedEngine.is_gradient_accumulation_boundary": "self",
+        "DeepSpeedEngine.fp16_enabled": "self",
+        "DeepSpeedEngine.save_checkpoint": "self save_dir tag client_state",
+        "DeepSpeedEngine._copy_recovery_script": "self save_path",
+    },
+    "runtime/zero/stage3.py": {
+        "DeepSpeedZeroOptimizer_Stage3._update_scale": "self has_overflow",
+    },
+    "comm/torch.py": {f"TorchBackend.{name}": None for name in cpu_host.GATHERS} | {"build_shm_op": None},
+}
+
+
+def rows(table):
+    return [(path, *row) for path, names in table.items() for row in names.items()]
+
+
+@pytest.mark.parametrize(("path", "qualname", "needed"), rows(VLLM))
 def test_vllm_still_takes_the_parameters_we_use(vllm, path, qualname, needed):
     vllm.check(path, qualname, needed)
+
+
+@pytest.mark.parametrize(("path", "qualname", "needed"), rows(DEEPSPEED))
+def test_deepspeed_still_takes_the_parameters_we_use(deepspeed, path, qualname, needed):
+    deepspeed.check(path, qualname, needed)
 
 
 def test_the_table_lists_every_vllm_name_we_import(vllm, ours):
@@ -110,151 +133,6 @@ def test_engines_are_started_with_arguments_that_vllm_or_an_actor_takes(vllm, up
     assert given <= fields | taken | own
 
 
-def test_the_reload_package_gives_out_both_ends_of_a_reload(vllm):
-    (source,) = (
-        node
-        for node in vllm.tree(f"{RELOAD}/__init__.py").body
-        if isinstance(node, ast.ImportFrom) and node.module == "layerwise"
-    )
-    assert {"initialize_layerwise_reload", "finalize_layerwise_reload"} <= {alias.name for alias in source.names}
-    end = vllm.find(f"{RELOAD}/layerwise.py", "finalize_layerwise_reload")
-    assert ast.unparse(end.body[-1]) == "finalize_layerwise_processing(*args, **kwargs)"
-
-
-def test_the_factory_takes_a_class_and_makes_it_by_its_name(vllm):
-    register = ast.unparse(vllm.find(f"{TRANSFER}/factory.py", "WeightTransferEngineFactory.register_engine"))
-    assert "cls._registry[name] = lambda: engine_cls" in register
-    create = ast.unparse(vllm.find(f"{TRANSFER}/factory.py", "WeightTransferEngineFactory.create_engine"))
-    assert "backend = config.backend" in create
-    assert "cls._registry[backend]" in create
-
-
 def test_an_engine_has_what_our_engine_reads(vllm):
     engine = vllm.find(f"{TRANSFER}/base.py", "WeightTransferEngine.__init__")
     assert {"parallel_config", "model_config", "model"} <= stored(engine)
-
-
-def test_the_output_head_keeps_the_method_that_packs_its_weight(vllm):
-    head = vllm.find(EMBEDDING, "ParallelLMHead")
-    assert [ast.unparse(base) for base in head.bases] == ["VocabParallelEmbedding"]
-    assert "quant_method" in stored(vllm.find(EMBEDDING, "VocabParallelEmbedding.__init__"))
-
-
-def test_vllm_makes_another_process_on_the_cpu_for_the_short_name_alone(vllm):
-    module, name = cpu_host.ONE_PROCESS.removeprefix("vllm.").rsplit(".", 1)
-    assert vllm.find(f"{module.replace('.', '/')}.py", name)
-    platform = ast.unparse(vllm.find("platforms/cpu.py", "CpuPlatform.check_and_update_config"))
-    assert "and parallel_config.distributed_executor_backend == 'uni'" in platform
-    assert platform.count("distributed_executor_backend") == 2  # asked for there, and set to mp
-    chosen = ast.unparse(vllm.find("v1/executor/abstract.py", "Executor.get_class"))
-    assert "executor_class = resolve_obj_by_qualname(distributed_executor_backend)" in chosen
-
-
-ENGINE = "runtime/engine.py"
-
-
-def test_deepspeed_takes_the_boundary_we_set(deepspeed):
-    method = (ENGINE, "DeepSpeedEngine.set_gradient_accumulation_boundary")
-    assert deepspeed.parameters(*method) == ["self", "is_boundary"]
-    assert "self._is_gradient_accumulation_boundary = is_boundary" in ast.unparse(deepspeed.find(*method))
-
-
-def test_deepspeed_counts_micro_batches_where_no_boundary_was_set(deepspeed):
-    counted = ast.unparse(deepspeed.find(ENGINE, "DeepSpeedEngine.is_gradient_accumulation_boundary"))
-    assert "return (self.micro_steps + 1) % self.gradient_accumulation_steps() == 0" in counted
-    assert "self.micro_steps += 1" in ast.unparse(deepspeed.find(ENGINE, "DeepSpeedEngine.step"))
-
-
-def test_zero_3_asks_for_an_overflow_after_it_moved_its_scale_and_keeps_its_gradients_in_one_buffer(deepspeed):
-    stage3 = ("runtime/zero/stage3.py", "DeepSpeedZeroOptimizer_Stage3")
-    check = ast.unparse(deepspeed.find(stage3[0], f"{stage3[1]}._overflow_check_and_loss_scale_update"))
-    assert 0 < check.find("self._update_scale(self.overflow)") < check.find("if self.overflow:")
-    assert "grad_partitions_flat_buffer" in stored(deepspeed.find(*stage3))
-    looks = ast.unparse(deepspeed.find(stage3[0], f"{stage3[1]}.has_overflow"))
-    assert "torch.isnan(self.grad_partitions_flat_buffer)" in looks  # what DeepSpeed itself looks at, at fp16
-
-
-def test_deepspeed_keeps_the_optimizer_under_its_own(deepspeed):
-    assert "self.basic_optimizer = basic_optimizer" in ast.unparse(
-        deepspeed.find(ENGINE, "DeepSpeedEngine._configure_optimizer")
-    )
-
-
-def test_deepspeed_counts_every_update_once(deepspeed):
-    counted = [
-        node
-        for node in ast.walk(deepspeed.find(ENGINE, "DeepSpeedEngine"))
-        if isinstance(node, ast.AugAssign) and ast.unparse(node.target) == "self.global_steps"
-    ]
-    assert [ast.unparse(node) for node in counted] == ["self.global_steps += 1"]
-    assert counted[0] in ast.walk(deepspeed.find(ENGINE, "DeepSpeedEngine._take_model_step"))
-    step = deepspeed.find(ENGINE, "DeepSpeedEngine.step")
-    (at_the_boundary,) = (
-        node
-        for node in step.body
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "self.is_gradient_accumulation_boundary()"
-    )
-    calls = deepspeed.calls(ENGINE, "DeepSpeedEngine.step", "self._take_model_step")
-    assert calls
-    assert all(call in ast.walk(at_the_boundary) for call in calls)
-
-
-def test_an_engine_says_that_its_core_died(vllm):
-    asked = ast.unparse(vllm.find("v1/engine/async_llm.py", "AsyncLLM.check_health"))
-    assert "if self.errored:\n        raise self.dead_error" in asked
-    assert "EngineDeadError()" in ast.unparse(vllm.find("v1/engine/async_llm.py", "AsyncLLM.dead_error"))
-
-
-def test_deepspeed_takes_an_optimizer_that_skipped_for_one_that_did(deepspeed):
-    step = ast.unparse(deepspeed.find(ENGINE, "DeepSpeedEngine._take_model_step"))
-    asked, cleared, read = (
-        step.find(code) for code in ("self.optimizer.step()", "zero_grad()", "overflow = self.optimizer.overflow")
-    )
-    assert 0 < asked < cleared < read < step.find("self.skipped_steps += 1") < step.find("self.lr_scheduler.step")
-    assert deepspeed.parameters(ENGINE, "DeepSpeedEngine.fp16_enabled") == ["self"]
-
-
-@pytest.mark.parametrize(
-    ("path", "optimizer"),
-    [
-        ("bf16_optimizer.py", "BF16_Optimizer"),
-        ("fp16/fused_optimizer.py", "FP16_Optimizer"),
-        ("fp16/unfused_optimizer.py", "FP16_UnfusedOptimizer"),
-    ],
-)
-def test_optimizers_that_we_let_check_have_no_switch_for_it(deepspeed, path, optimizer):
-    code = ast.unparse(deepspeed.find(f"runtime/{path}", optimizer))
-    assert "check_grad_overflow" not in code
-    assert "grad_partitions_flat_buffer" not in code
-
-
-def test_deepspeed_writes_checkpoints_by_the_methods_that_we_watch(deepspeed):
-    # between them and the end of a save there are collectives, which every rank has to reach
-    for method in ("_save_checkpoint", "_save_zero_checkpoint", "_save_moe_checkpoint"):
-        assert deepspeed.calls(ENGINE, f"DeepSpeedEngine.{method}", "self.checkpoint_engine.save")
-    assert len(deepspeed.calls(ENGINE, "DeepSpeedEngine._save_zero_checkpoint", "self._copy_recovery_script")) == 1
-    save = deepspeed.find(ENGINE, "DeepSpeedEngine.save_checkpoint")
-    assert [ast.unparse(node) for node in save.body[-2:]] == ["dist.barrier()", "return True"]
-
-
-def test_zero_3_gathers_by_the_functions_that_we_finish(deepspeed):
-    # which also says that there is still a reason: it waits for the last of its gathers
-    partition = deepspeed.find("runtime/zero/partition_parameters.py", "_dist_allgather_fn")
-    assert "dist.allgather_fn" in ast.unparse(partition)
-    assert "all_gather_into_tensor(" in ast.unparse(deepspeed.find("comm/comm.py", "allgather_fn"))
-    for name in cpu_host.GATHERS:
-        assert f"cdb.{name}(" in ast.unparse(deepspeed.find("comm/comm.py", name))
-        assert deepspeed.find("comm/torch.py", f"TorchBackend.{name}")
-    several = deepspeed.find("runtime/zero/partition_parameters.py", "Init._allgather_params_coalesced")
-    assert "launch_handles[-1].wait()" in ast.unparse(several)
-
-
-def test_deepspeed_asks_for_the_shared_memory_op_where_we_answer(deepspeed):
-    build = ast.unparse(deepspeed.find("comm/torch.py", "build_shm_op"))
-    assert "builder is None or not deepspeed.ops.__compatible_ops__.get(builder.NAME, False)" in build
-    assert "NAME = 'deepspeed_shm_comm'" in ast.unparse(
-        deepspeed.find("ops/op_builder/cpu/comm.py", "ShareMemCommBuilder")
-    )
-    instead = ast.unparse(deepspeed.find("comm/torch.py", "TorchBackend.inference_all_reduce"))
-    assert "if not use_ds_op:" in instead
-    assert "torch.distributed.all_reduce(tensor=tensor" in instead

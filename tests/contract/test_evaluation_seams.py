@@ -16,13 +16,6 @@ def annotated(node):
     return {child.target.id: child.value and ast.unparse(child.value) for child in fields}
 
 
-def test_an_engine_gives_the_last_output_of_a_request(upstream):
-    code = ast.unparse(upstream.find(ENGINES, "RolloutRayActor.generate"))
-    assert "prompt = TokensPrompt(prompt_token_ids=prompt_token_ids)" in code
-    assert "self.llm.generate(prompt, deepcopy(sampling_params), request_id=random_uuid())" in code
-    assert code.endswith("return final_output")
-
-
 @pytest.mark.parametrize(
     "where",
     [
@@ -49,15 +42,6 @@ def test_an_engine_gives_responses_to_the_arguments_we_send(upstream, ours):
     assert "seeds" in ours.parameters("trainer/ray/rollout_actor.py", "CovRolloutActor.generate_responses")
 
 
-def test_a_response_has_the_entries_that_a_sample_is_made_from(upstream):
-    agents = "utils/agent.py"
-    single = ast.unparse(upstream.find(agents, "SingleTurnAgentExecutor.execute"))
-    multi = ast.unparse(upstream.find(agents, "MultiTurnAgentExecutor.execute"))
-    for entry in ("prompt", "label", "observation_tokens", "action_ranges", "rollout_log_probs", "extra_logs"):
-        assert f"'{entry}'" in single
-        assert f"'{entry}'" in multi
-
-
 @pytest.mark.parametrize(
     ("path", "name", "needed"),
     [
@@ -74,9 +58,3 @@ def test_vllm_still_has_the_fields_we_read_and_send(vllm, path, name, needed):
 
 def test_a_result_has_the_tokens_of_its_prompt(vllm):
     assert {"prompt_token_ids", "outputs"} <= set(vllm.parameters("outputs.py", "RequestOutput.__init__"))
-
-
-def test_a_vllm_server_says_that_it_is_one_and_when_a_prompt_is_too_long(vllm):
-    assert annotated(vllm.find("entrypoints/serve/engine/protocol.py", "ModelCard"))["owned_by"] == "'vllm'"
-    refusal = ast.unparse(vllm.find("renderers/params.py", "TokenizeParams._token_len_check"))
-    assert "maximum context length is" in refusal

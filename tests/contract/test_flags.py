@@ -1,7 +1,6 @@
 """Every flag of OpenRLHF, with its name, default, type and choices, and our own beside them."""
 
 import argparse
-import ast
 from dataclasses import fields
 
 import pytest
@@ -105,28 +104,3 @@ LEFT_TO_UPSTREAM = {
 def test_every_number_of_upstream_has_a_range(upstream_flags):
     numbers = {dest for dest, flag in upstream_flags.items() if flag["type"] in (int, float)}
     assert sorted((*POSITIVE, *INTERVALS, *RANGES)) == sorted(numbers - LEFT_TO_UPSTREAM)
-
-
-def settings_read(tree):
-    """Dotted names below ``args`` that a module of ours reads: ``args.actor.num_nodes`` -> actor.num_nodes."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            code = ast.unparse(node)
-            for root in ("args.", "self.args.", "strategy.args."):
-                if code.startswith(root):
-                    yield code.removeprefix(root).removesuffix(".split").removesuffix(".format")  # methods
-
-
-# Values that travel with the flags to code that upstream calls with the flags alone.
-SET_BY_THE_CONTROLLER = {"global_step"}
-
-
-def test_the_settings_we_read_are_flags(ours, our_flags):
-    known = {flag["dest"] for flag in our_flags[1].values()}
-    known |= {dest.rsplit(".", i)[0] for dest in known for i in (1, 2, 3)}  # groups, e.g. args.actor
-    paths = ["cli/train_ppo_ray.py", "models/config.py"]
-    # The backends of an evaluation read the flags of another command.
-    paths += [path for path in ours.paths() if path.startswith("trainer/") and "evaluation_backends" not in path]
-    read = {name for path in paths for name in settings_read(ours.tree(path))}
-    assert {"ckpt.output_dir", "vllm.sync_backend", "algo.kl.init_coef"} <= read
-    assert read - SET_BY_THE_CONTROLLER <= known

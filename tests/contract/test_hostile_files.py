@@ -379,10 +379,3 @@ def test_every_module_that_reads_json_is_tested(ours):
     }
     tested = {module for _, module, _ in READERS.values()} | {"evaluation/endpoint.py"}
     assert reading - {"utils/json_lines.py"} <= tested | OWN.keys()
-
-
-def test_json_that_others_write_is_parsed_in_one_place(ours):
-    for path in ours.paths():
-        calls = {ast.unparse(node.func) for node in ast.walk(ours.tree(path)) if isinstance(node, ast.Call)}
-        if path not in OWN and path != "utils/json_lines.py":
-            assert not calls & {"json.loads", "json.load"}, path

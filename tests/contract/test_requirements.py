@@ -8,7 +8,6 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -35,10 +34,6 @@ def test_the_versions_of_cpu_hosts_are_allowed(name):
         assert each.specifier.contains(re.sub(r"\+.*", "", here)), each
 
 
-def test_the_list_of_gpu_hosts_takes_in_that_of_the_package():
-    assert "-r requirements-tools.txt" in (REPOSITORY / "requirements.txt").read_text(encoding="utf-8").splitlines()
-
-
 @pytest.fixture
 def project() -> dict:
     """The metadata of the package, as pyproject.toml has it."""
@@ -57,11 +52,6 @@ def test_the_extra_for_the_lab_has_the_versions_of_training(project):
     for each in map(Requirement, extras["lab"]):
         assert each.name.lower() in PINS
         assert training.get(each.name, each) == each
-
-
-def test_the_citation_has_the_version_of_the_package(project):
-    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
-    assert citation["version"] == project["version"]
 
 
 def imported(path: Path) -> set[str]:

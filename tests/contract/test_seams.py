@@ -6,7 +6,7 @@ Upstream's source is read as syntax trees, and so is ours.
 import ast
 
 import pytest
-from upstream_uses import LOGGING, bound, imported_names, is_open, methods_of, passed_parameters, signature
+from upstream_uses import bound, imported_names, is_open, methods_of, signature
 
 # Module of upstream -> function or class that we import -> the parameters that we pass, in upstream's order. None: it
 # is not called. It is then subclassed, handed on, or only named.
@@ -241,49 +241,6 @@ def test_upstream_still_sets_the_attributes_that_we_read(upstream, path, name, n
     targets = [node for node in ast.walk(upstream.find(path, name)) if isinstance(node, ast.Attribute)]
     stored = {node.attr for node in targets if isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"}
     assert needed <= stored
-
-
-@pytest.fixture(scope="module")
-def imports(upstream, ours):
-    """(our module, module of upstream, name) of everything that we import."""
-    return [(path, *found) for path in ours.paths() for found in imported_names(ours.tree(path), upstream).values()]
-
-
-def test_the_table_lists_exactly_what_we_import(imports):
-    listed = {(path, name) for path, name, _ in rows(IMPORTS)}
-    assert {(path, name) for _, path, name in imports} == listed
-
-
-def test_the_table_lists_exactly_the_parameters_that_our_calls_pass(upstream, ours):
-    passed = {}
-    for path in ours.paths():
-        for (module, name), parameters in passed_parameters(ours.tree(path), upstream).items():
-            passed.setdefault((module, name), set()).update(parameters)
-    found = {key: names for key, names in passed.items() if key[1] not in LOGGING}
-    expected = {
-        (path, name): {each for each in needed.split() if not each.startswith("*")}
-        for path, name, needed in rows(IMPORTS)
-        if needed is not None and name not in {*LOGGING, "convert_to_torch_dtype"}
-    }
-    assert found == expected
-
-
-@pytest.mark.parametrize(
-    ("call", "problem"),
-    [
-        ("f(1, b=2)", None),
-        ("f(1, 2, c=3)", None),
-        ("f(1, b=2, **more)", None),
-        ("f(*some, c=3)", None),
-        ("f(1)", "b is missing"),
-        ("f(1, 2, 3, 4)", "4 positional arguments"),
-        ("f(1, 2, d=4)", "d is no parameter"),
-        ("f(1, 2, b=3)", "b is passed twice"),
-    ],
-)
-def test_a_call_that_does_not_fit_is_recognized(call, problem):
-    (function,) = ast.parse("def f(a, b, c=1): ...").body
-    assert bound(ast.parse(call, mode="eval").body, function, skip=0)[1] == problem
 
 
 def test_our_calls_of_upstreams_functions_fit_their_signatures(upstream, ours):

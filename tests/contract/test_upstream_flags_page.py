@@ -46,14 +46,3 @@ def test_a_named_test_exists_and_uses_the_flag(status):
 
 def test_what_is_untested_says_why():
     assert all(len(why) > 20 for status, why in rows().values() if status == "untested")
-
-
-def test_a_test_that_is_not_there_is_noticed():
-    with pytest.raises(LookupError, match="no such test"):
-        flags_used_by("tests/e2e/test_lora.py::test_nothing")
-
-
-def test_flags_are_found_through_fixtures_and_constants():
-    used = flags_used_by("tests/e2e/test_lora.py::test_lora_trains_exports_and_resumes")
-    assert {"--ds.lora.rank", "--algo.advantage.is_correction_level", "--data.prompt_dataset"} <= used
-    assert "--ds.lora.dropout" not in used  # of another test in the file

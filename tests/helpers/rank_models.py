@@ -6,10 +6,12 @@ divided by their number; with dynamic ones the engine is told where an update en
 """
 
 from collections import defaultdict
+from operator import attrgetter
 from types import SimpleNamespace
 
 import torch
 from openrlhf.utils.deepspeed import DeepspeedStrategy
+from run_flags import run_flags
 from torch import nn
 
 from openrlhf_cov.models.config import CovConfig
@@ -144,37 +146,22 @@ def engine_of(model: nn.Module) -> Engine:
     return model.engine if isinstance(model, Values) else model.model
 
 
+FLAGS = {
+    "train.max_epochs": 2, "train.max_tokens_per_gpu": 14, "train.seed": SEED, "train.ema_beta": 0.9,
+    "rollout.batch_size": 8, "rollout.n_samples_per_prompt": 1, "actor.eps_clip_low_high": (0.2, 0.28),
+    "vllm.sync_backend": "gloo",
+}  # fmt: skip
+SECTIONS = ("train", "rollout", "actor", "algo.kl", "algo.advantage", "ds", "critic")
+
+
 def flags(folder, config: CovConfig | None = None, **changes) -> SimpleNamespace:
     """Return the flags of a run; ``changes`` are by their last name, such as ``batch_size`` of ``train``."""
-    groups = {
-        "train": dict(
-            batch_size=8, micro_batch_size=2, max_epochs=2, max_tokens_per_gpu=14, dynamic_batch_enable=False,
-            seed=SEED, ema_beta=0.9,
-        ),
-        "rollout": dict(batch_size=8, n_samples_per_prompt=1),
-        "actor": dict(
-            entropy_coef=None, eps_clip_low_high=(0.2, 0.28), dual_clip=None, loss_agg_mode="token-mean",
-            policy_loss_type="ppo", aux_loss_coef=0.0,
-        ),
-        "kl": dict(use_loss=False, init_coef=0.0, estimator="k1", unbiased_gradient=False),
-        "advantage": dict(
-            is_correction_level="off", is_correction_mode="mask", is_correction_gating="ratio",
-            is_correction_threshold=(0.5, 5.0),
-        ),
-        "ds": dict(ring_attn_size=1, tensor_parallel_size=1, packing_samples=False),
-        "critic": dict(value_clip=0.5),
-        "ckpt": dict(output_dir=str(folder)),
-    }  # fmt: skip
+    args = run_flags(FLAGS | {"ckpt.output_dir": str(folder)} | vars(config or CovConfig()))
     for name, value in changes.items():
-        group, _, own = name.rpartition("__")
-        group = group or next(each for each, values in groups.items() if own in values)
-        assert own in groups[group], name
-        groups[group][own] = value
-    spaces = {name: SimpleNamespace(**values) for name, values in groups.items()}
-    algo = SimpleNamespace(kl=spaces.pop("kl"), advantage=spaces.pop("advantage"))
-    return SimpleNamespace(
-        **vars(config or CovConfig()), **spaces, algo=algo, on_nan="stop", vllm=SimpleNamespace(sync_backend="gloo")
-    )
+        section, _, own = name.rpartition("__")
+        sections = [attrgetter(each)(args) for each in ([section] if section else SECTIONS)]
+        setattr(next(each for each in sections if hasattr(each, own)), own, value)
+    return args
 
 
 def accumulation_of(args: SimpleNamespace, ranks: int = 1) -> int:

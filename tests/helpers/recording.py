@@ -45,23 +45,17 @@ class Recorder:
 
 
 class RecordedGroup(PlayedGroup):
-    """A group whose calls are recorded; upstream's methods ``append``, ``fit`` and ``take_scored`` are played, too."""
+    """A group whose calls are recorded."""
 
     def __init__(self, model: str, recorder: Recorder, status: Any = None) -> None:
         super().__init__(model)
         self.recorder, self.status = recorder, status
-        self._scored: list = []
 
     def async_run_method(self, method_name: str, *args: Any, **kwargs: Any) -> list:
-        value = {"fit": self.status, "take_scored": self._scored}.get(method_name)
-        return [self.recorder.call(f"{self.model}.{method_name}", value)]
+        return [self.recorder.call(f"{self.model}.{method_name}", None)]
 
     def async_run_method_batch(self, method_name: str, **batches: list) -> list:
-        if method_name == "append":
-            return [self.recorder.call(f"{self.model}.append", None)]
         (answers,) = super().async_run_method_batch(method_name, **batches)
-        if method_name == "forward":
-            self._scored = [{"entropy": each} for each in answers]
         return [self.recorder.call(f"{self.model}.{method_name}", answers)]
 
     def answer(self, method: str, rank: int) -> Any:

@@ -1,4 +1,4 @@
-"""What code uses of upstream, read from its syntax: imports, and the parameters that calls pass."""
+"""What code uses of upstream, read from its syntax: imports, and whether calls fit."""
 
 import ast
 from typing import NamedTuple
@@ -118,38 +118,3 @@ def bound(call: ast.Call, function: ast.AST, skip: int) -> tuple[set[str], str |
     if missing and not (unpacks_list or unpacks_dict):
         return set(passed), f"{missing[0]} is missing"
     return {name for name in passed if name in by_name}, None
-
-
-def passed_parameters(tree, upstream) -> dict[tuple[str, str], set[str]]:
-    """Return (module of upstream, name) -> the parameters that the calls of a module of ours pass.
-
-    A dictionary that a call unpacks passes the keys that the module writes in the function or variable it comes from:
-    those of ``**name(...)`` are the keys of the one dictionary that ``name`` returns, and ``**normalizers`` are the
-    normalizers of a loss.
-    """
-    names = imported_names(tree, upstream)
-    found = {}
-    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-        if not (isinstance(call.func, ast.Name) and call.func.id in names):
-            continue
-        module, name = names[call.func.id]
-        of = signature(upstream, module, name, upstream.find(module, name))
-        if of.function is None:
-            continue
-        passed, _ = bound(call, of.function, of.skip)
-        for keyword in (each for each in call.keywords if each.arg is None):
-            passed |= unpacked(keyword.value, tree)
-        found.setdefault((module, name), set()).update(passed)
-    return found
-
-
-NORMALIZERS = {"dp_size", "batch_num_tokens", "global_batch_size"}
-
-
-def unpacked(value: ast.AST, tree) -> set[str]:
-    """Return the keys of a dictionary that is unpacked into a call."""
-    if isinstance(value, ast.Name) and value.id == "normalizers":
-        return set(NORMALIZERS)
-    (function,) = (node for node in tree.body if isinstance(node, FUNCTIONS) and node.name == ast.unparse(value.func))
-    (returned,) = (node.value for node in ast.walk(function) if isinstance(node, ast.Return))
-    return {key.value for key in returned.keys}

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from run_flags import run_flags
 from torch import nn
 
 from openrlhf_cov.cluster import cpu_host
@@ -160,42 +161,16 @@ def make_sampler(monkeypatch):
         monkeypatch.setattr(generation, "ray", clock)
         chance = random.Random(delays)
         handles = [Engine(clock, score, chance, (failures or {}).get(place)) for place in range(engines)]
-        args = SimpleNamespace(
-            **vars(SamplingConfig(**settings)),
-            data=SimpleNamespace(max_len=100),
-            rollout=SimpleNamespace(
-                batch_size=batch,
-                n_samples_per_prompt=SAMPLES,
-                vllm_generate_batch_size=generated or batch,  # as upstream fills it in
-                micro_batch_size=micro,
-                max_new_tokens=10,
-                temperature=1.0,
-                top_p=1.0,
-            ),
-            algo=SimpleNamespace(
-                dynamic_filtering_enable=filtering,
-                dynamic_filtering_range=(0.0, 1.0),
-                advantage=SimpleNamespace(is_correction_level="off"),
-                kl=SimpleNamespace(init_coef=0.0),
-            ),
-            train=SimpleNamespace(
-                seed=1,
-                num_episodes=episodes,
-                batch_size=train_batch,
-                dynamic_batch_enable=dynamic_batch,
-                async_enable=queue > 0,
-                async_queue_size=max(1, queue),
-                partial_rollout_enable=False,
-            ),
-            eval=SimpleNamespace(temperature=0.5, n_samples_per_prompt=SAMPLES),
-            ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1, zero_stage=3),
-            critic=SimpleNamespace(model_name_or_path=None),
-            reward=SimpleNamespace(remote_url=["reward.py"]),
-            reward_max_error_frac=0.05,
-            actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=ranks),
-            vllm=SimpleNamespace(enable_sleep=False),
-            vllm_no_progress_timeout=0.0,
-        )
+        args = run_flags({
+            **vars(SamplingConfig(**settings)), "data.max_len": 100, "rollout.batch_size": batch,
+            "rollout.n_samples_per_prompt": SAMPLES, "rollout.vllm_generate_batch_size": generated or batch,
+            "rollout.micro_batch_size": micro, "rollout.max_new_tokens": 10, "train.seed": 1,
+            "algo.dynamic_filtering_enable": filtering, "train.num_episodes": episodes,
+            "train.batch_size": train_batch, "train.dynamic_batch_enable": dynamic_batch,
+            "train.async_enable": queue > 0,
+            "train.async_queue_size": max(1, queue), "eval.temperature": 0.5, "eval.n_samples_per_prompt": SAMPLES,
+            "ds.zero_stage": 3, "actor.num_gpus_per_node": ranks,
+        })  # fmt: skip
         data = [Prompt(place, str(place), f"label {place}", source="numbers") for place in range(prompts)]
         sampler = Sampler(args, data, EngineGroup(handles), RolloutRequests(args, "tokenizer"))
         sampler.order = DataOrder(prompts, seed=1)

@@ -238,16 +238,6 @@ def test_half_precision_as_upstream(folder_of):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0.03)
 
 
-def test_without_an_action_mask_it_is_upstreams(folder_of, asked):
-    sequences, attention, _ = batch()
-    ours, theirs = (
-        kind(folder_of("llama"), **SETTINGS).eval()(sequences, attention_mask=attention, return_logprobs=True)
-        for kind in (CovActor, Actor)
-    )
-    torch.testing.assert_close(ours, theirs)
-    assert asked.scores == 0
-
-
 @pytest.mark.parametrize("name", ["llama", "soft cap"])
 def test_samples_without_action(folder_of, name):
     sequences, attention, action = batch()
@@ -258,19 +248,6 @@ def test_samples_without_action(folder_of, name):
     assert not log_probs.any()
     log_probs.sum().backward()
     assert all(not parameter.grad.any() for parameter in actor.parameters())
-
-
-def test_a_head_that_fails_is_a_plain_head_again(folder_of, monkeypatch):
-    sequences, attention, action = batch()
-    actor = CovActor(folder_of("llama"), **SETTINGS)
-
-    def fail(*args):
-        raise MemoryError
-
-    monkeypatch.setattr(actor_model, "token_scores", fail)
-    with pytest.raises(MemoryError):
-        actor(sequences, action, attention)
-    assert "forward" not in vars(actor.model.get_output_embeddings())
 
 
 def group():
@@ -320,25 +297,6 @@ def test_rows_are_no_wider_than_a_window(folder_of, read):
     (_, *used) = read
     assert all(12 < shape[1] <= 16 for shape in used)
     assert_same(ours, results(Actor(folder_of("wide window"), **SETTINGS)))
-
-
-def test_samples_share_their_prompt_in_half_precision(folder_of, read):
-    settings = SETTINGS | dict(param_dtype="bf16")
-    sequences, attention, action = group()
-    ours, theirs = (
-        kind(folder_of("llama"), **settings).eval()(sequences, action, attention) for kind in (CovActor, Actor)
-    )
-    assert read[-1] is not None
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=0.1)  # bfloat16 has 8 bits
-    assert not CovActor(folder_of("convolutions"), **settings).shares_prompts
-
-
-def test_layers_of_which_there_is_a_number_are_no_window(folder_of):
-    assert CovActor(folder_of("tied"), **SETTINGS)._sharing.longest == math.inf  # Qwen2 has max_window_layers
-    assert CovActor(folder_of("flags"), **SETTINGS)._sharing.longest == 64  # and use_sliding_window
-    assert CovActor(folder_of("pattern"), **SETTINGS)._sharing.longest == 64  # every sixth layer has no window
-    eager = CovActor(folder_of("tied"), **SETTINGS | dict(attn_implementation="eager"))
-    assert eager._sharing.longest == eager.model.config.max_position_embeddings
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import threading
 import time
 from contextlib import contextmanager
-from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +10,6 @@ from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer.records import Rollout
 from openrlhf_cov.trainer.rollout.batch_stream import BatchStream
 from openrlhf_cov.trainer.rollout.generation import EngineGroup
-from openrlhf_cov.trainer.rollout.sampler import max_staleness_of
 
 PATIENCE = 10.0
 
@@ -68,13 +66,6 @@ def stream_of(sampler, max_staleness: int, first_step: int = 0):
         if isinstance(sampler, Batches):
             sampler.release(1000)
         stream.close()
-
-
-def test_staleness_is_the_length_of_the_queue():
-    train = SimpleNamespace(async_enable=False, async_queue_size=3)
-    assert max_staleness_of(SimpleNamespace(train=train)) == 0
-    train.async_enable = True
-    assert max_staleness_of(SimpleNamespace(train=train)) == 3
 
 
 @pytest.mark.parametrize("first_step", [0, 5])
@@ -176,12 +167,6 @@ def test_a_failed_block_lets_the_next_rollout_begin():
         assert soon(lambda: len(batches.begun) == 3)
 
 
-@pytest.mark.parametrize("max_staleness", [0, 2])
-def test_exclusive_is_there_before_the_first_rollout(max_staleness):
-    with stream_of(Batches(), max_staleness) as stream, stream.exclusive():
-        stream.delivered(0)
-
-
 def test_a_closed_stream_begins_nothing_and_gives_nothing():
     batches = Batches()
     stream = BatchStream(batches, 1)
@@ -194,23 +179,3 @@ def test_a_closed_stream_begins_nothing_and_gives_nothing():
     with pytest.raises(RuntimeError, match="closed"):
         stream.next(2)
     assert len(batches.begun) == 2
-
-
-@pytest.mark.parametrize("queue", [1, 2])
-def test_a_thread_generates_the_rollouts_of_a_sampler(make_sampler, prompts_of, queue):
-    # all pass: 10 prompts and 2 episodes in batches of 4
-    run = dict(prompts=10, episodes=2, queue=queue, score=lambda p: [1.0, 0.0], rollout_seeded=True)
-    expected, _ = make_sampler(**run)
-    straight = []
-    while (rollout := expected.next_batch(version=0)) is not None:
-        straight.append(prompts_of(rollout.samples))
-    sampler, _ = make_sampler(**run)
-    with stream_of(sampler, queue) as stream:
-        step, found = 0, []
-        while (rollout := stream.next(step)) is not None:
-            assert max(0, step - queue) <= rollout.version <= step
-            assert rollout.sampler_state["step"] == step + 1
-            found.append(prompts_of(rollout.samples))
-            step += 1
-            stream.delivered(step)
-    assert found == straight

@@ -63,9 +63,3 @@ def test_the_best_value_of_a_checkpoint_counts_for_its_own_metric(own, saved, re
     states = BestModel(saved, 0.5, 0.25).state_dict()
     found = BestModel(own).restored(states)
     assert found == (BestModel(saved, 0.5, 0.25) if restored else BestModel(own))
-
-
-def test_a_checkpoint_before_the_first_evaluation():
-    states = BestModel("accuracy").state_dict()
-    assert BestModel("accuracy").restored(states) == BestModel("accuracy")
-    assert BestModel("accuracy").restored({}) == BestModel("accuracy")

@@ -4,27 +4,17 @@ from types import SimpleNamespace
 
 import pytest
 import ray
-from nested import nested
 from openrlhf.trainer.ray import launcher
+from run_flags import run_flags
 
 from openrlhf_cov.cluster import connection
 from openrlhf_cov.trainer import build
 from openrlhf_cov.trainer.strategy import CovStrategy
 
 FLAGS = {
-    "actor.num_nodes": 1, "actor.num_gpus_per_node": 4, "actor.model_name_or_path": "policy",
-    "ref.num_nodes": 1, "ref.num_gpus_per_node": 4,
-    "critic.num_nodes": 1, "critic.num_gpus_per_node": 2, "critic.model_name_or_path": None,
-    "critic.save_value_network": False,
-    "reward.num_nodes": 1, "reward.num_gpus_per_node": 2, "reward.model_name_or_path": None,
-    "reward.remote_url": ["reward.py"],
-    "algo.kl.init_coef": 0.0,
-    "ds.ring_attn_size": 1, "ds.tensor_parallel_size": 1, "ds.param_dtype": "bf16", "ds.zero_stage": 2,
-    "vllm.num_engines": 4, "rollout_replay_dir": "", "eval.dataset": None,
-    "train.colocate_all": False, "train.colocate_actor_ref": False, "train.colocate_critic_reward": False,
-    "train.async_enable": False, "train.seed": 5, "train.full_determinism_enable": True,
-    "train.micro_batch_size": 2, "train.batch_size": 16,
-    "logger.wandb.key": "secret",
+    "actor.num_gpus_per_node": 4, "ref.num_gpus_per_node": 4, "critic.num_gpus_per_node": 2,
+    "reward.num_gpus_per_node": 2, "vllm.num_engines": 4, "train.full_determinism_enable": True,
+    "train.batch_size": 16, "logger.wandb.key": "secret",
 }  # fmt: skip
 ALL_ROLES = {
     "algo.kl.init_coef": 0.1,
@@ -119,7 +109,7 @@ class RecordingRank:
 
 def train(monkeypatch, changes):
     recording = RecordingCluster(monkeypatch)
-    build.train(nested(FLAGS | changes))
+    build.train(run_flags(FLAGS | changes))
     return recording
 
 
@@ -134,21 +124,6 @@ def places(recording):
     return found
 
 
-def test_every_role_has_gpus_of_its_own(monkeypatch):
-    recording = train(monkeypatch, ALL_ROLES)
-    # RayActorGroup makes a placement group for each of the four
-    assert places(recording) == {"Policy": (1, 1), "Reference": (2, 1), "Critic": (3, 1), "Reward": (4, 1)}
-    assert [len(ranks) for ranks in recording.ranks.values()] == [4, 4, 2, 2]
-    assert recording.engine_groups == [None]
-
-
-def test_policy_and_reference_share_gpus(monkeypatch):
-    recording = train(monkeypatch, ALL_ROLES | {"train.colocate_actor_ref": True})
-    assert places(recording) == {"Policy": (1, 0.2), "Reference": (1, 0.2), "Critic": (2, 1), "Reward": (3, 1)}
-    assert recording.engine_groups == [None]
-    assert recording.events[:2] == ["reserve 4", "engines"]
-
-
 def test_a_run_on_recorded_rollouts_starts_engines_for_its_evaluation_alone(monkeypatch):
     recording = train(monkeypatch, {"rollout_replay_dir": "rollouts"})
     assert recording.engine_groups == []
@@ -156,45 +131,49 @@ def test_a_run_on_recorded_rollouts_starts_engines_for_its_evaluation_alone(monk
     assert recording.engine_groups == [None]
 
 
-def test_all_models_and_the_engines_share_gpus(monkeypatch):
-    recording = train(monkeypatch, ALL_ROLES | {"train.colocate_all": True})
-    assert places(recording) == dict.fromkeys(("Policy", "Reference", "Critic", "Reward"), (1, 0.2))
-    assert recording.engine_groups == [1]
-    assert recording.groups == 1
+SHARED = dict.fromkeys(("Policy", "Reference", "Critic", "Reward"), (1, 0.2))
 
 
-def test_engines_that_generate_while_the_policy_trains_have_gpus_of_their_own(monkeypatch):
-    recording = train(monkeypatch, ALL_ROLES | {"train.colocate_all": True, "train.async_enable": True})
-    assert places(recording) == dict.fromkeys(("Policy", "Reference", "Critic", "Reward"), (1, 0.2))
-    assert recording.engine_groups == [None]
-
-
-@pytest.mark.parametrize("colocate_all", [False, True])
-def test_critic_and_reward_model_share_gpus(monkeypatch, colocate_all):
-    changes = {"train.colocate_critic_reward": True, "train.colocate_all": colocate_all}
-    recording = train(monkeypatch, ALL_ROLES | changes)
-    pair = places(recording)
-    assert pair["Critic"] == pair["Reward"] == (2 if colocate_all else 3, 0.2)
-    assert pair["Policy"] == pair["Reference"] if colocate_all else pair["Policy"] != pair["Reference"]
-    assert "reserve 2" in recording.events
-
-
-def test_a_reward_model_without_a_critic_has_gpus_of_its_own(monkeypatch):
-    changes = {"reward.remote_url": None, "train.colocate_critic_reward": True}
+@pytest.mark.parametrize(
+    ("changes", "expected", "engines"),
+    [
+        ({}, {"Policy": (1, 1)}, [None]),
+        # a placement group for each of the four
+        (ALL_ROLES, {"Policy": (1, 1), "Reference": (2, 1), "Critic": (3, 1), "Reward": (4, 1)}, [None]),
+        (
+            ALL_ROLES | {"train.colocate_actor_ref": True},
+            {"Policy": (1, 0.2), "Reference": (1, 0.2), "Critic": (2, 1), "Reward": (3, 1)},
+            [None],
+        ),
+        (ALL_ROLES | {"train.colocate_all": True}, SHARED, [1]),
+        # engines that generate while the policy trains have GPUs of their own
+        (ALL_ROLES | {"train.colocate_all": True, "train.async_enable": True}, SHARED, [None]),
+        (
+            ALL_ROLES | {"train.colocate_critic_reward": True},
+            {"Policy": (1, 1), "Reference": (2, 1), "Critic": (3, 0.2), "Reward": (3, 0.2)},
+            [None],
+        ),
+        (
+            ALL_ROLES | {"train.colocate_critic_reward": True, "train.colocate_all": True},
+            SHARED | {"Critic": (2, 0.2), "Reward": (2, 0.2)},
+            [1],
+        ),
+    ],
+)
+def test_roles_and_engines_are_placed_as_the_flags_say(monkeypatch, changes, expected, engines):
     recording = train(monkeypatch, changes)
-    assert places(recording) == {"Policy": (1, 1), "Reward": (2, 1)}
+    assert places(recording) == expected
+    assert recording.engine_groups == engines
+    assert {role: len(ranks) for role, ranks in recording.ranks.items()} == {
+        f"{role}Role": 4 if role in ("Policy", "Reference") else 2 for role in expected
+    }
 
 
-def test_a_run_has_the_roles_that_it_needs(monkeypatch):
-    recording = train(monkeypatch, {})
-    assert list(recording.ranks) == ["PolicyRole"]
-
-
-@pytest.mark.parametrize(("ring", "tensor"), [(1, 1), (2, 1), (2, 2)])
+@pytest.mark.parametrize(("ring", "tensor"), [(1, 1), (2, 2)])
 def test_ranks_of_a_ring_or_of_tensor_parallelism_get_the_same_samples(monkeypatch, ring, tensor):
     RecordingCluster(monkeypatch)
     changes = ALL_ROLES | {"ds.ring_attn_size": ring, "ds.tensor_parallel_size": tensor}
-    groups = build.make_groups(nested(FLAGS | changes), None)
+    groups = build.make_groups(run_flags(FLAGS | changes), None)
     members = groups.policy, groups.reference, groups.critic, groups.reward
     assert {group.duplicate_actors for group in members} == {ring * tensor}
 
@@ -239,15 +218,10 @@ def test_a_training_is_built_and_run_in_order(monkeypatch, capsys):
     assert "secret" not in printed
 
 
-def test_the_critic_is_exported_if_the_flags_say_so(monkeypatch):
-    recording = train(monkeypatch, ALL_ROLES)
-    assert recording.events[-2:] == ["controller run", ("PolicyRole", "save_model")]
-
-
 def test_the_strategy_has_the_settings_of_upstreams(monkeypatch):
     from openrlhf.utils import get_strategy
 
-    args = nested(FLAGS)
+    args = run_flags(FLAGS)
     strategy = build.make_strategy(args)
     assert isinstance(strategy, CovStrategy)
     assert vars(strategy) == vars(get_strategy(args))

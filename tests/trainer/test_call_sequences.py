@@ -1,15 +1,14 @@
-"""The calls of a step on models and engines are those that the former controllers made, in the same order.
+"""Which calls a step makes on models and engines, in which order, and where it waits for them.
 
-Sleep, offload and the transfer of weights over NCCL and CUDA IPC cannot run without GPUs. What can be checked is that
-they are called as before.
+Sleep, offload and the transfer of weights over NCCL and CUDA IPC cannot run without GPUs, and a wrong order runs out
+of GPU memory there. OpenRLHF 0.11.2's controllers made the same calls in the same order, but for one: the engines are
+looked at before they pause, because a call to a dead engine would end the run inside of a step.
 """
 
 from types import SimpleNamespace
 
 import pytest
-import recorded_calls
 from played_models import scores_by
-from recorded_calls import translated
 from recording import RecordedEngine, RecordedGroup, Recorder
 from scored_samples import flags, sample
 
@@ -28,17 +27,55 @@ from openrlhf_cov.trainer.weights.weight_delivery import deliver_weights
 ASLEEP = {"train__colocate_all": True, "ds__enable_sleep": True, "vllm__enable_sleep": True}
 BESIDE_REWARD = {"train__colocate_critic_reward": True, "train__colocate_actor_ref": True}
 
-# Name of the layout -> (flags, with a critic, with a reward model).
+# Name of the layout -> (flags, with a critic, with a reward model, calls). "x!" is a call and the wait for its result,
+# "x" a call alone, "~x" the wait alone.
 LAYOUTS = {
-    "PLAIN": ({}, False, False),
-    "COLOCATED_WITH_SLEEP": (ASLEEP, False, True),
-    "CRITIC": ({}, True, False),
-    "CRITIC_BESIDE_REWARD_MODEL": (BESIDE_REWARD, True, True),
-    "CRITIC_WITH_SLEEP": (ASLEEP, True, True),
-    "CRITIC_ALONE": ({"critic__freezing_steps": 5}, True, False),
-    "ASYNCHRONOUS": ({}, False, False),
-    "PARTIAL_ROLLOUT": ({"train__partial_rollout_enable": True}, False, False),
-}
+    "apart": (
+        {}, False, False,
+        "policy.score reference.score ~policy.score ~reference.score policy.update! engines.check_health! "
+        "policy.send_weights!",
+    ),
+    "with a critic": (
+        {}, True, False,
+        "policy.score critic.score reference.score ~policy.score ~reference.score ~critic.score critic.update "
+        "policy.update ~critic.update ~policy.update engines.check_health! policy.send_weights!",
+    ),
+    "critic alone": (
+        {"critic__freezing_steps": 5}, True, False,
+        "policy.score critic.score reference.score ~policy.score ~reference.score ~critic.score critic.update! "
+        "engines.check_health! policy.send_weights!",
+    ),
+    "critic beside the reward model": (
+        BESIDE_REWARD, True, True,
+        "reward.score policy.score! policy.empty_cache! ~reward.score reward.empty_cache! critic.score! "
+        "critic.empty_cache! reference.score! reference.empty_cache! critic.update policy.update ~critic.update "
+        "~policy.update engines.check_health! policy.send_weights!",
+    ),
+    "all on the same GPUs, asleep in turn": (
+        ASLEEP, True, True,
+        "reward.score! reward.empty_cache! policy.score! policy.empty_cache! critic.score! critic.empty_cache! "
+        "reference.score! reference.empty_cache! critic.reload_states! critic.update! critic.offload_states! "
+        "policy.reload_states! policy.update! policy.offload_states! engines.check_health! engines.wake_up:weights! "
+        "policy.send_weights!",
+    ),
+    "partial rollouts": (
+        {"train__partial_rollout_enable": True}, False, False,
+        "policy.score reference.score ~policy.score ~reference.score policy.update! engines.check_health! "
+        "engines.pause_generation! policy.send_weights! engines.resume_generation!",
+    ),
+}  # fmt: skip
+
+
+def calls_of(text):
+    """Return the lines of a ``Recorder`` that a text of ``LAYOUTS`` stands for."""
+    lines = []
+    for word in text.split():
+        call = word.strip("~!").replace(":weights", " {'tags': ['weights']}")
+        if not word.startswith("~"):
+            lines.append(call)
+        if word.startswith("~") or word.endswith("!"):
+            lines.append(f"wait {call}")
+    return lines
 
 
 @pytest.fixture
@@ -74,22 +111,20 @@ def run_step(recorder, settings, has_critic, has_reward_model):
     assert deliver_weights(args, stream, groups.send_weights, version=1) == []
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_step_makes_the_calls_that_it_made_before(recorder, layout):
-    run_step(recorder, *LAYOUTS[layout])
-    expected = translated(getattr(recorded_calls, layout))
-    if layout == "PARTIAL_ROLLOUT":
-        # Dead engines are looked for before the others pause: a call to a dead one would end the run inside of a step.
-        health = ["engines.check_health", "wait engines.check_health"]
-        pause = ["engines.pause_generation", "wait engines.pause_generation"]
-        place = expected.index(pause[0])
-        assert expected[place : place + 4] == pause + health
-        expected[place : place + 4] = health + pause
-    assert recorder.lines == expected
+@pytest.mark.parametrize(("settings", "has_critic", "has_reward_model", "calls"), LAYOUTS.values(), ids=LAYOUTS)
+def test_a_step_calls_models_and_engines_in_this_order(recorder, settings, has_critic, has_reward_model, calls):
+    run_step(recorder, settings, has_critic, has_reward_model)
+    assert recorder.lines == calls_of(calls)
 
 
-@pytest.mark.parametrize(("sleeps", "recorded"), [(False, "ROLLOUT"), (True, "ROLLOUT_WITH_SLEEP")])
-def test_a_rollout_wakes_the_engines_and_puts_them_to_sleep_as_before(make_sampler, monkeypatch, sleeps, recorded):
+@pytest.mark.parametrize(
+    ("sleeps", "calls"),
+    [
+        (False, "engines.generate_responses"),
+        (True, "engines.wake_up! engines.generate_responses engines.sleep!"),
+    ],
+)
+def test_a_rollout_wakes_the_engines_and_puts_them_to_sleep(make_sampler, monkeypatch, sleeps, calls):
     recorder = Recorder()
     monkeypatch.setattr(engine_health, "ray", recorder)
     sampler, engines = make_sampler(engines=2, filtering=False)
@@ -105,7 +140,7 @@ def test_a_rollout_wakes_the_engines_and_puts_them_to_sleep_as_before(make_sampl
 
         engine.generate_responses = SimpleNamespace(remote=noted)
     sampler.next_batch(0)
-    assert recorder.lines == getattr(recorded_calls, recorded)
+    assert recorder.lines == calls_of(calls)
 
 
 def test_on_a_cpu_host_models_score_side_by_side(recorder, monkeypatch):

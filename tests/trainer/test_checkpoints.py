@@ -10,7 +10,6 @@ import pytest
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer.checkpoint import checkpoints
 from openrlhf_cov.trainer.checkpoint.checkpoints import (
-    ClientStates,
     errors_at_the_end,
     export_best,
     partial_checkpoints,
@@ -80,14 +79,6 @@ def export(tmp_path, content, fails=None):
     export_best(write, tmp_path, {"global_step": 1, "value": 0.5}, first=True, share=lambda error: [error])
 
 
-def test_the_best_model_replaces_the_one_before(tmp_path):
-    for content in ("first", "second"):
-        export(tmp_path, content)
-        assert (tmp_path / "best" / "model.safetensors").read_text() == content
-        assert json.loads((tmp_path / "best" / "best.json").read_text()) == {"global_step": 1, "value": 0.5}
-        assert [path.name for path in tmp_path.iterdir()] == ["best"]
-
-
 def test_a_disk_that_refuses_the_best_model_leaves_the_one_before(tmp_path):
     export(tmp_path, "first")
     with pytest.raises(RunStopped, match=f"{tmp_path}/best could not be written: No space left on device .rank 0."):
@@ -147,13 +138,6 @@ class TwoRanks:
 
         with ThreadPoolExecutor(2) as pool:
             return list(pool.map(on_rank, range(2)))
-
-
-def test_two_ranks_write_one_checkpoint(tmp_path):
-    written = []
-    assert TwoRanks().save(tmp_path, "global_step1", [writer(tmp_path), written.append]) == [None, None]
-    assert written == ["partial-global_step1"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["global_step1", "latest"]
 
 
 FULL = OSError(28, "No space left on device")
@@ -231,15 +215,6 @@ def test_what_cannot_be_written_is_told_after_the_others_had_their_turn(error, r
     assert disk.written == [("weights", False)]
 
 
-def test_what_can_be_written_is():
-    disk = Disk()
-    with errors_at_the_end((disk, "save"), (disk, "copy")):
-        disk.save("weights", last=True)
-        disk.copy()
-    assert disk.written == [("weights", True), "copy"]
-    assert vars(disk).keys() == {"error", "written"}
-
-
 def test_other_errors_are_not_kept_back():
     disk = Disk(KeyError("a bug"))
     with pytest.raises(KeyError), errors_at_the_end((disk, "save")):
@@ -247,37 +222,11 @@ def test_other_errors_are_not_kept_back():
     assert "save" not in vars(disk)
 
 
-def test_a_log_shows_the_numbers_of_client_states_and_no_tensors():
-    states = ClientStates(episode=1, kl_coef=0.5, best_eval_metric_key="a", best=None, data_loader_state_dict={"x": 1})
-    assert f"{states}" == (
-        "{'episode': 1, 'kl_coef': 0.5, 'best_eval_metric_key': 'a', 'best': None, "
-        "'data_loader_state_dict': <class 'dict'>}"
-    )
-    assert states["data_loader_state_dict"] == {"x": 1}
-
-
-def test_what_a_kill_left_is_written_over(tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        save(tmp_path, "global_step1", fails=KeyboardInterrupt())
-    assert not (tmp_path / "latest").exists()
-    save(tmp_path, "global_step1", content="new")
-    assert (tmp_path / "global_step1" / "states.pt").read_text() == "new"
-    assert partial_checkpoints(tmp_path) == []
-
-
 def loaded(folder):
     """What DeepSpeed would load: the content of a checkpoint that is complete."""
     checkpoint = folder / (folder / "latest").read_text()
     assert json.loads((checkpoint / "run.json").read_text()) == RUN
     return (checkpoint / "states.pt").read_text()
-
-
-def test_a_step_that_is_made_again_replaces_its_checkpoint(tmp_path):
-    for content in ("first", "second", "third", "fourth"):
-        save(tmp_path, "global_step1", content=content)
-        assert loaded(tmp_path) == content
-        checkpoint, pointer = sorted(path.name for path in tmp_path.iterdir())  # and nothing else
-        assert (checkpoint.startswith("global_step1"), pointer) == (True, "latest")
 
 
 class Killed(BaseException):

@@ -89,32 +89,6 @@ def test_other_optimizers_are_left_alone():
     assert weight.tolist() == [1.0, 1.0]
 
 
-def test_the_adam_of_an_accelerator_is_left_alone(monkeypatch):
-    """Upstream's sleep mode puts its state on the host, for which its kernel is not made."""
-    import deepspeed.ops.adam as adam
-
-    weight = nn.Parameter(torch.ones(2))
-    optimizer = object.__new__(adam.FusedAdam)
-    torch.optim.Optimizer.__init__(optimizer, [weight], {})
-    optimizer.state[weight]["step"] = 3
-    stepped = []
-    monkeypatch.setattr(adam.FusedAdam, "step", lambda self: stepped.append(self))
-    for cpu_host, steps in ((False, 0), (True, 3)):
-        monkeypatch.setattr(cpu_adam.cpu_host, "is_cpu_host", lambda cpu_host=cpu_host: cpu_host)
-        replay_bias_corrections(optimizer)
-        assert len(stepped) == steps
-
-
-def test_an_adam_without_steps_has_nothing_to_count():
-    import deepspeed.ops.adam as adam
-
-    optimizer = object.__new__(adam.DeepSpeedCPUAdam)
-    torch.optim.Optimizer.__init__(optimizer, [nn.Parameter(torch.ones(2))], {})
-    optimizer.__class__ = type("NotDestroyed", (adam.DeepSpeedCPUAdam,), {"__del__": lambda self: None})
-    replay_bias_corrections(optimizer)
-    assert not optimizer.state
-
-
 def test_the_replay_asks_nobody_who_stands_before_the_step(monkeypatch):
     class Adam(torch.optim.Adam):
         """Stands in for DeepSpeed's, which takes a minute to compile."""

@@ -1,8 +1,5 @@
-import importlib.machinery
-import importlib.util
 import os
 import sys
-import types
 from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
 
@@ -10,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from run_flags import run_flags
 from transformers import Lfm2Config, LlamaConfig, MambaConfig
 
 from openrlhf_cov.cluster import cpu_host
@@ -88,20 +86,11 @@ def test_an_engine_keeps_prefixes_in_small_blocks_where_all_layers_are_attention
 )
 def test_engines_of_a_cpu_host_read_a_prompt_once(request, host, seeded, deterministic, asynchronous, keeps):
     request.getfixturevalue(host)
-    args = SimpleNamespace(
-        ds=SimpleNamespace(ring_attn_size=1, packing_samples=False),
-        rollout_seeded=seeded,
-        train=SimpleNamespace(async_enable=asynchronous, full_determinism_enable=deterministic),
-        vllm=SimpleNamespace(enable_prefix_caching=False),
+    args = run_flags(
+        rollout_seeded=seeded, train__async_enable=asynchronous, train__full_determinism_enable=deterministic
     )
     cpu_host.adapt(args)
     assert args.vllm.enable_prefix_caching is keeps
-
-
-@pytest.mark.usefixtures("on_gpu")
-def test_engines_on_gpus_keep_their_defaults():
-    given = {"model": "m", "distributed_executor_backend": "uni", "enable_prefix_caching": True}
-    assert cpu_host.engine_arguments(given) == given
 
 
 @pytest.mark.parametrize(("host", "kept"), [("on_cpu", False), ("on_gpu", True)])
@@ -179,14 +168,6 @@ def test_variables_already_set_win(monkeypatch, name):
     assert cpu_host.environment(2) == expected
 
 
-@pytest.mark.usefixtures("on_cpu", "eight_cores")
-def test_a_policy_of_the_user_for_waiting_threads_is_not_overruled(monkeypatch):
-    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
-    variables = cpu_host.environment(2)
-    assert variables["OMP_WAIT_POLICY"] == "ACTIVE"
-    assert "GOMP_SPINCOUNT" not in variables
-
-
 # models that compute at once, threads of each of 4: one alone keeps all of them, a fifth one still gets a thread
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(
@@ -230,78 +211,6 @@ def test_a_gpu_host_is_left_alone():
     assert cpu_host.environment(2) == {}
 
 
-@pytest.mark.skipif(not cpu_host.is_cpu_host(), reason="the stand-ins are installed on CPU hosts only")
-def test_installing_twice_changes_nothing_more():
-    import torch.distributed.device_mesh as device_mesh
-
-    before = (torch.cuda.current_device, device_mesh.init_device_mesh, sys.modules["flash_attn.bert_padding"])
-    cpu_host.install()
-    assert (torch.cuda.current_device, device_mesh.init_device_mesh, sys.modules["flash_attn.bert_padding"]) == before
-
-
-@pytest.mark.skipif(not cpu_host.is_cpu_host(), reason="the stand-ins are installed on CPU hosts only")
-def test_upstreams_loaders_accept_fp32_and_refuse_other_types_as_before(monkeypatch):
-    from openrlhf.utils import utils
-
-    monkeypatch.setattr(utils, "convert_to_torch_dtype", utils.convert_to_torch_dtype)  # as it was, afterwards
-    cpu_host.accept_fp32()
-    accepting = utils.convert_to_torch_dtype
-    assert [accepting(name) for name in ("fp32", "bf16", "fp16")] == [torch.float32, torch.bfloat16, torch.float16]
-    with pytest.raises(ValueError, match="fp8"):
-        accepting("fp8")
-    cpu_host.accept_fp32()
-    assert utils.convert_to_torch_dtype is accepting  # not wrapped twice
-
-
-@pytest.mark.skipif(not cpu_host.is_cpu_host(), reason="flash_attn may be installed on a GPU host")
-def test_flash_attention_has_a_stand_in_only_while_the_losses_are_imported(monkeypatch):
-    """As on a host that has no vLLM, where ``install`` does nothing."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == "flash_attn"]:
-        monkeypatch.delitem(sys.modules, name)
-    with cpu_host.flash_attention_stand_in():
-        assert importlib.import_module("flash_attn.bert_padding").unpad_input
-    assert importlib.util.find_spec("flash_attn") is None
-
-
-def test_a_flash_attention_that_is_there_stays(monkeypatch):
-    theirs = types.ModuleType("flash_attn")
-    theirs.__spec__ = importlib.machinery.ModuleSpec("flash_attn", None)
-    monkeypatch.setitem(sys.modules, "flash_attn", theirs)
-    with cpu_host.flash_attention_stand_in():
-        assert sys.modules["flash_attn"] is theirs
-    assert sys.modules["flash_attn"] is theirs
-
-
-def test_the_device_serves_tensors_and_device_names():
-    device = torch.cuda.current_device()
-    assert torch.ones(2).to(device).device.type == "cpu"
-    assert torch.zeros(1, device=device).device.type == "cpu"
-    assert f"cuda:{device}" == "cuda:0"
-    assert torch.cuda.set_device(device) is None
-    assert torch.cuda.synchronize() is None
-
-
-def test_the_device_is_the_string_cpu():
-    device = cpu_host._CpuDevice("cpu")
-    assert device == "cpu"
-    assert f"{device}" == "0"
-
-
-def test_unpad_by_hand():
-    # rows of 2, 0 and 3 tokens; flat positions of a (3, 3) grid in reading order
-    mask = torch.tensor([[0, 1, 1], [0, 0, 0], [1, 1, 1]])
-    hidden = torch.arange(9).view(3, 3)
-    kept, indices, cumulative, longest, lengths = cpu_host._unpad_input(hidden, mask)
-    assert kept.tolist() == indices.tolist() == [1, 2, 6, 7, 8]
-    assert cumulative.tolist() == [0, 2, 2, 5]
-    assert (cumulative.dtype, longest, lengths.tolist()) == (torch.int32, 3, [2, 0, 3])
-
-
-def test_index_first_axis_by_hand():
-    rows = torch.tensor([[1, 2], [3, 4], [5, 6]])
-    assert cpu_host._index_first_axis(rows, torch.tensor([2, 0])).tolist() == [[5, 6], [1, 2]]
-
-
 @given(data=st.data(), batch=st.integers(1, 5), seqlen=st.integers(1, 7), features=st.sampled_from([(), (2,), (2, 3)]))
 def test_pad_undoes_unpad(data, batch, seqlen, features):
     flags = data.draw(st.lists(st.booleans(), min_size=batch * seqlen, max_size=batch * seqlen))
@@ -314,11 +223,3 @@ def test_pad_undoes_unpad(data, batch, seqlen, features):
     assert longest == max(lengths.tolist())
     padded = cpu_host._pad_input(kept, indices, batch, seqlen)
     assert torch.equal(padded, hidden * mask.view(batch, seqlen, *(1 for _ in features)))
-
-
-def test_padding_passes_the_gradient_on():
-    hidden = torch.ones(2, 3, requires_grad=True)
-    mask = torch.tensor([[1, 0, 1], [0, 1, 0]])
-    kept, indices, *_ = cpu_host._unpad_input(hidden, mask)
-    (cpu_host._pad_input(kept, indices, 2, 3) * 2).sum().backward()
-    assert hidden.grad.tolist() == [[2.0, 0.0, 2.0], [0.0, 2.0, 0.0]]

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from rank_models import LEARNING_RATE, Values, flags, make_critic, make_samples, order_of
+from rank_models import LEARNING_RATE, flags, make_critic, make_samples, order_of
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer.critic_update import update_critic
@@ -53,23 +53,6 @@ def test_a_micro_batch_without_action_tokens_leaves_no_trace_in_the_metrics(tmp_
     assert all(math.isfinite(value) for value in metrics.values())
 
 
-def test_dynamic_steps_tell_deepspeed_where_they_end(tmp_path):
-    args = flags(tmp_path, dynamic_batch_enable=True, train__batch_size=2, max_tokens_per_gpu=2, max_epochs=1)
-    critic = make_critic(args)
-    update_critic(critic, order_of(args), with_returns(1.0, 2.0, 3.0, 4.0))
-    assert critic.engine.engine.told == [False, True] * 2
-    assert critic.engine.engine.global_steps == 2
-
-
-def test_the_critic_stops_where_deepspeed_would_step_elsewhere(tmp_path):
-    args = flags(tmp_path, micro_batch_size=2, train__batch_size=4)
-    critic = make_critic(args)
-    critic.engine.engine.micro_steps = 1
-    with pytest.raises(RunStopped, match=r"--train\.batch_size 4"):
-        update_critic(critic, order_of(args), with_returns(1.0, 2.0, 3.0, 4.0))
-    assert torch.equal(critic.engine.table, Values().table)
-
-
 @pytest.mark.parametrize("on_nan", ["stop", "skip"])
 def test_updates_of_a_critic_whose_gradient_is_nan_are_counted_kept_and_end_the_run(tmp_path, on_nan):
     args = flags(tmp_path, micro_batch_size=1, train__batch_size=1, max_epochs=1, tensor_parallel_size=2)
@@ -99,16 +82,3 @@ def test_a_step_repeats_and_steps_differ(tmp_path):
         tables.append(critic.engine.table)
     assert torch.equal(tables[0], tables[2])
     assert not torch.equal(tables[0], tables[1])
-
-
-def test_static_samples_that_are_no_whole_update_end_the_run(tmp_path):
-    args = flags(tmp_path)
-    with pytest.raises(RunStopped, match="7 samples, which is not a multiple of 8"):
-        update_critic(make_critic(args), order_of(args), make_samples(7))
-
-
-def test_a_dynamic_step_without_a_whole_update_does_nothing(tmp_path):
-    args = flags(tmp_path, dynamic_batch_enable=True)
-    critic = make_critic(args)
-    assert update_critic(critic, order_of(args), make_samples(7)).metrics == {"critic_skipped_updates": 0.0}
-    assert torch.equal(critic.engine.table, Values().table)

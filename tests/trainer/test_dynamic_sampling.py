@@ -1,6 +1,4 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from openrlhf_cov.trainer.records import Group
 from openrlhf_cov.trainer.rollout.dynamic_sampling import (
@@ -37,6 +35,7 @@ def test_a_group_whose_rewards_all_abstained_is_not_kept():
     counts = SamplingCounts()
     counts.add(Group([], scores=[], tokens=7, version=0), kept=False)
     assert (counts.tried, counts.all_right, counts.all_wrong, counts.wasted_tokens) == (1, 0, 0, 7)
+    assert str(counts).endswith("1 without a reward, as the reward function abstained")
 
 
 @pytest.mark.parametrize(
@@ -55,13 +54,6 @@ def test_a_group_whose_rewards_all_abstained_is_not_kept():
 )
 def test_groups_to_dispatch(missing, pass_rate, ceiling, count):
     assert groups_to_dispatch(missing, pass_rate, ceiling) == count
-
-
-@given(st.integers(1, 500), st.none() | st.floats(0, 1), st.floats(1, 8))
-def test_a_round_asks_for_something_and_respects_the_ceiling(missing, pass_rate, ceiling):
-    count = groups_to_dispatch(missing, pass_rate, ceiling)
-    assert 1 <= count < missing * ceiling + 1
-    assert count >= missing or pass_rate is None
 
 
 @pytest.mark.parametrize(
@@ -123,21 +115,6 @@ def test_metrics_by_hand():
         "sampling/buffer_groups": 3.0,
     }
     assert str(counts) == "4 prompts tried in 2 rounds, 2 groups kept, 1 all right, 1 all wrong"
-
-
-def test_groups_whose_rewards_all_abstained_are_counted():
-    counts = SamplingCounts(rounds=1)
-    for scores in ([], [], [0.0]):
-        counts.add(group(scores), kept=False)
-    assert str(counts) == (
-        "3 prompts tried in 1 rounds, 0 groups kept, 0 all right, 1 all wrong, "
-        "2 without a reward, as the reward function abstained"
-    )
-
-
-def test_metrics_of_a_batch_from_the_buffer_alone():
-    metrics = sampling_metrics(SamplingCounts(), [group([1, 0])], waiting=0)
-    assert metrics["sampling/kept_frac"] == metrics["sampling/oversample"] == metrics["sampling/rounds"] == 0.0
 
 
 @pytest.mark.parametrize(

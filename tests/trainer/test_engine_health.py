@@ -6,13 +6,13 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
+from idle_actor import IdleActor
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayTaskError
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
 from openrlhf_cov.trainer.rollout import engine_health
-from openrlhf_cov.trainer.rollout.engine_health import dead_engines, end_unanswered, is_death
+from openrlhf_cov.trainer.rollout.engine_health import dead_engines, end_unanswered
 
 
 def task_error(cause: Exception) -> RayTaskError:
@@ -46,10 +46,6 @@ def ask(monkeypatch):
     return run
 
 
-def test_engines_that_answer_live(ask):
-    assert ask(None, None) == []
-
-
 @pytest.mark.parametrize("death", [PROCESS, CORE])
 def test_a_dead_process_and_a_dead_core_are_deaths(ask, death):
     assert ask(None, death, None, death) == [1, 3]
@@ -66,15 +62,9 @@ def test_an_engine_actor_speaks_for_its_core(error):
         if error:
             raise error
 
-    actor = object.__new__(CovRolloutActor)
-    actor.llm = SimpleNamespace(check_health=core)
+    actor = IdleActor(llm=SimpleNamespace(check_health=core))
     with pytest.raises(EngineDeadError) if error else nullcontext():
         asyncio.run(actor.check_health())
-
-
-@pytest.mark.parametrize(("error", "expected"), [(PROCESS, True), (CORE, True), (task_error(ValueError()), False)])
-def test_which_errors_are_a_death(error, expected):
-    assert is_death(error) is expected
 
 
 @pytest.mark.parametrize("method", ["wake_up", "sleep"])
@@ -117,3 +107,6 @@ def test_a_transfer_that_ran_out_of_time_ends_the_run_although_nothing_was_raise
         while len(killed) < 2:
             time.sleep(0.01)
     assert killed == ["engine", "rank"]
+    # An engine that died in time is no hung one.
+    with pytest.raises(ActorDiedError), engine_health.limited_transfer(["engine"], ["rank"], 60.0):
+        raise PROCESS

@@ -1,13 +1,11 @@
 import json
 import math
-import random
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
+from run_flags import run_flags
 
-from openrlhf_cov.config import EngineConfig, EvaluationConfig, RewardConfig
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation.plan import Completion
 from openrlhf_cov.evaluation.response_records import Response
@@ -43,16 +41,11 @@ def make_args(tmp_path):
         samples=None, temperature=None, max_len=100, dataset=f"bench:{file}", seeded=False, determinism=False, **flags
     ):
         config = {f"eval_{name}": value for name, value in ({"template": "none"} | flags).items()}
-        return SimpleNamespace(
-            eval=SimpleNamespace(dataset=dataset, n_samples_per_prompt=samples, temperature=temperature),
-            data=SimpleNamespace(max_len=max_len),
-            train=SimpleNamespace(seed=7, full_determinism_enable=determinism),
-            vllm=SimpleNamespace(enable_sleep=False),
-            rollout_seeded=seeded,
-            **vars(RewardConfig()),
-            **vars(EngineConfig()),
-            **vars(EvaluationConfig(**config)),
-        )
+        return run_flags(config | {
+            "eval.dataset": dataset, "eval.n_samples_per_prompt": samples, "eval.temperature": temperature,
+            "data.max_len": max_len, "train.seed": 7, "train.full_determinism_enable": determinism,
+            "rollout_seeded": seeded,
+        })  # fmt: skip
 
     return make
 
@@ -63,20 +56,6 @@ def response(problem: int, sample: int, **values) -> Response:
     return Response(**(defaults | values))
 
 
-def test_the_chat_template_has_the_arguments_of_the_training(make_args):
-    class Chat(Tokenizer):
-        chat_template = "{{ enable_thinking }}"
-
-        def apply_chat_template(self, messages, tokenize, add_generation_prompt, **arguments):
-            return f"{messages[0]['content'][:4]} {arguments}"
-
-    args = make_args(template="chat")
-    args.chat_template_kwargs = '{"enable_thinking": false}'
-    assert plan_of(args, Chat()).prompts[0][0] == "0+0= {'enable_thinking': False}"
-    args.eval_template = "none"  # does not use the chat template
-    assert plan_of(args, Chat()).prompts[0][0] == "0+0="
-
-
 def test_flags_replace_the_settings_of_the_protocol(make_args):
     (greedy,) = plan_of(make_args(), Tokenizer()).benchmarks
     assert (greedy.samples, greedy.temperature, greedy.max_tokens) == (1, 0.0, 8192)
@@ -85,11 +64,6 @@ def test_flags_replace_the_settings_of_the_protocol(make_args):
     assert (sampled.samples, sampled.temperature, sampled.max_tokens) == (4, 0.7, 50)
     assert (sampled.problems, sampled.complete) == (2, False)
     assert best_metric(plan_of(given, Tokenizer())) == "eval/sums/avg@4"
-
-
-def test_no_names_are_refused(make_args):
-    with pytest.raises(UsageError, match="a name is empty"):
-        plan_of(make_args(dataset="bench:"), Tokenizer())
 
 
 def test_the_curve_is_by_the_grader_strict_whichever_rewards(make_args):
@@ -183,8 +157,12 @@ def test_a_prompt_without_room_counts_as_wrong(make_args, monkeypatch):
     assert (metrics["eval/sums/avg@1"], metrics["eval/sums/truncated_frac"]) == (0.0, 1.0)
 
 
-def test_without_the_flag_there_is_no_evaluation(make_args):
+def test_what_cannot_be_evaluated_is_refused_and_nothing_is_no_evaluation(make_args):
     assert load_evaluation(make_args(dataset=None), None, Tokenizer(), None) is None
+    with pytest.raises(UsageError, match="a name is empty"):
+        plan_of(make_args(dataset="bench:"), Tokenizer())
+    with pytest.raises(RunStopped, match=r"--eval\.dataset: a response came without a reward"):
+        prompt_metrics([Prompt(0, "a", "")], [[sample("a", None, reward=None)]])
 
 
 def sample(prompt: str, score: float | None, length: int = 3, **values) -> Sample:
@@ -216,37 +194,6 @@ def test_metrics_of_prompts_by_hand():
     assert prompt_metrics([], []) == {}
 
 
-@pytest.mark.parametrize("size", [1, 4])
-def test_metrics_of_prompts_are_upstreams(size):
-    from openrlhf.trainer.ppo_trainer import compute_eval_metrics
-    from openrlhf.trainer.ppo_utils.experience import Experience
-
-    chance = random.Random(size)
-    prompts = [Prompt(place, str(place), "", source=f"source{place % 3}") for place in range(7)]
-    groups = [
-        [sample(prompt.text, chance.random(), chance.randint(1, 9), truncated=chance.random() < 0.5)] * size
-        for prompt in prompts
-    ]
-    experiences = [
-        Experience(
-            prompts=[each.prompt],
-            rewards=torch.tensor([each.score]),
-            response_length=torch.tensor([each.response_length]),
-            truncated=torch.tensor([each.truncated]),
-        )
-        for group in groups
-        for each in group
-    ]
-    loader = [([prompt.source], [prompt.text], [prompt.label], [None]) for prompt in prompts]
-    expected = compute_eval_metrics(loader, experiences, size)
-    assert prompt_metrics(prompts, groups) == pytest.approx(expected, abs=1e-6)
-
-
-def test_a_sample_without_a_reward_ends_the_run():
-    with pytest.raises(RunStopped, match=r"--eval\.dataset: a response came without a reward"):
-        prompt_metrics([Prompt(0, "a", "")], [[sample("a", None, reward=None)]])
-
-
 def evaluation_of(sampler, prompts=3) -> PromptEvaluation:
     data = [Prompt(place, str(place), "x", source="task") for place in range(prompts)]
     return PromptEvaluation(data, sampler.args, sampler.requests)
@@ -271,21 +218,6 @@ def test_an_evaluation_takes_all_prompts_and_leaves_the_training_data_alone(make
     assert {each["sampling_params"].temperature for handle in handles for each in handle.asked} == {0.5}
     assert sampler.order.drawn == 0
     assert step(sampler)[0] == [1, 3, 5, 7]
-
-
-def test_no_more_prompts_are_under_way_than_a_rollout_has(make_sampler):
-    sampler, (engine,) = make_sampler(batch=4)
-    send, get, under_way = engine.generate_responses.remote, engine.clock.get, []
-
-    def counted(**request):
-        under_way.append(len(engine.requests) + 1 - len(given))
-        return send(**request)
-
-    given = []
-    engine.generate_responses.remote = counted
-    engine.clock.get = lambda reference: given.append(reference) or get(reference)
-    assert evaluation_of(sampler, prompts=20).run(sampler.engines)["eval_num_samples"] == 40.0
-    assert max(under_way) == 4
 
 
 def test_failed_rewards_stop_an_evaluation(make_sampler, response):

@@ -88,12 +88,6 @@ def test_every_result_comes_once_whatever_happens(count, window, fails, death, c
     assert cluster.under_way == {}
 
 
-def test_without_a_window_everything_is_sent_at_once_and_evenly(walk):
-    cluster = Cluster(random.Random(0))
-    next(walk(cluster, 7))
-    assert cluster.sent == [("a", 0), ("a", 3), ("a", 6), ("b", 1), ("b", 4), ("c", 2), ("c", 5)]
-
-
 def test_a_window_is_kept_full_and_given_to_who_has_least_to_do(walk):
     cluster = Cluster(random.Random(0))
     results = walk(cluster, 9, window=6)
@@ -103,20 +97,6 @@ def test_a_window_is_kept_full_and_given_to_who_has_least_to_do(walk):
     assert cluster.sent[6] == (ENGINES[place % 3], 6)  # the engine that has just finished one
     assert len(list(results)) == 8
     assert cluster.most == 6
-
-
-@given(chance=st.randoms(use_true_random=False), window=st.none() | st.integers(1, 5))
-def test_items_that_are_appended_meanwhile_are_sent_too(chance, window):
-    cluster, items = Cluster(chance), [0, 1]
-    results = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generation, "ray", cluster)
-        for place, result in finished(items, EngineGroup(list(ENGINES)), cluster.dispatch, str, window):
-            results.append((place, result))
-            if len(items) < 9:
-                items += [len(items), len(items) + 1][: 9 - len(items)]
-    assert sorted(results) == [(place, f"response {place}") for place in range(9)]
-    assert cluster.most <= (9 if window is None else window)
 
 
 @given(chance=st.randoms(use_true_random=False))
@@ -136,35 +116,6 @@ def test_groups_come_in_the_order_of_their_prompts_as_soon_as_they_can(chance):
     assert seen == [f"response {prompt}" for prompt in prompts]
 
 
-def test_results_in_order_wait_only_for_those_before_them():
-    read = []
-
-    def arrive():
-        for place in (1, 0, 3, 2):
-            read.append(place)
-            yield place, f"result {place}"
-
-    assert [(place, result, len(read)) for place, result in in_order(arrive())] == [
-        (0, "result 0", 2),
-        (1, "result 1", 2),
-        (2, "result 2", 4),
-        (3, "result 3", 4),
-    ]
-
-
-def test_a_failed_request_goes_to_another_engine(walk):
-    cluster = Cluster(random.Random(1), fails={0: 2})
-    assert len(list(walk(cluster, 1))) == 1
-    first, second, third = [engine for engine, _ in cluster.sent]
-    assert first != second != third
-
-
-def test_a_single_engine_is_asked_again(walk):
-    cluster = Cluster(random.Random(1), fails={0: 2})
-    assert list(walk(cluster, 1, engines="a")) == [(0, "response 0")]
-    assert cluster.sent == [("a", 0)] * 3
-
-
 def test_a_dead_engine_is_asked_no_more(walk):
     cluster = Cluster(random.Random(2), dies={"b": 1})
     results = list(walk(cluster, 40, window=3))
@@ -179,27 +130,10 @@ def test_a_request_that_fails_three_times_stops_the_run_with_what_it_was(walk):
     assert [item for _, item in cluster.sent].count(4) == 3
 
 
-def test_what_was_finished_before_the_stop_was_given_out(walk):
-    cluster = Cluster(random.Random(0), fails={5: 3})
-    kept = []
-    with pytest.raises(RunStopped):
-        kept.extend(walk(cluster, 6, window=1))
-    assert [place for place, _ in kept] == [0, 1, 2, 3, 4]
-
-
 def test_no_engine_left_stops_the_run(walk):
     cluster = Cluster(random.Random(0), dies=dict.fromkeys(ENGINES, 2))
     with pytest.raises(RunStopped, match=r"^no vLLM engine answers any more"):
         list(walk(cluster, 20, window=6))
-
-
-def test_waiting_goes_on_as_long_as_it_takes(walk):
-    cluster = Cluster(random.Random(0))
-    ready, patience = cluster.wait, iter([True, True])
-    cluster.wait = lambda references, num_returns, timeout: (
-        ([], references) if next(patience, False) else ready(references, num_returns, timeout)
-    )
-    assert len(list(walk(cluster, 3))) == 3
 
 
 def test_an_engine_that_is_dead_when_it_is_asked_is_passed_over(walk):
@@ -214,17 +148,6 @@ def test_an_engine_that_is_dead_when_it_is_asked_is_passed_over(walk):
     cluster.dispatch = refuse
     assert sorted(place for place, _ in walk(cluster, 9)) == list(range(9))
     assert {engine for engine, _ in cluster.sent} == {"b", "c"}
-
-
-def test_an_interrupt_passes_through(walk):
-    cluster = Cluster(random.Random(0))
-
-    def interrupted(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    cluster.wait = interrupted
-    with pytest.raises(KeyboardInterrupt):
-        list(walk(cluster, 3))
 
 
 class HangingCluster(Cluster):
@@ -263,23 +186,10 @@ def test_a_hung_engine_ends_like_a_dead_one(monkeypatch, hung, window):
     assert group.alive == [engine for engine in ENGINES if engine not in hung]
 
 
-def test_a_run_whose_engines_all_hang_stops(monkeypatch):
-    cluster, _, results = hanging(monkeypatch, ENGINES, timeout=30.0)
-    with pytest.raises(RunStopped, match="no vLLM engine answers any more"):
-        list(results)
-    assert sorted(cluster.killed) == list(ENGINES)
-
-
 def test_a_result_begins_the_limit_anew(monkeypatch):
     # two waits of 10 s without a result, below 30 s; then all engines answer at once
     cluster, group, results = hanging(monkeypatch, "", timeout=30.0, slow_waits=2)
     next(results)
     cluster.slow_waits = 2
     assert len(list(results)) == 6
-    assert (cluster.killed, len(group.alive)) == ([], 3)
-
-
-def test_without_a_limit_nothing_is_ended(monkeypatch):
-    cluster, group, results = hanging(monkeypatch, "", timeout=0.0, slow_waits=1000)
-    assert len(list(results)) == 7
     assert (cluster.killed, len(group.alive)) == ([], 3)

@@ -7,7 +7,6 @@ import pytest
 from scored_samples import flags
 
 from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.trainer.checkpoint.best_model import BestModel
 from openrlhf_cov.trainer.checkpoint.checkpoints import ROLLOUTS
 from openrlhf_cov.trainer.loop_state import LoopState
 from openrlhf_cov.trainer.records import StepResult
@@ -34,13 +33,6 @@ def metrics_of(entropy, reward=0.5, kl=0.0):
 def step(state, entropy=0.5, config=None, updates=2, **values):
     result = StepResult({}, mean_entropy=entropy, updates=updates, learning_rate=0.1)
     return state.finish_step(metrics_of(entropy, **values), result, config or CovConfig(), samples=64)
-
-
-def test_steps_are_counted():
-    state = fresh()
-    assert (state.step, state.dead_engines, state.best) == (0, (), BestModel("accuracy"))
-    step(state)
-    assert state.step == 1
 
 
 def test_the_theory_predicts_with_the_updates_of_the_step():
@@ -72,14 +64,6 @@ def test_the_law_of_all_steps_so_far_is_logged_from_the_20th_and_survives_a_rest
     assert found["law/r2"] == pytest.approx(1.0, abs=1e-12)
 
 
-def test_a_step_that_trains_no_policy_moves_nothing_but_its_number():
-    # --critic.freezing_steps: upstream's status has no KL then, so its controller stays where it is.
-    state = fresh(algo__kl__init_coef=0.1, algo__kl__target=6.0)
-    found = state.finish_step({"kl": 0.0, "reward": 0.5}, StepResult({"critic_loss": 1.0}), CovConfig(), 64)
-    assert found == {}
-    assert (state.step, state.kl.value) == (1, 0.1)
-
-
 def test_the_kl_coefficient_adapts():
     # The KL is half of the target: -0.5, cut at -0.2, times 64 of 640 samples.
     state = fresh(algo__kl__init_coef=0.1, algo__kl__target=6.0, algo__kl__horizon=640)
@@ -88,13 +72,6 @@ def test_the_kl_coefficient_adapts():
     fixed = fresh(algo__kl__init_coef=0.1)
     step(fixed, kl=3.0)
     assert fixed.kl.value == 0.1
-
-
-def test_a_fixed_kl_coefficient_is_that_of_the_flags_also_after_a_resume():
-    saved = fresh(algo__kl__init_coef=0.1).state_dict({"groups": [], "is_over": False})
-    resumed = fresh(algo__kl__init_coef=0.2)  # changed, and accepted by --ckpt.allow_changed
-    resumed.load_state_dict(saved)
-    assert resumed.kl.value == 0.2
 
 
 def test_the_closed_loop_moves_its_setting_by_the_exact_entropy():

@@ -103,14 +103,6 @@ def test_an_adapter_on_a_shared_weight_is_refused(target):
         sent_weights(model)
 
 
-def test_a_model_without_lora_is_sent_as_it_is():
-    model = plain_model(LlamaConfig(**LLAMA))
-    assert adapted_layers(model) == {}
-    sent = sent_weights(model)
-    assert list(sent) == [name for name, _ in model.named_parameters()]
-    assert all(sent[name].data_ptr() == param.data_ptr() for name, param in model.named_parameters())
-
-
 def test_the_transfer_sends_merged_weights_in_buckets(monkeypatch):
     model = with_lora(plain_model(LlamaConfig(**LLAMA)), "all-linear")
     monkeypatch.setattr(weight_transfer, "BUCKET_BYTES", 2000)

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-import torch
 from played_models import NoRay, PlayedGroup
 from scored_samples import flags, sample, scores
 
@@ -79,17 +78,6 @@ def test_ranks_that_share_the_tokens_of_a_batch_get_the_same_samples(store):
     assert len(store.stored) == 2  # a share is put into the store once
 
 
-def test_a_sample_arrives_as_it_was(store):
-    calls = []
-    samples = [replace(each, rollout_log_probs=each.log_probs - 1.0) for each in train_samples(4)]
-    ModelGroups(flags(), PlayedGroup("policy", 1, 1, calls, update=POLICY)).update(ORDER, samples)
-    (_, _, (_, _, share)) = calls[0]
-    for one, other in zip(samples, share.samples(), strict=True):
-        for name, value in vars(one).items():
-            given = getattr(other, name)
-            assert torch.equal(given, value) if isinstance(value, torch.Tensor) else given == value, name
-
-
 @pytest.mark.parametrize(("step", "models"), [(1, {"critic"}), (2, {"critic"}), (3, {"critic", "policy"})])
 def test_the_critic_is_trained_alone_at_first(store, step, models):
     calls = []
@@ -130,15 +118,6 @@ def test_the_trained_models_name_the_checkpoint_that_they_restored(store):
     policy, critic = PlayedGroup("policy", 2, get_restored="global_step4"), PlayedGroup("critic", get_restored=None)
     assert ModelGroups(flags(), policy).restored() == ["global_step4"]
     assert ModelGroups(flags(), policy, critic=critic).restored() == ["global_step4", None]
-
-
-def test_weights_and_the_best_model_are_sent_by_all_ranks_of_the_policy(store):
-    calls = []
-    groups = ModelGroups(flags(), PlayedGroup("policy", 2, 1, calls), critic=PlayedGroup("critic", 1, 1, calls))
-    groups.send_weights()
-    groups.export_best({"value": 0.5})
-    assert calls == [("policy", "send_weights", {}), ("policy", "export_best", {"record": {"value": 0.5}})]
-    assert groups.senders == groups.policy._actor_handlers
 
 
 def test_an_error_of_any_rank_is_raised(monkeypatch):

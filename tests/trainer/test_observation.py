@@ -7,7 +7,7 @@ from simulated_ranks import Simulated
 from openrlhf_cov.models.loss import LossRecord
 from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.window import ALONE, Ranks
-from openrlhf_cov.trainer.observation import StepDiagnostics, all_reduce_over, rollout_of
+from openrlhf_cov.trainer.observation import StepDiagnostics, all_reduce_over
 from openrlhf_cov.trainer.records import MicroBatch, TrainSample
 
 
@@ -33,17 +33,6 @@ ITEMS = [
     item(0, [(-4.0, -2.0, 2.0)], score=0.0),
     item(1, [(-1.0, 0.0, 0.0), (-1.0, 3.0, 0.25), (-2.0, -3.0, 1.5)], score=math.nan),
 ]
-
-
-def test_a_rollout_is_its_padded_samples():
-    rollout = rollout_of(ITEMS, "cpu")
-    assert rollout.action_mask.tolist() == [[1, 1, 0], [1, 0, 0], [1, 1, 1]]
-    assert rollout.entropy.tolist() == [[0.5, 1.0, 0.0], [2.0, 0.0, 0.0], [0.0, 0.25, 1.5]]
-    assert rollout.sample_ids.tolist() == [3, 0, 1]
-    assert rollout.scores[:2].tolist() == [1.0, 0.0]
-    assert rollout.scores[2].isnan()
-    assert rollout.proxy is None
-    assert not rollout.abstained.any()
 
 
 def test_proxies_and_abstentions_go_with_their_sample():

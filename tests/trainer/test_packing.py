@@ -10,7 +10,6 @@ from openrlhf.models.model import get_llm_for_sequence_regression
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, OPTConfig, Qwen2Config
 
 from openrlhf_cov.cluster import cpu_host
-from openrlhf_cov.errors import UsageError
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer.policy import Policy
 
@@ -120,24 +119,6 @@ def test_values_and_gradient_of_the_critic(model_folder):
         assert_same(packed, padded)
 
 
-def test_rewards_of_a_reward_model(model_folder):
-    sequences, attention, _ = batch()
-    found = {}
-    for packing in (False, True):
-        torch.manual_seed(3)
-        model = get_llm_for_sequence_regression(
-            str(model_folder), "reward", init_value_head=True, **options(packing)
-        ).eval()
-        with torch.no_grad():
-            found[packing] = model(sequences, attention_mask=attention)
-    assert_same(found[True], found[False])
-
-
-def test_the_exported_config_does_not_name_the_stand_in(model_folder, tmp_path):
-    Actor(str(model_folder), **options(True)).model.save_pretrained(tmp_path)
-    assert cpu_host.PACKED_ATTENTION not in (tmp_path / "config.json").read_text()
-
-
 def test_attention_by_hand():
     # samples of 2 and 1 tokens, one head of size 1, scores q k: token 2 weighs 10 and 20 by (1, e) / (1 + e)
     query, key = torch.tensor([5.0, 1.0, 1.0]), torch.tensor([0.0, 1.0, 9.0])
@@ -148,16 +129,3 @@ def test_attention_by_hand():
     assert result.shape == (1, 3, 1, 1)
     e = torch.e
     assert result.flatten().tolist() == pytest.approx([10.0, (10 + 20 * e) / (1 + e), 40.0])
-
-
-@pytest.mark.parametrize(("rows", "positions"), [(1, None), (2, torch.arange(3).expand(2, 3))])
-def test_a_model_that_hides_where_samples_begin_is_refused(rows, positions):
-    parts = [torch.zeros(rows, 1, 3, 1)] * 3
-    with pytest.raises(RuntimeError, match=r"--ds\.packing_samples"):
-        cpu_host._packed_attention(torch.nn.Module(), *parts, None, positions)
-
-
-@pytest.mark.parametrize("size", [2, 8])
-def test_ring_attention_is_refused_with_its_flag(size):
-    with pytest.raises(UsageError, match=r"--ds\.ring_attn_size"):
-        cpu_host.adapt(SimpleNamespace(ds=SimpleNamespace(packing_samples=True, ring_attn_size=size)))

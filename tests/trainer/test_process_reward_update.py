@@ -8,7 +8,6 @@ import torch
 from rank_models import LEARNING_RATE, VOCABULARY, flags, make_process_reward, make_samples, order_of
 from simulated_ranks import Simulated
 
-from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer.process_reward_update import update_process_reward
 from openrlhf_cov.trainer.rank_batches import shares_of_ranks
@@ -79,15 +78,6 @@ def test_an_update_is_one_step_on_the_mean_over_responses(tmp_path, changes):
     assert result.updates == 1
 
 
-def test_later_updates_of_a_step_see_the_earlier_ones(tmp_path):
-    args = prime(tmp_path, train__batch_size=1)
-    model = make_process_reward(args)
-    result = update_process_reward(model, order_of(args), labelled(([1], 1.0), ([1], 1.0)))
-    # after the first update q of token 1 is above 0, so the second loss is below ln 2
-    assert 0 < result.metrics["prm/loss"] < math.log(2)
-    assert result.updates == 2
-
-
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_an_abstention_does_not_count(tmp_path, dynamic):
     args = prime(tmp_path, dynamic_batch_enable=dynamic, max_tokens_per_gpu=5)
@@ -96,34 +86,6 @@ def test_an_abstention_does_not_count(tmp_path, dynamic):
     moved = model.model.logits.detach() - torch.linspace(-1, 1, VOCABULARY)
     torch.testing.assert_close(moved, -LEARNING_RATE * gradient_of(RESPONSES[0]))
     assert result.metrics["prm/loss"] == pytest.approx(math.log(2))
-
-
-def test_a_step_of_abstentions_changes_nothing(tmp_path):
-    args = prime(tmp_path)
-    model = make_process_reward(args)
-    result = update_process_reward(model, order_of(args), labelled(*RESPONSES, abstained=[0, 1]))
-    assert model.model.logits.equal(torch.linspace(-1, 1, VOCABULARY))
-    assert result.metrics["prm/loss"] == 0.0
-
-
-def test_the_model_is_in_training_mode_while_it_is_updated(tmp_path):
-    args = prime(tmp_path)
-    model = make_process_reward(args)
-    model.model.eval()
-    update_process_reward(model, order_of(args), labelled(*RESPONSES))
-    assert {call.training for call in model.model.calls} == {True}
-
-
-def test_updates_whose_gradient_is_nan_are_counted_and_end_the_run(tmp_path):
-    args = prime(tmp_path, train__batch_size=1)
-    bad = [replace(each, base_log_probs=each.base_log_probs * math.nan) for each in labelled(*RESPONSES)]
-    model = make_process_reward(args)
-    result = update_process_reward(model, order_of(args), bad)
-    assert result.metrics["prm/skipped_updates"] == 2.0
-    assert model.model.logits.isfinite().all()
-    assert len(list((tmp_path / "bad_updates" / "prm").iterdir())) == 2
-    with pytest.raises(RunStopped, match=r"the gradient of the process reward model is NaN .*; 3 in a row end"):
-        update_process_reward(model, order_of(args), bad)
 
 
 def test_a_step_repeats_and_steps_differ(tmp_path):

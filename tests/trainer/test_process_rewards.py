@@ -70,13 +70,6 @@ def test_a_step_is_trained_on_before_it_is_scored():
     }
 
 
-def test_a_run_without_such_a_model_keeps_its_scores():
-    samples = [sample(0), sample(1)]
-    scores = scores_of(samples)
-    groups = ModelGroups(flags(), PlayedGroup("policy"))
-    assert reward_tokens(samples, scores, [], groups, StepSettings(0, CovConfig(), 0.0)) == (scores, {})
-
-
 def test_optimizer_states_are_on_the_gpu_during_the_updates_alone():
     calls = []
     groups = ModelGroups(
@@ -133,12 +126,3 @@ def test_advantages_are_whitened_returns_of_process_and_outcome_rewards():
     expected = [(0.5 - 1 / 12) / deviation, (0.25 - 1 / 12) / deviation, (-0.5 - 1 / 12) / deviation]
     found = [value for each in batch.samples for value in each.advantages.tolist()]
     assert found == pytest.approx([*expected, 0.0, 0.0])
-
-
-def test_a_kl_penalty_joins_the_reward():
-    args = flags("rloo", group=2, algo__kl__init_coef=0.1)
-    samples = [sample(0, 1.0, 2), sample(1, 0.0, 2)]
-    scores = scores_of(samples, [-0.5, 0.5], [0.0, 0.0])  # log-probs are 0, so k1 is 0.5 and -0.5
-    scores = [replace(each, token_rewards=torch.zeros(2)) for each in scores]
-    batch = estimate_advantages(samples, scores, AdvantageSettings.of(args), PRIME, 0.1, args)
-    assert batch.samples[0].returns.tolist() == pytest.approx([1.0 - 0.05 + 0.05, 1.0 + 0.05])

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from datasets import Dataset
+from run_flags import run_flags
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from openrlhf_cov.config import RewardConfig, template_arguments
+from openrlhf_cov.config import template_arguments
 from openrlhf_cov.data.templates import BOXED, get_template
 from openrlhf_cov.rewards import reward_func
 from openrlhf_cov.trainer.rollout.prompts import (
@@ -17,7 +18,6 @@ from openrlhf_cov.trainer.rollout.prompts import (
     load_prompts,
     prompts_of,
     scheduled_updates,
-    source_name,
 )
 
 ROWS = [
@@ -27,17 +27,11 @@ ROWS = [
 ]
 
 
-def make_args(label_key="answer", input_key="problem", max_samples=100, template=None, chat=False, **settings):
-    data = SimpleNamespace(
-        input_key=input_key,
-        label_key=label_key,
-        image_key="images",
-        input_template=template,
-        apply_chat_template=chat,
-        max_samples=max_samples,
-    )
-    reward = SimpleNamespace(remote_url=[reward_func.__file__])
-    return SimpleNamespace(data=data, reward=reward, **vars(RewardConfig(**settings)))
+def make_args(label_key="answer", template=None, chat=False, **changes):
+    return run_flags({
+        "data.input_key": "problem", "data.label_key": label_key, "data.max_samples": 100,
+        "data.input_template": template, "data.apply_chat_template": chat, "reward.remote_url": [reward_func.__file__],
+    } | changes)  # fmt: skip
 
 
 def build(rows=ROWS, tokenizer=None, **settings) -> list[Prompt]:
@@ -58,7 +52,7 @@ def test_prompts_are_those_of_the_rows():
     assert [(prompt.number, prompt.text, prompt.images) for prompt in prompts] == [
         (0, "a", None), (1, "b", None), (2, "c", None)
     ]  # fmt: skip
-    assert texts(build(max_samples=2)) == ["a", "b"]
+    assert texts(build(**{"data.max_samples": 2})) == ["a", "b"]
     assert texts(build(template="Q: {}")) == ["Q: a", "Q: b", "Q: c"]
 
 
@@ -76,10 +70,6 @@ def test_rows_with_bad_labels_are_dropped_if_asked():
 @pytest.mark.parametrize("skip", [False, True])
 def test_without_a_label_key_there_are_no_labels(skip):
     assert labels(build(label_key=None, reward_skip_bad_labels=skip)) == ["", "", ""]
-
-
-def test_images_travel_with_their_prompt():
-    assert [prompt.images for prompt in build(rows=[ROWS[0] | {"images": ["a.png"]}])] == [["a.png"]]
 
 
 class Tokenizer:
@@ -108,39 +98,23 @@ def test_nested_keys():
         {"task": {"text": "a"}, "reward_model": {"ground_truth": "5"}, "datasource": "x"},
         {"task": {"text": "b"}, "reward_model": None, "datasource": "y"},
     ]
-    prompts = build(rows=rows, input_key="task.text", label_key="reward_model.ground_truth")
+    prompts = build(rows=rows, label_key="reward_model.ground_truth", **{"data.input_key": "task.text"})
     assert texts(prompts) == ["a", "b"]
     assert labels(prompts) == ["5", None]
     assert [prompt.source for prompt in prompts] == ["x", "y"]
     graded = build(
-        rows=rows, input_key="task.text", label_key="reward_model.ground_truth", reward_skip_bad_labels=True
+        rows=rows,
+        label_key="reward_model.ground_truth",
+        reward_skip_bad_labels=True,
+        **{"data.input_key": "task.text"},
     )
     assert (texts(graded), labels(graded)) == (["a"], ["5"])
 
 
 def test_the_source_of_a_row_is_also_that_of_verl():
-    rows = [
-        {"problem": "a", "answer": "5", "datasource": "aime", "data_source": "math"},
-        {"problem": "b", "answer": "5", "datasource": None, "data_source": "openai/gsm8k"},
-        {"problem": "c", "answer": "5", "datasource": "", "data_source": None},
-    ]
-    assert [prompt.source for prompt in build(rows=rows)][:2] == ["aime", "openai/gsm8k"]
+    rows = [{"problem": "a", "answer": "5", "datasource": name, "data_source": "verl"} for name in ("aime", None, "")]
+    assert [prompt.source for prompt in build(rows=rows)] == ["aime", "verl", "verl"]
     assert build(rows=[{"problem": "a", "answer": "5"}])[0].source == "default"
-
-
-@pytest.mark.parametrize(
-    ("source", "label", "name"),
-    [
-        ("openai/gsm8k", "5", "openai_gsm8k"),  # a slash would begin another part of a metric's name
-        ("default", {"answer": "5", "source": "math"}, "math"),
-        (None, {"answer": "5", "source": None}, "default"),
-        (float("nan"), "5", "default"),
-        (" ", "5", "default"),
-        (3, "5", "3"),
-    ],
-)
-def test_metrics_name_a_source_by_its_row_or_its_label(source, label, name):
-    assert source_name(Prompt(0, "a", label, source=source)) == name
 
 
 @pytest.fixture
@@ -155,10 +129,7 @@ def files(tmp_path):
 
 
 def test_data_sets_are_read_and_blended_as_upstream_does(files):
-    args = make_args(max_samples=4)
-    args.train = SimpleNamespace(seed=1)
-    args.data.prompt_dataset, args.data.prompt_probs, args.data.prompt_split = files, None, "train"
-    args.eval = SimpleNamespace(dataset=files, split="train")
+    args = make_args(**{"data.max_samples": 4, "data.prompt_dataset": files, "eval.dataset": files})
     strategy = SimpleNamespace(args=args, print=print, is_rank_0=lambda: False)
     # upstream's limit holds for each data set, and for all together
     assert texts(load_prompts(args, strategy, None)) == [f"first {place}" for place in range(4)]
@@ -172,10 +143,7 @@ def test_data_sets_are_read_and_blended_as_upstream_does(files):
 
 def test_updates_of_the_schedule():
     # 10 prompts x 4 samples are 5 updates of 8 samples; 3 episodes of 2 passes each
-    args = SimpleNamespace(
-        rollout=SimpleNamespace(n_samples_per_prompt=4),
-        train=SimpleNamespace(batch_size=8, num_episodes=3, max_epochs=2),
-    )
+    args = run_flags({"train.num_episodes": 3, "train.max_epochs": 2})
     assert scheduled_updates(args, prompts=10) == 30
 
 

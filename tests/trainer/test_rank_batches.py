@@ -1,21 +1,19 @@
 """Which samples of a step every rank gets."""
 
 from itertools import chain
-from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from records_of import sample_of
+from run_flags import run_flags
 
 from openrlhf_cov.trainer.rank_batches import deal_updates, shares_of_ranks, shuffled
 
 
 def flags(*, dynamic, batch_size=8, seed=1):
-    return SimpleNamespace(
-        train=SimpleNamespace(batch_size=batch_size, seed=seed, dynamic_batch_enable=dynamic),
-    )
+    return run_flags(train__batch_size=batch_size, train__seed=seed, train__dynamic_batch_enable=dynamic)
 
 
 def rollout(lengths):
@@ -119,15 +117,3 @@ def test_ranks_stay_balanced_when_all_move_their_samples_alike(seed):
     for update in updates_of([[places[row] for row in order] for places in of_ranks], 256):
         tokens = [sum(lengths[place] for place in places) for places in update]
         assert max(tokens) <= 1.03 * sum(tokens) / 8
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
-def test_ranks_have_equally_many_samples_of_the_same_updates(ranks):
-    lengths = log_normal_lengths(0)
-    order = shuffled(2048, 1, 1)
-    updates = updates_of(deal_updates(order, lengths, ranks, 256), 256)
-    for number, update in enumerate(updates):
-        assert [len(places) for places in update] == [256 // ranks] * ranks
-        assert sorted(place for places in update for place in places) == sorted(
-            order[256 * number : 256 * (number + 1)]
-        )

@@ -4,7 +4,6 @@ import math
 import pickle
 from dataclasses import fields, replace
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,18 +63,6 @@ def test_a_share_gives_back_what_it_was_made_of(lengths, present, scores):
         assert_equal(one, other)
 
 
-def test_a_share_sends_one_tensor_per_field():
-    samples = [make_sample(number, 5 + number) for number in range(3)]
-    share = RankSamples.of(samples)
-    assert share.tensors.keys() == {
-        "tokens", "action_mask", "log_probs", "entropy", "advantages", "returns", *OPTIONAL[:-1]
-    }  # fmt: skip
-    assert len(share.tensors["tokens"]) == 5 + 6 + 7
-    assert len(share.tensors["proxy"]) == 4 + 5 + 6
-    # cutting them apart makes no copy
-    assert share.samples()[0].tokens.data_ptr() == share.tensors["tokens"].data_ptr()
-
-
 @given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6), present=st.sets(st.sampled_from(OPTIONAL)))
 def test_a_micro_batch_is_its_padded_samples(lengths, present):
     samples = [make_sample(number, length, present) for number, length in enumerate(lengths)]
@@ -101,15 +88,3 @@ def test_samples_without_images_beside_others():
     assert [int(each["pixel_values"][0, 0]) for each in MicroBatch.of(samples).image_inputs] == [0, 2]
     found = RankSamples.of(samples).samples()
     assert [each.image_inputs is None for each in found] == [False, True, False]
-
-
-def test_action_tokens_are_counted():
-    mask = torch.tensor([True, False, True])
-    assert replace(make_sample(0, 4), action_mask=mask).action_tokens == 2
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_records_do_not_change(count):
-    sample = make_sample(count, 3)
-    with pytest.raises(AttributeError):
-        sample.score = 0.0

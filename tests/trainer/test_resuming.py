@@ -1,9 +1,8 @@
 """All processes of a run continue from the same checkpoint, or none does."""
 
-from types import SimpleNamespace
-
 import pytest
 from played_models import NoRay, PlayedGroup
+from run_flags import run_flags
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.config import CovConfig
@@ -23,11 +22,10 @@ def resume(tmp_path, monkeypatch):
     monkeypatch.setattr(model_groups, "ray", NoRay)
 
     def run(policy, critic=None, folder=True, has_critic=False, load_enable=True, method="none", prm=None):
-        args = SimpleNamespace(
-            ckpt=SimpleNamespace(path=str(tmp_path / "ckpt"), load_enable=load_enable),
-            critic=SimpleNamespace(model_name_or_path="critic" if has_critic else None),
-            **vars(CovConfig(method=method)),
-        )
+        args = run_flags({
+            **vars(CovConfig(method=method)), "ckpt.path": str(tmp_path / "ckpt"), "ckpt.load_enable": load_enable,
+            "critic.model_name_or_path": "critic" if has_critic else None,
+        })  # fmt: skip
         has_prm = method == "prime"
         if folder:
             for name in ["_actor", *["_critic"] * has_critic, *["_prm"] * has_prm]:

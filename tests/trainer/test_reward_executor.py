@@ -4,8 +4,6 @@ import string
 from types import SimpleNamespace
 
 import pytest
-from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
-from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from vllm import SamplingParams
@@ -66,11 +64,6 @@ def test_score_and_reward_of_our_rule(tokenizer, text, finish_reason, score, rew
     assert output["extra_logs"]["reward/no_answer_frac"] == float(text.startswith("It"))
 
 
-def test_truncated_responses_are_graded_if_asked(tokenizer):
-    executor = RewardExecutor(reward_func.__file__, RewardConfig(reward_keep_truncated=True))
-    assert execute(tokenizer, executor, r"\boxed{5}", finish_reason="length")["scores"] == 1.0
-
-
 @pytest.mark.parametrize("finish_reason", ["stop", "length"])
 def test_thinking_that_was_not_closed_has_no_answer(tokenizer, finish_reason):
     config = RewardConfig(reward_keep_truncated=True, reward_format_bonus=0.25)
@@ -85,12 +78,6 @@ def test_thinking_that_was_not_closed_has_no_answer(tokenizer, finish_reason):
         # without an answer there is no bonus either; the correct ones get 1 + 0.25
         assert (output["scores"], output["reward"]) == (score, 1.25 * score), text
         assert output["extra_logs"]["reward/no_answer_frac"] == 1.0 - score
-
-
-def test_the_settings_of_the_run_reach_the_rule(tokenizer):
-    executor = RewardExecutor(reward_func.__file__, RewardConfig(reward_format="gsm8k"))
-    assert execute(tokenizer, executor, "#### 5")["scores"] == 1.0
-    assert execute(tokenizer, executor, r"\boxed{5}")["scores"] == 0.0
 
 
 def test_a_reward_of_the_user_is_called_as_upstream_calls_it(tokenizer, tmp_path):
@@ -176,42 +163,16 @@ def test_a_reward_of_none_abstains(tokenizer, tmp_path, result):
     assert output["extra_logs"] == {"reward/error_frac": 0.0, "reward/abstained_frac": 1.0}
 
 
-def test_a_reward_of_none_abstains_from_a_truncated_response_too(tokenizer, tmp_path):
-    result = "{'rewards': None, 'truncated_rewards': [-1.0]}"
-    path = write(tmp_path, f"def reward_func(queries, prompts, labels):\n    return {result}\n")
-    output = execute(tokenizer, RewardExecutor(path, RewardConfig()), "abc", finish_reason="length")
-    assert output["reward"] == 0.0
-    assert math.isnan(output["scores"])
-    assert output["extra_logs"]["reward/abstained_frac"] == 1.0
-
-
-def test_a_score_or_log_of_none_is_as_if_it_were_missing(tokenizer, tmp_path):
-    result = "{'rewards': [0.5], 'scores': [None], 'extra_logs': {'a': None, 'b': [2.0]}}"
-    path = write(tmp_path, f"def reward_func(queries, prompts, labels):\n    return {result}\n")
-    output = execute(tokenizer, RewardExecutor(path, RewardConfig()), "abc")
-    assert (output["reward"], output["scores"]) == (0.5, 0.5)
-    assert output["extra_logs"] == {"reward/error_frac": 0.0, "b": 2.0}
-
-
 def test_each_kind_of_error_is_logged_once_a_minute(tokenizer, tmp_path, monkeypatch):
-    path = write(
-        tmp_path,
-        "calls = []\n"
-        "def reward_func(queries, prompts, labels):\n"
-        "    calls.append(0)\n"
-        "    raise (KeyError if len(calls) % 2 else ZeroDivisionError)('no')\n",
-    )
+    body = "calls = []\ndef reward_func(queries, prompts, labels):\n    calls.append(0)\n"
+    path = write(tmp_path, body + "    raise (KeyError if len(calls) % 2 else ZeroDivisionError)('no')\n")
     lines = []
     monkeypatch.setattr("openrlhf_cov.trainer.rollout.reward_executor.logger", SimpleNamespace(warning=lines.append))
     executor = RewardExecutor(path, RewardConfig())
     for _ in range(6):
         execute(tokenizer, executor, "abc")
-    assert [line.split(":")[0] for line in lines] == [
-        "the reward failed with KeyError",
-        "the reward failed with ZeroDivisionError",
-    ]
+    assert ["KeyError" in line for line in lines] == [True, False]
     assert "label '5'" in lines[0]
-    assert "abc" in lines[0]
 
 
 def test_the_tokens_of_a_prompt_are_computed_once_for_its_samples(tokenizer, monkeypatch):
@@ -232,18 +193,3 @@ def test_the_tokens_of_a_prompt_are_computed_once_for_its_samples(tokenizer, mon
 def test_without_a_rule_the_reward_is_left_to_the_reward_model(tokenizer):
     output = execute(tokenizer, RewardExecutor(None, RewardConfig()), "abc")
     assert output["reward"] is None
-
-
-def test_upstreams_overlong_penalty_lowers_the_reward_and_leaves_the_score(tokenizer):
-    # 60 characters, of which 100 - 50 = 50 are free: the penalty is (60 - 50) / 50 * 1 = 0.2
-    text = r"\boxed{5}".rjust(60, "x")
-    output = execute(tokenizer, RewardExecutor(reward_func.__file__, RewardConfig()), text)
-    experience = SamplesGenerator._process_response_into_experience(None, output, max_len=MAX_LENGTH)
-    reward = SimpleNamespace(overlong_buffer_len=50.0, overlong_penalty_factor=1.0, stop_properly_penalty_coef=None)
-    args = SimpleNamespace(
-        reward=reward, rollout=SimpleNamespace(max_new_tokens=100), data=SimpleNamespace(max_len=200)
-    )
-    apply_length_penalties([experience], args)
-    assert experience.rewards.tolist() == pytest.approx([0.8])
-    assert experience.scores.tolist() == [1.0]
-    assert experience.info["reward/error_frac"].tolist() == [0.0]

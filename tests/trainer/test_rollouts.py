@@ -12,7 +12,6 @@ from openrlhf_cov.trainer.rollout.prompts import Prompt
 from openrlhf_cov.trainer.rollout.rollouts import (
     check_reward_errors,
     checked_samples,
-    complete_metrics,
     failed_rewards,
     fill_abstained,
     number_samples,
@@ -58,41 +57,10 @@ def test_tokens_beyond_the_limit_are_cut_off():
     assert sample_of(RESPONSE, PROMPT, max_len=6).metrics["response_clip_ratio"] == 1.0  # it fills the context
 
 
-def test_what_an_agent_leaves_out_is_none():
-    bare = {name: RESPONSE[name] for name in ("prompt", "label", "observation_tokens", "action_ranges")}
-    sample = sample_of(bare | {"rollout_log_probs": None}, PROMPT, max_len=100)
-    assert (sample.reward, sample.score, sample.rollout_log_probs) == (None, None, None)
-    assert (sample.images, sample.image_inputs, sample.truncated) == (None, None, False)
-    assert sample_of(bare | {"rollout_log_probs": None, "action_ranges": []}, PROMPT, max_len=100).response_length == 0
-
-
-def test_a_sample_is_made_as_upstream_makes_its_experience():
-    from types import SimpleNamespace
-
-    from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
-
-    upstream = object.__new__(SamplesGenerator)
-    upstream.args = SimpleNamespace()
-    for max_len in (3, 4, 5, 6, 100):
-        expected = upstream._process_response_into_experience(RESPONSE, max_len=max_len)
-        sample = sample_of(RESPONSE, PROMPT, max_len)
-        assert torch.equal(sample.tokens, expected.sequences[0])
-        assert torch.equal(sample.action_mask.long(), expected.action_mask[0])
-        assert torch.equal(sample.rollout_log_probs, expected.rollout_log_probs[0])
-        assert sample.response_length == int(expected.response_length)
-        logged = {name: float(value[0]) for name, value in expected.info.items()}
-        assert dict(sample.metrics) | {"reward": sample.reward, "score": sample.score} == logged
-
-
 def make(prompt="p", label="l", **values) -> Sample:
     values = {"reward": 1.0, "rollout_log_probs": torch.zeros(2)} | values
     mask = torch.tensor([False, True])
     return Sample(tokens=torch.tensor([1, 2, 3]), action_mask=mask, prompt=prompt, label=label, **values)
-
-
-def test_every_sample_gets_every_metric():
-    samples = complete_metrics([make(metrics={"a": 1.0}), make(metrics={"b": 2.0, "a": 3.0})])
-    assert [sample.metrics for sample in samples] == [{"a": 1.0, "b": 0.0}, {"a": 3.0, "b": 2.0}]
 
 
 @pytest.mark.parametrize(("failed", "limit", "stops"), [(1, 0.05, False), (2, 0.05, True), (0, 0.0, False)])
@@ -108,24 +76,10 @@ def test_a_run_stops_above_the_share_of_failed_rewards(failed, limit, stops):
         checked_samples(samples, CovConfig(), limit)
 
 
-def test_samples_without_a_rule_are_no_errors():
-    assert failed_rewards([make(metrics={"length": 1.0})]) == 0
-
-
 def test_means_of_a_step_are_those_of_graded_samples():
     samples = fill_abstained([make(reward=1.0), make(reward=0.0, score=math.nan, abstained=True), make(reward=0.5)])
     assert [sample.reward for sample in samples] == [1.0, 0.75, 0.5]
     assert math.isnan(samples[1].score)
-
-
-def test_a_step_of_abstentions_alone_is_finite():
-    samples = [make(reward=0.0, score=math.nan, abstained=True) for _ in range(2)]
-    assert [sample.reward for sample in fill_abstained(samples)] == [0.0, 0.0]
-    assert scores_of(samples) == []
-
-
-def test_a_reward_model_is_left_to_give_the_rewards():
-    assert [sample.reward for sample in fill_abstained([make(reward=None)] * 2)] == [None, None]
 
 
 def test_scores_of_a_group_are_those_of_its_graded_samples():
@@ -175,8 +129,3 @@ def test_a_field_that_some_responses_lack_ends_the_run_with_one_line(field, plac
     with pytest.raises(RunStopped, match=rf"1 of 2 responses came without {field}, .* \(prompt 'the prompt'\)$"):
         checked_samples(samples, CovConfig(), 0.05)
     assert len(checked_samples([make(**{field: None})] * 2, CovConfig(), 0.05)) == 2
-
-
-def test_an_abstention_needs_no_reward():
-    samples = [make(reward=1.0), make(reward=None, score=math.nan, abstained=True)]
-    assert [sample.reward for sample in checked_samples(samples, CovConfig(), 0.05)] == [1.0, 1.0]

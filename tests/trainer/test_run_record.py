@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import datasets
 import pytest
-from nested import nested
+from run_flags import run_flags
 
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer.checkpoint import run_record
@@ -24,21 +24,6 @@ def test_the_digest_of_data_is_of_prompts_labels_and_order():
     assert run_record.digest_of_rows(rows(first, second), KEYS) == expected
     others = [rows(second, first), rows(first), rows(first, ("2+2=", "5")), rows(first, ("2+2 =", "4"))]
     assert all(run_record.digest_of_rows(other, KEYS) != expected for other in others)
-
-
-def test_columns_that_a_run_does_not_read_and_names_of_columns_do_not_count():
-    expected = run_record.digest_of_rows(rows(("1+1=", "2")), KEYS)
-    more = datasets.Dataset.from_list([{"question": "1+1=", "answer": "2", "note": "easy"}])
-    keys = SimpleNamespace(input_key="question", label_key="answer", image_key=None)
-    assert run_record.digest_of_rows(more, keys) == expected
-
-
-def test_the_digest_of_data_is_of_nested_values():
-    expected = run_record.digest_of_rows(rows(("1+1=", "2")), KEYS)
-    keys = SimpleNamespace(input_key="task.text", label_key="gold.value", image_key=None)
-    for label in ("2", "3"):
-        nested = datasets.Dataset.from_list([{"task": {"text": "1+1="}, "gold": {"value": label}}])
-        assert (run_record.digest_of_rows(nested, keys) == expected) == (label == "2")
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
@@ -73,18 +58,6 @@ def test_large_weights_are_read_in_samples(tmp_path, monkeypatch):
     assert digest(16) == unchanged
     assert all(digest(place) != unchanged for place in (0, 3, 12, 31, 38, 41))
     assert all(digest(*range(first, first + 10)) != unchanged for first in range(33))
-
-
-def test_one_changed_matrix_of_large_weights_is_seen(tmp_path):
-    # 128 MiB; one matrix of 4 MiB at an odd place, as of another layer that was trained
-    weights = tmp_path / "model.safetensors"
-    with weights.open("wb") as file:
-        file.truncate(128 * 2**20)
-    former = run_record.digest_of_files(str(tmp_path), run_record.MODEL_FILES)
-    with weights.open("r+b") as file:
-        file.seek(66 * 2**20 + 1234)
-        file.write(b"1" * 4 * 2**20)
-    assert run_record.digest_of_files(str(tmp_path), run_record.MODEL_FILES) != former
 
 
 def test_settings_that_one_version_does_not_know_do_not_differ():
@@ -128,13 +101,7 @@ def test_waiting_groups_of_another_size_are_left_out_and_named(make_sampler, ste
 
 
 def test_another_start_of_the_process_reward_model_is_seen():
-    args = nested(
-        {
-            **vars(CovConfig(method="prime")), "actor.model_name_or_path": "policy", "actor.lr_scheduler": "constant",
-            "reward.remote_url": ["reward.py"], "reward.model_name_or_path": None, "train.agent_func_path": None,
-            "critic.model_name_or_path": None, "data.input_key": "input", "data.label_key": None,
-        }
-    )  # fmt: skip
+    args = run_flags({**vars(CovConfig(method="prime")), "data.label_key": None})
     data = rows(("a", "1"))
     record = run_record.record_of(args, data)
     assert record["process_reward_model"] == "policy"

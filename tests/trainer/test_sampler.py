@@ -57,13 +57,6 @@ def test_what_is_asked_for_with_seeds_depends_on_neither_timing_nor_engines_nor_
         assert outcomes(make_sampler(**run, engines=engines, delays=delays, failures=broken)[0]) == expected
 
 
-def test_a_known_pass_rate_fills_the_batch_in_one_round(make_sampler, step):
-    sampler, _ = make_sampler(batch=16, sampling_oversample_max=3.0)
-    rounds = [step(sampler)[1]["sampling/rounds"] for _ in range(6)]
-    assert rounds[0] > 1
-    assert rounds[2:] == [1.0] * 4
-
-
 def test_groups_beyond_the_batch_wait_one_step_at_most(make_sampler, step):
     # the first round of 8 keeps all; the batch is 4 of them once the buffer may hold the rest
     passing = {p: [1.0, 0.0] for p in range(1000)}
@@ -102,18 +95,6 @@ def test_metrics_of_a_first_batch(make_sampler, step):
     assert metrics["sampling/all_wrong_frac"] == 2 / 9  # prompts 2 and 6
     assert metrics["sampling/oversample"] == 9 / 4
     assert metrics["sampling/wasted_token_frac"] == 5 / 9
-
-
-def test_what_is_lacking_is_asked_for_while_the_round_is_under_way(make_sampler, step):
-    sampler, (engine,) = make_sampler(score=lambda p: [1.0, float(p < 2)])
-    sampler.pass_rate.add(1, 2)
-    delays = iter(range(1, 100))  # the first request takes 1 s, the second 2 s, ...
-    engine.delays = SimpleNamespace(random=lambda: next(delays))
-    asked = []
-    engine.generate_responses.remote = lambda **request: asked.append(engine.clock.now) or engine._generate(**request)
-    step(sampler)
-    # 8 at once; prompt 0 fails after 1 s: 7 * 1/2 < 4, one more is asked for; after prompt 1 again; 2 to 5 are kept
-    assert asked == [0.0] * 8 + [1.0, 2.0]
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -156,26 +137,6 @@ def test_seeds_depend_on_the_prompt_alone(make_sampler, step):
     assert all(0 <= seed < 2**63 for seed in flat)
 
 
-def test_without_the_flag_nothing_is_seeded(make_sampler, step):
-    sampler, (engine,) = make_sampler()
-    step(sampler)
-    assert set(map(str, engine.seeds)) == {"None"}
-
-
-@pytest.mark.parametrize("seeded", [False, True])
-def test_one_long_response_holds_up_only_what_is_seeded(make_sampler, step, seeded):
-    # prompt 0 takes 50 s, all others 1 s; 0, 4, 8, ... pass. A rate of 1/4 asks for 8 of 4 missing, twice the missing
-    sampler, (engine,) = make_sampler(score=lambda p: [1.0, float(p % 4 > 0)], rollout_seeded=seeded)
-    sampler.pass_rate.add(1, 4)
-    asked = []
-    engine.generate_responses.remote = lambda **request: asked.append(engine.clock.now) or engine._generate(**request)
-    delays = iter([50.0])
-    engine.delays = SimpleNamespace(random=lambda: next(delays, 1.0))
-    assert step(sampler)[0] == [0, 4, 8, 12]  # the long one is the first all the same
-    # 1 to 7 finish after 1 s and keep 4: 3 are missing, at most 6 of them under way beside prompt 0, and so on
-    assert (len([now for now in asked if 0.0 < now < 50.0]) > 0) is not seeded
-
-
 def test_no_group_is_left_out_because_it_is_long(make_sampler, step):
     # all pass and the batch of 4 is full after 1 s; the 5th of the 8 that were asked for takes 50 s and trains next
     sampler, (engine,) = make_sampler(score=lambda p: [1.0, 0.0])
@@ -191,27 +152,6 @@ def test_groups_without_scores_stop_the_run_with_one_line(make_sampler, step):
         step(sampler)
     sampler, _ = make_sampler(score=lambda p: [None, None], filtering=False)
     assert step(sampler)[0] == [0, 1, 2, 3]  # a reward model may score them later
-
-
-def test_requests_and_samples_are_those_of_the_prompts(make_sampler):
-    sampler, (engine,) = make_sampler(filtering=False)
-    rollout = sampler.next_batch(version=0)
-    assert {sample.source for sample in rollout.samples} == {"numbers"}
-    assert [sample.label for sample in rollout.samples[::SAMPLES]] == [f"label {place}" for place in range(4)]
-    (request, *_) = engine.asked
-    assert (request["num_samples"], request["max_length"], request["hf_tokenizer"]) == (SAMPLES, 100, "tokenizer")
-    assert request["images"] is None
-
-
-def test_a_rollout_says_how_it_came_about(make_sampler):
-    sampler, _ = make_sampler()
-    first = sampler.next_batch(version=0)
-    # Of the groups 0 to 8 four are kept; see test_metrics_of_a_first_batch for the seeded order.
-    assert first.pass_rate == pytest.approx(100 * first.metrics["sampling/kept_frac"])
-    assert (first.version, first.sampler_state["step"]) == (0, 1)
-    assert first.seconds > 0.0
-    unfiltered = make_sampler(filtering=False)[0].next_batch(version=0)
-    assert (unfiltered.pass_rate, unfiltered.metrics) == (None, {})
 
 
 @pytest.mark.parametrize(("queue", "versions", "dropped"), [(0, [0, 1], True), (1, [0, 0], True), (2, [0, 0], False)])

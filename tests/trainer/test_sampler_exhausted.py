@@ -16,13 +16,6 @@ def test_data_that_never_passes_stops_the_run_with_the_counts(make_sampler, step
     assert len(engines[0].requests) == 4 + 8 + 8
 
 
-def test_fallback_trains_on_what_was_kept(make_sampler, step):
-    sampler, _ = make_sampler(score=lambda p: [1.0, float(p != 5)], sampling_max_rounds=2)
-    taken, metrics = step(sampler)
-    assert taken == [5]
-    assert metrics["sampling/groups"] == 1.0
-
-
 def test_stop_ends_the_run_instead(make_sampler, step):
     sampler, _ = make_sampler(
         score=lambda p: [1.0, float(p != 5)], sampling_max_rounds=2, sampling_on_exhausted="stop"
@@ -39,19 +32,6 @@ def test_fallback_makes_whole_updates_on_every_rank(make_sampler, step, ranks, t
     )
     assert step(sampler)[0] == [0, 1]
     assert len(sampler.buffer) == 1  # the third waits
-
-
-def test_fallback_that_makes_no_update_stops_the_run(make_sampler, step):
-    sampler, _ = make_sampler(score=lambda p: [1.0, float(p != 2)], sampling_max_rounds=1, train_batch=8)
-    with pytest.raises(RunStopped, match="1 of 4 groups"):
-        step(sampler)
-
-
-def test_what_a_last_batch_leaves_over_trains_too(make_sampler, step):
-    sampler, _ = make_sampler(prompts=7, score=lambda p: [1.0, 0.0])
-    sampler.pass_rate.add(1, 2)  # it asks for 8 at once
-    assert [step(sampler)[0] for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6]]
-    assert step(sampler) is None
 
 
 def test_what_was_kept_at_the_end_of_the_data_trains_in_the_next_episode(make_sampler, step):
@@ -73,23 +53,6 @@ def test_a_batch_that_spans_two_passes_is_bounded_and_described_as_one(make_samp
     assert sampler.order.drawn == 10 + 2
     assert metrics["sampling/rounds"] == 4.0
     assert metrics["sampling/oversample"] == 12 / 2
-
-
-def test_rounds_of_the_pass_before_use_up_the_bound(make_sampler, step):
-    # rounds of 2, 4 and, where the data end, 3 prompts keep the last one; the second pass may not begin a fourth
-    sampler, _ = make_sampler(
-        score=lambda p: [1.0, float(p != 8)], prompts=9, batch=2, episodes=2, sampling_max_rounds=3, train_batch=2
-    )
-    taken, metrics = step(sampler)
-    assert (taken, metrics["sampling/rounds"]) == ([8], 3.0)
-    assert sampler.order.drawn == 9
-
-
-def test_the_last_episode_trains_on_what_is_left(make_sampler, step):
-    sampler, _ = make_sampler(prompts=12)
-    assert step(sampler)[0] == [1, 3, 5, 7]
-    assert step(sampler)[0] == [9, 11]
-    assert step(sampler) is None
 
 
 def test_data_without_one_good_group_says_so(make_sampler, step):

@@ -42,36 +42,6 @@ def test_a_failed_reward_counts_in_the_whole_step_however_small_its_round(
         step(sampler)
 
 
-def test_a_failed_reward_in_a_first_round_that_tops_up_a_batch_is_one_of_the_batch(
-    make_sampler, step, response, failed
-):
-    # 4 * 1.75 = 7 groups are asked for and kept, 4 train and 3 wait; the next step asks for one, of whose 2 responses
-    # one fails: 1 of the 8 of a batch
-    sampler, _ = make_sampler(
-        score=lambda p: [1.0, 0.0],
-        failures={0: {8: [response("7", "x", 1.0), failed("7", "x")]}},
-        sampling_oversample_max=1.75,
-    )
-    sampler.pass_rate.add(1, 2)
-    sampler.args.reward_max_error_frac = 0.2
-    assert [step(sampler)[0] for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-
-
-def test_a_failed_request_is_sent_whole_to_another_engine(make_sampler, step):
-    failures = {0: {1: ray.exceptions.RayTaskError("f", "trace", ValueError("out of blocks"))}}
-    sampler, engines = make_sampler(engines=2, failures=failures, filtering=False)
-    assert step(sampler)[0] == [0, 1, 2, 3]
-    assert engines[1].requests.count("0") == 1
-
-
-def test_an_engine_that_dies_gets_no_more_requests(make_sampler, step):
-    died = ray.exceptions.RayActorError()
-    sampler, engines = make_sampler(engines=2, failures={1: {1: died, 2: died}}, filtering=False)
-    assert step(sampler)[0] == [0, 1, 2, 3]
-    assert step(sampler)[0] == [4, 5, 6, 7]
-    assert engines[1].requests == ["1", "3"]
-
-
 @pytest.mark.parametrize(
     "death",
     [ray.exceptions.RayActorError(), ray.exceptions.RayTaskError("f", "t", EngineDeadError()).as_instanceof_cause()],
@@ -82,32 +52,6 @@ def test_a_dead_engine_is_neither_asked_nor_woken_again(make_sampler, step, deat
     step(sampler)
     assert engines[1].requests == ["1"]
     assert sampler.engines.alive == [engines[0], engines[2]]
-
-
-def test_an_engine_that_died_idle_is_found_out(make_sampler, step):
-    sampler, engines = make_sampler(engines=2, filtering=False)
-
-    def refuse(**request):
-        raise ray.exceptions.RayActorError
-
-    engines[0].generate_responses.remote = refuse
-    assert step(sampler)[0] == [0, 1, 2, 3]
-    assert sampler.engines.alive == [engines[1]]
-
-
-def test_a_prompt_that_always_fails_stops_the_run(make_sampler, step):
-    error = ray.exceptions.RayTaskError("f", "trace", ValueError("no"))
-    sampler, _ = make_sampler(failures={0: dict.fromkeys(range(1, 9), error)}, filtering=False)
-    with pytest.raises(RunStopped, match=r"a request failed 3 times \(ValueError: no\); prompt \d: "):
-        step(sampler)
-
-
-def test_no_engine_left_stops_the_run(make_sampler, step):
-    sampler, _ = make_sampler(
-        failures={0: dict.fromkeys(range(1, 9), ray.exceptions.RayActorError())}, filtering=False
-    )
-    with pytest.raises(RunStopped, match="no vLLM engine answers"):
-        step(sampler)
 
 
 @pytest.mark.parametrize("hung", [[0], [1]])

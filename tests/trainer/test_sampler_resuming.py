@@ -16,17 +16,6 @@ def test_a_run_resumed_after_any_step_goes_on_as_if_nothing_had_happened(check_r
     check_resuming(run)
 
 
-def test_a_restored_sampler_continues_where_the_other_stopped(make_sampler, step):
-    straight, _ = make_sampler(rollout_seeded=True)
-    expected = [step(straight) for _ in range(6)]
-    first, _ = make_sampler(rollout_seeded=True)
-    for _ in range(3):
-        step(first)
-    second, _ = make_sampler(rollout_seeded=True)
-    second.load_state_dict(first.state_dict())
-    assert [step(second) for _ in range(3)] == expected[3:]
-
-
 @pytest.mark.parametrize("filtering", [False, True])
 def test_the_state_of_a_rollout_does_not_change_with_the_next(make_sampler, step, filtering):
     # a checkpoint may be written while the next rollout is generated
@@ -53,21 +42,6 @@ def test_a_run_is_over_after_its_last_step_and_not_before(make_sampler, filterin
     while (rollout := sampler.next_batch(version=sampler.step)) is not None:
         seen.append(rollout.is_last)
     assert seen == [False] * (len(seen) - 1) + [True]
-
-
-def test_groups_that_were_generated_ahead_keep_a_run_open(make_sampler, prompts_of):
-    sampler, _ = make_sampler(prompts=8, filtering=False, generated=8)  # both batches at once
-    rollouts = [sampler.next_batch(version=0) for _ in range(2)]
-    assert [(prompts_of(each.samples), each.is_last) for each in rollouts] == [
-        ([0, 1, 2, 3], False),
-        ([4, 5, 6, 7], True),
-    ]
-
-
-def test_groups_that_will_train_keep_a_run_open(make_sampler):
-    sampler, _ = make_sampler(prompts=7, score=lambda p: [1.0, 0.0])
-    sampler.pass_rate.add(1, 2)  # it asks for 8 at once and gets all 7: 4 train, 3 wait
-    assert [sampler.next_batch(version=step).is_last for step in range(2)] == [False, True]
 
 
 @pytest.mark.parametrize("pass_rate", [None, (1, 2)])

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from openrlhf_cov.cluster.sizing.updates import update_unit, usable_groups
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.trainer.rollout import sampler as sampler_module
 
 SAMPLES = 2  # of each prompt, as make_sampler has it
 
@@ -67,34 +66,6 @@ def test_every_rollout_is_whole_updates_and_no_sample_is_lost_or_trained_twice(m
     assert sampler.is_over
 
 
-def test_what_a_short_rollout_leaves_over_is_the_beginning_of_the_next(make_sampler, outcomes):
-    # 2 ranks x micro-batches of 2 samples: 2 groups. Of 7 prompts 4 train, then 2 of the other 3
-    sampler, _ = make_sampler(prompts=7, episodes=3, ranks=2, filtering=False)
-    assert [taken for taken, _ in outcomes(sampler)] == [
-        [0, 1, 2, 3], [4, 5],
-        [6, 0, 1, 2], [3, 4, 5, 6],
-        [0, 1, 2, 3], [4, 5],
-    ]  # fmt: skip
-    assert len(sampler.buffer) == 1
-
-
-@pytest.fixture
-def warnings(monkeypatch) -> list[str]:
-    lines = []
-    monkeypatch.setattr(sampler_module.logger, "warning", lines.append)
-    return lines
-
-
-@pytest.mark.parametrize("filtering", [False, True])
-@pytest.mark.parametrize(("prompts", "left"), [(7, 1), (5, 1), (6, 0), (8, 0)])
-def test_one_warning_says_what_the_end_of_a_run_leaves_out(make_sampler, outcomes, warnings, prompts, left, filtering):
-    sampler, _ = make_sampler(prompts=prompts, ranks=2, filtering=filtering, score=lambda p: [1.0, 0.0])
-    outcomes(sampler)
-    said = [line for line in warnings if "the run ends without" in line]
-    assert len(said) == (left > 0)
-    assert all("the last 1 groups (2 samples)" in line for line in said)
-
-
 @pytest.mark.parametrize("episodes", [1, 2])
 def test_a_run_whose_data_make_no_update_is_stopped(make_sampler, outcomes, episodes):
     sampler, _ = make_sampler(prompts=1, episodes=episodes, train_batch=6, filtering=False)
@@ -111,15 +82,6 @@ def test_a_run_resumed_after_any_step_trains_on_the_same_groups(check_resuming, 
     check_resuming(run)
 
 
-def test_a_run_resumed_after_its_end_has_nothing_to_do(make_sampler, outcomes):
-    first, _ = make_sampler(prompts=8, filtering=False)
-    assert [taken for taken, _ in outcomes(first, 2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    second, engines = make_sampler(prompts=8, filtering=False)
-    second.load_state_dict(first.state_dict())
-    assert outcomes(second) == []
-    assert engines[0].requests == []
-
-
 def test_a_run_that_is_made_longer_goes_on_with_the_next_episode(make_sampler, outcomes):
     first, _ = make_sampler(prompts=6, filtering=False)
     assert [taken for taken, _ in outcomes(first)] == [[0, 1, 2, 3], [4, 5]]
@@ -127,16 +89,3 @@ def test_a_run_that_is_made_longer_goes_on_with_the_next_episode(make_sampler, o
     second.load_state_dict(first.state_dict())
     assert [taken for taken, _ in outcomes(second)] == [[0, 1, 2, 3], [4, 5]]
     assert second.order.drawn == 12
-
-
-def test_an_asynchronous_run_logs_the_age_of_its_groups(make_sampler):
-    # Two batches of 4 are asked for at once, with weights of version 0; the second one trains a version later.
-    sampler, _ = make_sampler(prompts=12, filtering=False, generated=8, queue=1)
-    sampler.args.train.async_enable = True
-    ages = [sampler.next_batch(version).metrics for version in (0, 0, 1)]
-    assert ages == [{"sampling/staleness_mean": age} for age in (0.0, 1.0, 1.0)]
-
-
-def test_a_synchronous_run_without_dynamic_sampling_has_no_metrics_of_it(make_sampler):
-    sampler, _ = make_sampler(prompts=4, filtering=False)
-    assert sampler.next_batch(version=0).metrics == {}

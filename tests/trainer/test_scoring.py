@@ -1,7 +1,5 @@
 """Batches for scoring, and what each sample gets of the answers of the models."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from openrlhf.utils.seqlen_balancing import get_seqlen_balanced_partitions
@@ -19,11 +17,6 @@ PAD = 99
 @pytest.fixture(autouse=True)
 def no_ray(monkeypatch):
     monkeypatch.setattr(model_groups, "ray", NoRay)
-
-
-def test_static_batches_are_consecutive_samples():
-    args = flags(rollout__micro_batch_size=2)
-    assert scoring_batches([5, 3, 9, 2, 7], args, ranks=2) == [[0, 1], [2, 3], [4]]
 
 
 def test_dynamic_batches_have_nearly_equally_many_tokens():
@@ -55,11 +48,6 @@ def test_a_batch_is_padded_on_the_right():
     assert batch.image_inputs == []
 
 
-def test_a_batch_has_the_images_of_its_samples():
-    samples = [sample(0), sample(1, image_inputs="of 1"), sample(2, image_inputs="of 2")]
-    assert ScoringBatch.of(samples, [0, 2], PAD).image_inputs == ["of 2"]
-
-
 def models(args, copies=1, ranks=1, **left_out):
     made = {name: PlayedGroup(name, ranks, copies) for name in ("policy", "reference", "critic", "reward")}
     return ModelGroups(args, **made | left_out)
@@ -89,42 +77,22 @@ def test_models_that_a_run_does_not_have_say_nothing():
         assert (each.base_log_probs, each.values, each.reward) == (None, None, None)
 
 
-def test_a_reward_model_is_not_asked_where_samples_have_rewards():
-    groups = models(flags())
-    (each,) = scores_by([sample(0, 0.25)], groups, PAD)
-    assert each.reward is None
-    assert groups.reward.calls == []
-
-
 def test_a_sample_without_a_reward_ends_a_run_without_a_reward_model():
     with pytest.raises(RunStopped, match="a response came without a reward"):
         scores_by([sample(0, None)], models(flags(), reward=None), PAD)
 
 
-def test_log_probs_among_probable_tokens_are_handed_on():
-    class WithProxy(PlayedGroup):
+@pytest.mark.parametrize("field", ["proxy", "discriminator_mean"])
+def test_what_the_policy_gives_for_methods_is_handed_on(field):
+    class WithMore(PlayedGroup):
         def scored(self, method, tokens, mask):
             log_probs, entropies, _ = super().scored(method, tokens, mask)
-            return log_probs, entropies, 2 * log_probs
+            more = (2 * log_probs,) if field == "proxy" else (None, 2 * log_probs)
+            return log_probs, entropies, *more
 
-    groups = models(flags(), policy=WithProxy("policy"), reward=None)
-    (first, second) = scores_by([sample(0, response=3), sample(1, response=1)], groups, PAD)
-    assert torch.equal(first.proxy, 2 * first.log_probs)
-    assert torch.equal(second.proxy, 2 * second.log_probs)
-    assert len(second.proxy) == 1
-
-
-def test_means_of_the_discriminator_are_handed_on():
-    class WithMean(PlayedGroup):
-        def scored(self, method, tokens, mask):
-            log_probs, entropies, _ = super().scored(method, tokens, mask)
-            return log_probs, entropies, None, 3 * log_probs
-
-    groups = models(flags(), policy=WithMean("policy"), reward=None)
-    (first, second) = scores_by([sample(0, response=3), sample(1, response=1)], groups, PAD)
-    assert torch.equal(first.discriminator_mean, 3 * first.log_probs)
-    assert torch.equal(second.discriminator_mean, 3 * second.log_probs)
-    assert second.proxy is None
+    groups = models(flags(), policy=WithMore("policy"), reward=None)
+    for each in scores_by([sample(0, response=3), sample(1, response=1)], groups, PAD):
+        assert torch.equal(getattr(each, field), 2 * each.log_probs)
 
 
 def test_scores_of_half_precision_become_single():
@@ -136,18 +104,3 @@ def test_scores_of_half_precision_become_single():
     groups = models(flags(), policy=Half("policy"), reference=None, critic=None)
     (each,) = scores_by([sample(0)], groups, PAD)
     assert each.log_probs.dtype == each.entropy.dtype == torch.float32
-
-
-def test_every_model_sees_the_batches_that_it_needs():
-    groups = models(flags(rollout__micro_batch_size=2))
-    scores_by([sample(i, None) for i in range(3)], groups, PAD)
-    of_model = {name: dict(getattr(groups, name).calls[0][2]) for name in ("policy", "reference", "critic", "reward")}
-    action = {"tokens", "action_mask", "attention_mask"}
-    assert of_model["policy"].keys() == of_model["reference"].keys() == action | {"image_inputs"}
-    assert of_model["critic"].keys() == action
-    assert of_model["reward"].keys() == {"tokens", "attention_mask"}
-    assert all(len(values) == 2 for batches in of_model.values() for values in batches.values())
-
-
-def test_the_ranks_of_the_policy_are_those_that_get_different_batches():
-    assert ModelGroups(SimpleNamespace(), PlayedGroup("policy", ranks=3, copies=2)).policy_ranks == 3

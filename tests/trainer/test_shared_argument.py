@@ -35,11 +35,3 @@ def test_pickled_once_and_unpickled_once_in_a_process(monkeypatch):
     assert received[2] is received[3]
     assert (Tokenizer.pickled, Tokenizer.unpickled) == (2, 2)
     assert list(shared_argument._received.values()) == [received[3]]  # none of a run before
-
-
-def test_the_pickled_value_travels_beside_the_rest(monkeypatch):
-    monkeypatch.setattr(shared_argument.ray, "put", lambda value: value)
-    buffers = []
-    sent = pickle.dumps(share("x" * 100_000), protocol=5, buffer_callback=buffers.append)
-    assert len(sent) < 1000  # Ray maps the buffer into every process of the host
-    assert pickle.loads(sent, buffers=buffers) == "x" * 100_000

@@ -9,7 +9,7 @@ from records_of import sample_of
 from openrlhf_cov.trainer.records import Sample
 from openrlhf_cov.trainer.rollout.prompts import Prompt, source_name
 from openrlhf_cov.trainer.source_metrics import MAX_SOURCES, source_metrics
-from openrlhf_cov.utils.metric_table import is_known, title_and_unit
+from openrlhf_cov.utils.metric_table import is_known
 
 
 def step_of(lengths, rewards, sources, scores=None, abstained=None):
@@ -93,8 +93,3 @@ def test_many_sources_are_counted_together():
 )
 def test_the_source_of_a_sample(datasource, label, expected):
     assert source_name(Prompt(0, "1+1=", label, source=datasource)) == expected
-
-
-def test_titles_name_the_source():
-    assert title_and_unit("source/aime/reward") == "reward, aime"
-    assert title_and_unit("source/aime/entropy") == "entropy, aime (nats)"

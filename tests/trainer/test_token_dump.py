@@ -15,14 +15,6 @@ def test_every_so_many_steps(every, due):
     assert [step for step in range(6) if is_due(every, step)] == due
 
 
-def test_the_largest_first_and_equal_ones_by_position():
-    cov = torch.tensor([[1.0, 9.0, 3.0, math.inf], [3.0, math.nan, -2.0, -math.inf]])
-    mask = torch.tensor([[1, 0, 1, 1], [1, 1, 1, 1]])
-    assert top_tokens(cov, mask, 3).tolist() == [[0, 2], [1, 0], [0, 0]]
-    assert top_tokens(cov, mask, 9).tolist() == [[0, 2], [1, 0], [0, 0], [1, 2]]
-    assert top_tokens(cov, torch.zeros(2, 4), 9).tolist() == []
-
-
 entries = st.tuples(st.floats(-9, 9, width=32), st.booleans())
 
 
@@ -73,12 +65,6 @@ def test_context_is_twenty_tokens_on_either_side():
     decoded = []
     token_records(tokens, cov, cov > 0, [(list(range(n + 1)), n)], 8, 1, lambda ids: decoded.append(ids) or "")
     assert decoded == [[31], list(range(11, 31)), list(range(32, 52))]  # column 30 is position 31
-
-
-def test_numbers_that_json_does_not_have_are_null():
-    tokens = rollout([[math.nan]], [[1]], [0])
-    (record,) = token_records(tokens, torch.ones(1, 1), torch.zeros(1, 1), [([0, 1], 1)], 8, 1, spell)
-    assert (record["log_prob"], record["entropy"], record["selected"]) == (None, None, False)
 
 
 def test_ranks_merge_to_the_same_file_in_any_order():

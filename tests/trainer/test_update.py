@@ -152,24 +152,6 @@ def test_one_micro_batch_is_planned_by_the_forward_pass_that_trains_it(tmp_path,
     assert torch.equal(policy.actor.logits, asking.actor.logits)
 
 
-@pytest.mark.parametrize(
-    ("changes", "questions"),
-    [
-        ({"method": "erc"}, 1),  # asks for entropies: a pass of its own even for one micro-batch
-        ({"method": "steer"}, 1),
-        ({"method": "top_entropy", "top_entropy_policy": "old"}, 0),
-        ({"method": "top_entropy", "top_entropy_policy": "current"}, 1),
-        ({"method": "top_entropy", "top_entropy_policy": "current", "cov_type": "kl_cov"}, 1),  # one pass serves both
-        ({"method": "top_entropy", "top_entropy_policy": "old", "cov_type": "kl_cov"}, 0),  # of the training pass
-        ({"method": "cispo"}, 0),
-    ],
-)
-def test_methods_get_the_entropies_that_they_ask_for(tmp_path, changes, questions):
-    policy = make_policy(flags(tmp_path, CovConfig(**changes), micro_batch_size=SAMPLES))
-    update_policy(policy, order_of(policy.args), make_samples())
-    assert policy.actor.questions == questions
-
-
 @pytest.mark.parametrize("setting", ["old", "current"])
 def test_the_entropies_that_a_method_asks_for_decide_which_tokens_train(tmp_path, observed, setting):
     # floor(0.4 * 5) = 2 tokens train. The rollout's entropies are 0.5, 1.5, 2, 0.2 and 1 nats: those of 2 and 1.5
@@ -225,19 +207,6 @@ def test_every_fifty_steps_the_selections_by_both_policies_are_compared(tmp_path
             second = restrained(observed)[1]
         assert overlap == pytest.approx(len(first & second) / quota)
         assert 0 < overlap < 1
-
-
-def test_methods_that_do_not_look_at_log_probs_are_not_compared(tmp_path):
-    policy = make_policy(flags(tmp_path, CovConfig(method="top_entropy", top_entropy_policy="old")))
-    assert math.isnan(update_policy(policy, order_of(policy.args, 0), make_samples()).metrics["cov/old_overlap"])
-    assert policy.actor.questions == 0
-
-
-def test_a_plan_waits_for_the_training_pass_where_it_compares_selections_too(tmp_path):
-    # one micro-batch, step 0: the training pass gives the current log-probs, the rollout's are known
-    policy = make_policy(flags(tmp_path, CONFIGS["kl_cov"], micro_batch_size=SAMPLES))
-    assert 0 < update_policy(policy, order_of(policy.args, 0), make_samples()).metrics["cov/old_overlap"] <= 1
-    assert policy.actor.questions == 0
 
 
 def test_the_number_of_a_sample_decides_not_its_place(tmp_path, observed):
@@ -296,19 +265,6 @@ def test_a_method_moves_the_entropy_bonus(tmp_path, given):
     assert not torch.equal(found[0], found[2])
 
 
-def test_a_method_moves_the_clip(tmp_path):
-    """With a range of 0 every token that moved in the direction of its advantage is clipped."""
-    config = CovConfig(method="adaptive_clip")
-    low, high = config.moved_clip
-    found = []
-    for each, clip in ((config, (0.9, 9.0)), (CovConfig(), (low, high)), (CovConfig(), (0.9, 9.0))):
-        policy = make_policy(flags(tmp_path, each, eps_clip_low_high=clip))
-        update_policy(policy, order_of(policy.args), make_samples())
-        found.append(policy.actor.logits.detach())
-    assert torch.equal(found[0], found[1])
-    assert not torch.equal(found[0], found[2])
-
-
 def test_the_result_of_a_step(tmp_path):
     policy = make_policy(flags(tmp_path, train__batch_size=4))
     samples = make_samples()
@@ -353,35 +309,6 @@ def test_updates_with_nan_are_skipped_and_counted(tmp_path, dynamic):
         update_policy(policy, order_of(args, 9), samples)
 
 
-def test_static_samples_that_are_no_whole_update_end_the_run(tmp_path):
-    policy = make_policy(flags(tmp_path))
-    with pytest.raises(RunStopped, match=r"7 samples, which is not a multiple of 8,.* --train.batch_size 8"):
-        update_policy(policy, order_of(policy.args), make_samples(7))
-    assert policy.engine.micro_steps == 0
-
-
-def test_a_dynamic_step_without_a_whole_update_does_nothing(tmp_path):
-    policy = make_policy(flags(tmp_path, dynamic_batch_enable=True))
-    result = update_policy(policy, order_of(policy.args), make_samples(7))
-    assert (result.updates, policy.engine.micro_steps) == (0, 0)
-    assert math.isnan(result.metrics["gradient/norm"])
-    assert "policy_loss" not in result.metrics
-    assert torch.equal(policy.actor.logits, Unigrams().logits)
-
-
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("config", [CovConfig(), CONFIGS["kl_cov"], CovConfig(method="steer")])
-def test_a_step_of_one_sample(tmp_path, config, dynamic):
-    args = flags(
-        tmp_path, config, micro_batch_size=1, train__batch_size=1, rollout__batch_size=1, dynamic_batch_enable=dynamic
-    )
-    policy = make_policy(args)
-    result = update_policy(policy, order_of(args), make_samples(1))
-    assert result.updates == 2
-    assert math.isfinite(result.metrics["policy_loss"])
-    assert not torch.equal(policy.actor.logits, Unigrams().logits)
-
-
 @pytest.mark.parametrize("micro_batch", [1, 2, 8])
 @pytest.mark.parametrize("config", [CovConfig(), CONFIGS["kl_cov"], CovConfig(method="steer")])
 def test_samples_without_action_tokens_change_nothing(tmp_path, config, micro_batch):
@@ -420,6 +347,16 @@ def test_a_penalty_without_gradient_is_reported_once(tmp_path, caplog):
             assert all("--train.max_epochs" in message for message in messages)
     finally:
         policy_module.logger.removeHandler(caplog.handler)
+
+
+@pytest.mark.parametrize("method", ["clip_v", "lp_reg"])
+def test_a_model_that_cannot_score_what_a_method_needs_ends_the_run(tmp_path, method):
+    policy = make_policy(flags(tmp_path, CovConfig(method=method)))
+    tokens, ones = torch.ones(1, 3, dtype=torch.long), torch.ones(1, 3)
+    with pytest.raises(RunStopped, match=f"--method {method} needs a policy whose log-probs are those of a plain out"):
+        policy.score(tokens, ones[:, 1:], ones, None, with_entropy=True, with_proxy=True)
+    assert policy.actor.training
+    policy.score(tokens, ones[:, 1:], ones, None, with_entropy=True)
 
 
 def test_the_tokens_of_a_step_are_dumped_where_that_is_due(tmp_path):
@@ -462,28 +399,10 @@ def test_images_go_with_the_text(tmp_path):
     ]  # fmt: skip
 
 
-def test_a_policy_that_fails_is_left_in_training_mode(tmp_path):
-    policy = make_policy(flags(tmp_path))
-    with pytest.raises(IndexError):
-        policy.score(torch.ones(1, 3), torch.ones(1, 2), torch.ones(1, 3), None, with_entropy=False)
-    assert policy.actor.training
-
-
-def test_a_model_that_cannot_give_means_of_the_discriminator_ends_the_run(tmp_path):
-    policy = make_policy(flags(tmp_path, CovConfig(method="clip_v")))
-    tokens, ones = torch.ones(1, 3, dtype=torch.long), torch.ones(1, 3)
-    with pytest.raises(RunStopped, match="--method clip_v needs a policy whose log-probs are those of a plain output"):
-        policy.score(tokens, ones[:, 1:], ones, None, with_entropy=True, with_proxy=True)
-    assert policy.score(tokens, ones[:, 1:], ones, None, with_entropy=True).discriminator_mean is None
-
-
-def test_a_model_that_cannot_give_proxies_ends_the_run(tmp_path):
-    policy = make_policy(flags(tmp_path, CovConfig(method="lp_reg")))
-    tokens, ones = torch.ones(1, 3, dtype=torch.long), torch.ones(1, 3)
-    with pytest.raises(RunStopped, match="--method lp_reg needs a policy whose log-probs are those of a plain output"):
-        policy.score(tokens, ones[:, 1:], ones, None, with_entropy=True, with_proxy=True)
-    assert policy.actor.training
-    assert policy.score(tokens, ones[:, 1:], ones, None, with_entropy=True).proxy is None
+def with_config(config):
+    module = nn.Linear(2, 2)
+    module.config = config
+    return module
 
 
 @pytest.mark.parametrize(
@@ -491,26 +410,15 @@ def test_a_model_that_cannot_give_proxies_ends_the_run(tmp_path):
     [
         (nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.0)), False),
         (nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1)), True),
+        (with_config(LlamaConfig()), False),
+        (with_config(LlamaConfig(attention_dropout=0.1)), True),
+        (with_config(GPT2Config()), True),
+        (with_config(MixtralConfig(router_jitter_noise=0.01)), True),
+        (with_config({"attention_dropout": 0.1}), False),  # DeepSpeed's, of its engine
     ],
 )
-def test_dropout_is_seen(module, draws):
+def test_dropout_is_seen_in_modules_and_configs(module, draws):
     assert draws_in_training(nn.ModuleList([module])) is draws
-
-
-@pytest.mark.parametrize(
-    ("config", "draws"),
-    [
-        (LlamaConfig(), False),
-        (LlamaConfig(attention_dropout=0.1), True),
-        (GPT2Config(), True),
-        (MixtralConfig(router_jitter_noise=0.01), True),
-        ({"attention_dropout": 0.1}, False),  # DeepSpeed's, of its engine
-    ],
-)
-def test_dropout_in_the_config_is_seen(config, draws):
-    module = nn.Linear(2, 2)
-    module.config = config
-    assert draws_in_training(nn.Sequential(module)) is draws
 
 
 def test_samples_of_a_prompt_come_together_where_a_model_gains_by_it(tmp_path):

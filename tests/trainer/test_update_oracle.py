@@ -23,7 +23,6 @@ from rank_models import (
     order_of,
 )
 
-from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer.critic_update import update_critic
 from openrlhf_cov.trainer.update import update_policy
 
@@ -154,19 +153,6 @@ def test_the_moving_average_follows_as_upstreams(tmp_path, layout):
     update_policy(policy, order_of(args), samples)
     assert not torch.equal(expected.logits, Unigrams().logits)
     torch.testing.assert_close(policy.ema_model.logits, expected.logits, rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("method", ["none", "kl_cov"])
-def test_the_baseline_asks_the_policy_nothing_and_a_method_changes_the_update(tmp_path, method):
-    config = CovConfig(
-        cov_type=method, kl_cov_ratio=0.5, allow_large_cov_ratio=True, kl_cov_keep_ppo_clip=method != "none"
-    )
-    args, samples = flags(tmp_path, config, tensor_parallel_size=2), make_samples()
-    expected, _, _ = upstream_policy(args, samples, 0.0)
-    policy = make_policy(args)
-    update_policy(policy, order_of(args), samples)
-    assert torch.equal(policy.actor.logits, expected.logits) is (method == "none")
-    assert (policy.actor.questions == 0) is (method == "none")
 
 
 CRITICS = {

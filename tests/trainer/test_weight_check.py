@@ -186,21 +186,6 @@ def test_an_engine_that_does_not_repeat_itself_is_found_when_the_change_has_adde
     assert run.number > 5
 
 
-def test_a_policy_that_does_not_repeat_itself_is_no_proof_of_new_weights():
-    # Its bits change without new weights, so the equal bits of the engines are no fault.
-    run = Run(rounding=0.01)
-    noise = torch.Generator().manual_seed(0)
-
-    def score(texts):
-        exact = run.policy(texts)
-        return exact + 0.01 * torch.randn(len(exact), generator=noise)
-
-    run.check.score_policy = score
-    for _ in range(5):
-        run.step(change=0.0)
-    assert not run.check.is_over
-
-
 @given(
     rounding=st.floats(0.0, 0.05),
     changes=st.lists(st.floats(0.0, 0.2), min_size=1, max_size=8),
@@ -252,14 +237,6 @@ def test_an_engine_with_another_model_ends_the_run_before_anything_is_sent():
         run.step()
 
 
-def test_an_engine_of_a_failed_resume_is_found_by_the_first_update():
-    run = Run()
-    run.policy.weights = torch.full((SIZE,), 0.1, dtype=torch.float64)  # restored, and sent to engine 0 alone
-    run.engines[0].weights = run.policy.weights.clone()
-    with pytest.raises(RunStopped, match="engine 1 did not receive the new weights of global step 1"):
-        run.step(stale=(1,))
-
-
 def test_the_difference_of_a_stale_engine_is_not_taken_for_rounding():
     # As before, and engines do not repeat their bits: only the size of the change shows the old weights.
     run = Run()
@@ -276,13 +253,6 @@ def test_the_difference_of_a_stale_engine_is_not_taken_for_rounding():
         run.step(stale=(1,))
 
 
-def test_a_death_of_an_engine_ends_no_check():
-    run = Run()
-    run.check.score_engines = lambda texts: None
-    run.step()
-    assert not run.check.is_over
-
-
 def test_texts_are_spread_over_the_rollout_and_fit_into_an_engine():
     samples = [sample(first=10 * place, length=600) for place in range(17)]
     texts = texts_of(samples, max_len=1000)
@@ -296,11 +266,9 @@ def test_texts_are_spread_over_the_rollout_and_fit_into_an_engine():
 
 def test_samples_with_images_are_left_out(log):
     with_image = sample(1, images=["a.png"])
-    without = sample(300)
-    assert texts_of([with_image, without], max_len=512) == [list(range(300, 300 + TOKENS))]
+    assert texts_of([with_image, sample(300)], max_len=512) == [list(range(300, 300 + TOKENS))]
     run = Run()
     run.check.start_step([with_image], max_len=512, step=1)
     run.check.before_transfer()
-    run.check.after_transfer()
     assert run.scored == 0
     assert "all responses have images" in log.text

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 from ray.exceptions import ActorDiedError
+from run_flags import run_flags
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.trainer.rollout import engine_health
 from openrlhf_cov.trainer.rollout.batch_stream import BatchStream
 from openrlhf_cov.trainer.rollout.generation import EngineGroup
 from openrlhf_cov.trainer.weights import weight_delivery
@@ -24,11 +24,9 @@ class Delivery:
         self.stream = BatchStream(sampler, staleness, first_step=3)
         delivered = self.stream.delivered
         self.stream.delivered = lambda version: self.calls.append(("delivered", version)) or delivered(version)
-        self.args = SimpleNamespace(
-            train=SimpleNamespace(partial_rollout_enable=partial),
-            vllm=SimpleNamespace(enable_sleep=sleep),
-            vllm_no_progress_timeout=timeout,
-        )
+        self.args = run_flags({
+            "train.partial_rollout_enable": partial, "vllm.enable_sleep": sleep, "vllm_no_progress_timeout": timeout
+        })  # fmt: skip
         self.check = SimpleNamespace(
             before_transfer=lambda: self.calls.append("before"), after_transfer=lambda: self.calls.append("after")
         )
@@ -62,18 +60,6 @@ def test_weights_are_checked_around_their_transfer(monkeypatch):
     assert delivery.calls == ["look for dead", "before", "send", "after", ("delivered", 4)]
 
 
-def test_without_a_check_weights_are_sent_alone(monkeypatch):
-    delivery = Delivery(monkeypatch)
-    delivery.run(weight_check=None, version=3, is_start=True)
-    assert delivery.calls == ["look for dead", "send", ("delivered", 3)]
-
-
-def test_of_sleeping_engines_the_weights_alone_wake_up(monkeypatch):
-    delivery = Delivery(monkeypatch, sleep=True)
-    delivery.run()
-    assert delivery.calls[1:4] == ["before", ("wake_up", {"tags": ["weights"]}), "send"]
-
-
 def test_engines_that_are_paused_are_asked_before_and_after(monkeypatch):
     delivery = Delivery(monkeypatch, staleness=1, partial=True)
     delivery.run()
@@ -102,39 +88,6 @@ def test_an_engine_that_is_dead_at_the_start_ends_the_run(monkeypatch, partial):
         delivery.run(is_start=True)
     with delivery.stream.exclusive():  # nothing is held
         pass
-
-
-@pytest.mark.parametrize("partial", [False, True])
-def test_a_transfer_that_hangs_ends_the_run(monkeypatch, partial):
-    killed = []
-
-    class Clock:
-        """Stands in for ``threading.Timer``; its time runs out when the transfer waits."""
-
-        def __init__(self, seconds, function):
-            assert seconds == 30.0
-            Clock.function = function
-
-        def start(self):
-            pass
-
-        def cancel(self):
-            Clock.is_cancelled = True
-
-    monkeypatch.setattr(engine_health, "Timer", Clock)
-    monkeypatch.setattr(engine_health, "ray", SimpleNamespace(kill=killed.append))
-    delivery = Delivery(monkeypatch, partial=partial, timeout=30.0)
-    delivery.run()
-    assert (killed, Clock.is_cancelled) == ([], True)
-
-    def hang():
-        Clock.function()
-        raise ActorDiedError()
-
-    delivery.send = hang
-    with pytest.raises(RunStopped, match=r"within 30 s \(--vllm.no_progress_timeout\).* --ckpt.load_enable"):
-        delivery.run()
-    assert killed == ["engine 0", "engine 1", "rank 0"]
 
 
 def test_a_transfer_that_fails_in_time_is_no_hang(monkeypatch):

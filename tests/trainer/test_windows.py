@@ -14,7 +14,6 @@ from torch import nn
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.window import ALONE
-from openrlhf_cov.trainer import windows
 from openrlhf_cov.trainer.windows import BatchLayout, loss_normalizers, start_micro_batch, windows_of_epoch
 
 # What a static layout has of an update; a dynamic one has the rest.
@@ -87,15 +86,6 @@ def test_a_deepspeed_that_ends_elsewhere_stops_the_run(ends, word):
         start_micro_batch(engine, LAYOUT, ends_update=ends)
 
 
-def test_deepspeed_is_told_where_dynamic_steps_end():
-    engine = Engine(nn.Parameter(torch.zeros(1)), 1, dynamic=True)
-    for window in windows_in(make_samples(), DYNAMIC):
-        for number in range(len(window.micro_batches)):
-            start_micro_batch(engine, DYNAMIC, ends_update=number + 1 == len(window.micro_batches))
-    # samples of 3, 3, 4 and 5 tokens make one micro-batch of at most 16; of 6, 7, 8 and 9, first fit makes three
-    assert engine.told == [True, False, False, True]
-
-
 def test_static_samples_come_in_an_order_of_the_random_state():
     samples, found = make_samples(), []
     for seed in (0, 1, 0):
@@ -137,16 +127,6 @@ def test_dynamic_micro_batches_hold_every_sample_of_an_update_once(count, update
     assert flat(found) == [list(range(n * update, (n + 1) * update)) for n in range(len(found))]
     for window in found:
         assert all(window.micro_batches)
-
-
-@pytest.mark.parametrize(("samples", "warnings"), [(8, 0), (9, 1), (7, 1)])
-def test_samples_that_dynamic_steps_leave_out_are_told_once(samples, warnings, monkeypatch):
-    told = []
-    monkeypatch.setattr(windows.logger, "warning", told.append)
-    for warns in (True, False):
-        windows_in(make_samples(samples), replace(DYNAMIC, warns=warns))
-    assert len(told) == warnings
-    assert all(f"{samples % 4} of {samples} samples of rank 0" in message for message in told)
 
 
 def test_ranks_make_the_same_number_of_micro_batches():

@@ -50,17 +50,6 @@ def test_sums_and_peak():
     assert 67 * GIB < max(both.totals) < 69 * GIB
 
 
-def test_without_sleep_everything_stays():
-    rows = table([role("actor")], engine=ENGINE, engine_shape=QWEN_7B)
-    assert rows["engine"] == (64 * GIB,) * 4
-    assert len(set(rows["actor: optimizer, gradients"])) == 1
-    assert rows["actor: optimizer, gradients"][0] > 14 * P / 8
-
-
-def test_a_gpu_of_engines_alone():
-    assert table([], engine=ENGINE, engine_shape=QWEN_7B) == {"engine": (64 * GIB,) * 4, "CUDA, NCCL": (PROCESS,) * 4}
-
-
 def test_models_that_share_a_gpu_score_one_after_the_other():
     alone = table([role("actor")])["micro-batch, gathered weights"][1]
     rows = table([role("actor"), role("ref", trains=False)])
@@ -105,3 +94,10 @@ def test_an_update_can_be_the_peak_of_training():
 @pytest.mark.parametrize(("name", "sends"), [("actor", 4 * 152_064 * 3584), ("ref", 0), ("critic", 0)])
 def test_only_the_policy_is_sent(name, sends):
     assert role(name).sends == sends
+
+
+def test_without_sleep_everything_stays():
+    rows = table([role("actor")], engine=ENGINE, engine_shape=QWEN_7B)
+    assert rows["engine"] == (64 * GIB,) * 4
+    assert len(set(rows["actor: optimizer, gradients"])) == 1
+    assert rows["actor: optimizer, gradients"][0] > 14 * P / 8

@@ -1,8 +1,6 @@
 import pytest
 
 from openrlhf_cov.cluster.sizing.flag_sizes import (
-    Step,
-    engine_of,
     layout_of,
     model_names,
     ranks_of,
@@ -11,7 +9,6 @@ from openrlhf_cov.cluster.sizing.flag_sizes import (
     step_of,
     training_tokens,
 )
-from openrlhf_cov.cluster.sizing.memory import GIB
 from openrlhf_cov.cluster.sizing.model_shape import KNOWN
 from openrlhf_cov.cluster.sizing.placement import GpuLayout
 from openrlhf_cov.models.config import CovConfig
@@ -167,12 +164,6 @@ def test_written_out_attention_counts_its_scores(flags):
     assert (eager.scoring.score_length, flash.scoring.score_length) == (10_240, 0)
 
 
-def test_an_engine_generates_in_the_type_of_the_weights(flags):
-    assert engine_of(flags(), 80 * GIB).element == 2
-    engine = engine_of(flags({"ds.param_dtype": "fp32", "vllm.tensor_parallel_size": 4}), 80 * GIB)
-    assert (engine.element, engine.tensor_parallel, engine.share) == (4, 4, 64 * GIB)
-
-
 def test_a_step_by_hand(flags):
     step = step_of(flags(), prompt_tokens=100.0)
     assert (step.samples, step.updates) == (2048, 8)
@@ -184,8 +175,3 @@ def test_a_step_by_hand(flags):
 def test_responses_without_a_limit_may_fill_the_sequence(flags):
     step = step_of(flags({"rollout.max_new_tokens": None, "train.max_epochs": 2}), 10.0)
     assert (step.longest_response, step.updates) == (10_240, 16)
-
-
-def test_a_step_has_whole_updates():
-    step = Step(prompts=3, samples_per_prompt=2, updates=1, longest=10, longest_response=4, prompt_tokens=None)
-    assert (step.samples, step.worst, step.expected) == (6, 60, 6 * (6 + 2))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.cluster.sizing.placement import GpuGroup, GpuLayout, PlacedGpu, Tenant, pack, place
+from openrlhf_cov.cluster.sizing.placement import GpuGroup, GpuLayout, Tenant, pack, place
 
 
 @pytest.mark.parametrize(
@@ -93,17 +93,6 @@ def test_colocated_on_one_node():
     assert plan.unplaced == ()
 
 
-def test_split_over_two_nodes():
-    # engines first: they fill a node, the actor the other one
-    plan = place(GpuLayout(actor=2, engines=1, tensor_parallel=2).groups(), [2, 2])
-    assert gpus_of(plan) == [
-        (0, 0, ("engine 0.0",)),
-        (0, 1, ("engine 0.1",)),
-        (1, 0, ("actor 0",)),
-        (1, 1, ("actor 1",)),
-    ]
-
-
 def test_a_group_without_room_is_left_out_and_the_next_one_tried():
     groups = [GpuGroup(3, (Tenant("engine", 3),)), GpuGroup(2, (Tenant("actor", 2),))]
     plan = place(groups, [2])
@@ -128,10 +117,6 @@ def test_an_engine_takes_slots_of_one_node_first():
         ("actor 2", "engine 1.0"),
     ]
     assert plan.spanning_engines() == [1]
-
-
-def test_kinds_of_a_gpu():
-    assert PlacedGpu(0, 0, ("actor 3", "engine 0.3")).kinds == ("actor", "engine")
 
 
 TENANTS = st.tuples(st.integers(1, 12), st.integers(1, 4))

@@ -1,6 +1,5 @@
 """The tasks with headroom in the lab: their base policies, rewards and evaluations."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -50,13 +49,6 @@ def test_the_table_policy_is_the_initial_policy_up_to_its_noise(bandit):
     assert ratio.log().abs().max() < 0.5
     assert ratio.log().abs().max() > 0.05
     torch.testing.assert_close(arm_probabilities(lab, 200), policy)
-
-
-def test_a_base_seed_of_its_own_makes_another_table(tmp_path):
-    task = make_task("two_peaks", 0.3)
-    first, second = (task.base_policy(tmp_path, seed)[0].lm_head.weight for seed in (0, 1))
-    assert not first.equal(second)
-    assert first.equal(task.base_policy(tmp_path, 0)[0].lm_head.weight)
 
 
 def test_only_the_logits_of_the_table_are_trained_and_replicas_do_not_touch_each_other(bandit, monkeypatch):
@@ -128,21 +120,6 @@ def test_plain_gradient_steps_move_logits_by_the_advantages(bandit, monkeypatch)
     torch.testing.assert_close(logits_of_arms(lab) - before, expected, rtol=0, atol=2e-6)
 
 
-def test_rewards_of_the_bandit_are_bernoulli(bandit):
-    lab = bandit(group=8)
-    means, rewards = [], []
-    for _ in range(20):
-        _, samples, scores = lab.roll_out()
-        means += [two_peaks.mean_reward(text) for text in lab._texts(samples)]
-        rewards.append(scores)
-    rewards = torch.cat(rewards)
-    assert set(rewards.tolist()) == {0.0, 1.0}
-    # 40,960 rewards: three standard deviations of their mean are below 3 sqrt(0.25 / 40960) = 0.0074
-    assert rewards.mean().item() == pytest.approx(sum(means) / len(means), abs=0.0074)
-    # Responses alike in a group are rewarded independently: of arms that pay about 0.5 some groups have both.
-    assert 0.0 < rewards.mean() < 1.0
-
-
 def test_the_bandit_takes_all_replicas_in_every_rollout(bandit):
     lab = bandit()
     prompts, *_ = lab.roll_out()
@@ -191,16 +168,6 @@ def test_the_habit_scores_what_the_task_says_and_nothing_on_hard_questions(name,
     assert evaluation["greedy/habit"] == 1.0
 
 
-def test_the_share_of_the_shortcut_reaches_the_task():
-    shares = [
-        sum(question.accepts_habit for question in make_task("shortcut", share).test) / 256
-        for share in (0.0, 0.5, 1.0)
-    ]
-    assert shares[0] == 0.0
-    assert shares[1] == pytest.approx(0.5, abs=3 * math.sqrt(0.25 / 256))
-    assert shares[2] == 1.0
-
-
 def test_different_correct_paths_are_counted_once(monkeypatch):
     task = make_task("graph_paths", 0.3)
     accepted = ("n00n01n03n04<eos>", "n00n02n03n04<eos>")
@@ -229,12 +196,6 @@ def test_the_seed_determines_the_base_policy_and_the_share_does_not(name):
 
     assert made(0.1, 0).equal(made(0.4, 0))
     assert not made(0.1, 0).equal(made(0.1, 1))
-
-
-def test_the_digits_of_the_test_are_those_of_no_training():
-    train, _, test = commands.split_digits()
-    assert {question.digits for question in make_task("tail", 0.3).test} <= set(test)
-    assert not set(train) & set(test)
 
 
 @pytest.mark.slow

@@ -49,26 +49,6 @@ def test_a_run_ends_at_the_second_evaluation_in_a_row(tmp_path, monkeypatch, cap
     assert "does not hold this run" in capsys.readouterr().err
 
 
-def test_a_run_without_the_flag_takes_all_its_steps(tmp_path, monkeypatch):
-    from openrlhf_cov.experiments.lab import training as loop
-
-    monkeypatch.setattr(loop, "outcome_of", lambda evaluation: "collapsed")
-    output = tmp_path / "run"
-    assert lab.main(["--output", str(output), "--base_policies", str(tmp_path / "base"), *SHORT]) == 0
-    assert read_run(output).metrics.steps[-1] == 9
-    assert "stopped_at" not in read_json(output / "result.json")
-
-
-def test_evaluations_that_are_missing_are_no_early_end(tmp_path):
-    output = tmp_path / "run"
-    assert lab.main(["--output", str(output), "--base_policies", str(tmp_path / "base"), *SHORT]) == 0
-    for name in ("eval.jsonl", "metrics.jsonl"):
-        lines = (output / name).read_text().splitlines()
-        (output / name).write_text("\n".join(lines[:-1]) + "\n")
-    with pytest.raises(ValueError, match="damaged"):
-        read_run(output, evaluated=(0, 1, 2, 4, 6, 8, 9))
-
-
 def test_a_share_of_the_shortcut_needs_its_task(tmp_path, capsys):
     words = ["--output", str(tmp_path / "run"), "--task", "tail", "--shortcut_share", "0.2"]
     assert lab.main(words) == 2

@@ -78,6 +78,7 @@ def test_the_longest_number():
         ("1/3", "0.333333", True),  # off by 3.3e-7, which is 1e-6 of the value
         ("1/3", "0.33333", False),  # 3.3e-6
         ("2/3", "0.666667", True),
+        ("166667/500000", "0.333333", False),  # 0.333334: a whole unit more is not cut off
         ("3.14159", "3.141594", True),  # half a unit of the sixth digit is 5e-6
         ("3.14159", "3.141596", False),
         ("0.00000123456", "0.00000123457", False),  # relative, so tiny numbers are not all zero

@@ -5,25 +5,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from nested import nested
+from run_flags import run_flags
 
 from openrlhf_cov.cluster import connection
 
 
 def arguments(changes):
     """Actor 1 x 2, one GPU for each other model, two engines; no critic, no reference, a reward function."""
-    flags = {
-        "actor.num_nodes": 1, "actor.num_gpus_per_node": 2,
-        "ref.num_nodes": 1, "ref.num_gpus_per_node": 1,
-        "critic.num_nodes": 1, "critic.num_gpus_per_node": 1, "critic.model_name_or_path": None,
-        "reward.num_nodes": 1, "reward.num_gpus_per_node": 1, "reward.remote_url": ["reward.py"],
-        "rollout_replay_dir": "", "eval.dataset": None,
-        "vllm.num_engines": 2, "vllm.tensor_parallel_size": 1,
-        "algo.kl.init_coef": 0.0,
-        "train.colocate_all": False, "train.colocate_actor_ref": False, "train.colocate_critic_reward": False,
-        "train.async_enable": False,
-    }  # fmt: skip
-    return nested(flags | changes)
+    return run_flags({"actor.num_gpus_per_node": 2} | changes)
 
 
 @pytest.fixture(scope="session")

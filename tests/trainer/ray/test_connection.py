@@ -47,15 +47,6 @@ def test_a_run_needs_a_bundle_for_each_gpu_of_upstreams_placement(run_args, chan
     assert connection.needs_of_training(run_args(changes)).bundles == [{"GPU": 1.0, "CPU": 1.0}] * gpus
 
 
-def test_variables_of_the_job_are_not_named_twice(monkeypatch):
-    monkeypatch.delenv("RAY_JOB_CONFIG_JSON_ENV_VAR", raising=False)
-    assert connection._job_env_vars() == {}
-    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", '{"runtime_env": {"env_vars": {"NCCL_DEBUG": "INFO"}}}')
-    assert connection._job_env_vars() == {"NCCL_DEBUG": "INFO"}
-    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", '{"runtime_env": null}')
-    assert connection._job_env_vars() == {}
-
-
 def test_a_cpu_host_gets_logical_gpus_and_the_stand_ins(connect):
     asked = connect(True, {})
     assert (asked["address"], asked["num_gpus"]) == ("local", 4)
@@ -63,15 +54,6 @@ def test_a_cpu_host_gets_logical_gpus_and_the_stand_ins(connect):
     assert asked["runtime_env"]["worker_process_setup_hook"] == "openrlhf_cov.cluster.workers.prepare_worker"
     assert connection.FORWARDED.items() <= asked["runtime_env"]["env_vars"].items()
     assert asked["runtime_env"]["env_vars"]["DS_ACCELERATOR"] == "cpu"
-
-
-def test_a_gpu_host_keeps_its_own_resources(connect):
-    asked = connect(False, {})
-    assert not {"num_gpus", "num_cpus"} & asked.keys()
-    assert asked["runtime_env"] == {
-        "env_vars": connection.FORWARDED,
-        "worker_process_setup_hook": "openrlhf_cov.cluster.workers.prepare_worker",
-    }
 
 
 def test_workers_trust_the_code_of_models_only_if_the_driver_does(connect, monkeypatch):
@@ -130,20 +112,6 @@ def test_a_ray_that_starts_too_slowly_is_started_again(slow_ray):
     connection._start({})
     assert (len(found.left_behind), found.shutdowns) == (2, 2)
     assert all(process.poll() is not None for process in found.left_behind)  # what a failed start left is ended
-
-
-def test_a_ray_that_never_starts_in_time_is_one_line(slow_ray):
-    found = slow_ray(99, Exception(TIMED_OUT))
-    with pytest.raises(UsageError, match=r"^no Ray can be started on this host .*timed out"):
-        connection._start({})
-    assert len(found.left_behind) == connection.START_ATTEMPTS
-
-
-def test_another_fault_of_the_start_is_not_tried_again(slow_ray):
-    found = slow_ray(99, Exception("no space"))
-    with pytest.raises(UsageError, match="no space"):
-        connection._start({})
-    assert len(found.left_behind) == 1
 
 
 def test_a_ray_of_our_own_is_private(connect, monkeypatch):
@@ -229,30 +197,10 @@ def test_room_that_does_not_come_free_is_refused_and_not_left_pending(reserve):
     assert asked[-1] == "removed"
 
 
-def test_the_time_to_wait_is_a_setting(reserve):
-    assert reserve({"GPU": 8.0, "CPU": 64.0}, timeout=7.0) == (None, [ROOM, 7.0, "removed"])
-
-
 @pytest.mark.parametrize(("timeout", "waited"), [(0.0, connection.SCALE_TIMEOUT), (60.0, 60.0)])
 @pytest.mark.parametrize("total", [*(total for total, _ in TOO_SMALL), {"GPU": 8.0, "CPU": 64.0}])  # the last is busy
 def test_a_cluster_that_grows_is_waited_for(reserve, total, timeout, waited):
     assert reserve(total, scales=True, timeout=timeout) == (None, [ROOM, waited, "removed"])
-
-
-def test_a_cluster_that_does_not_grow_in_time_is_refused(reserve):
-    message, asked = reserve({"CPU": 64.0}, gives=False, scales=True)
-    assert message.startswith(NEEDS.format(0, 64))
-    assert asked[-1] == "removed"
-
-
-def test_a_cluster_with_room_need_not_grow(reserve):
-    assert reserve({"GPU": 8.0, "CPU": 64.0}, scales=True, busy=False) == (None, [ROOM, 20.0, "removed"])
-
-
-def test_a_dry_run_makes_no_cluster_grow(reserve):
-    message, asked = reserve({"CPU": 64.0}, scales=True, may_scale=False)
-    assert message.startswith(NEEDS.format(0, 64))
-    assert asked == []
 
 
 @pytest.mark.parametrize("version", [1, 2])

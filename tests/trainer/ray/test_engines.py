@@ -6,32 +6,20 @@ from types import SimpleNamespace
 
 import pytest
 import ray
-from nested import nested
 from openrlhf.trainer.ray import vllm_engine
+from run_flags import run_flags
 
 from openrlhf_cov.cluster import connection
 from openrlhf_cov.cluster.connection import Needs
-from openrlhf_cov.config import EngineConfig, RewardConfig
+from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.trainer.ray import engines
 from openrlhf_cov.trainer.ray.engines import training_arguments
 from openrlhf_cov.trainer.weights import weight_receiver, weight_transfer
 
 
 def flags(limits=(), **changes):
-    found = nested(
-        {
-            "actor.model_name_or_path": "model", "ds.param_dtype": "bf16", "data.max_len": 10_240,
-            "data.max_images_per_prompt": 0, "reward.remote_url": ["reward.py"], "trust_remote_code": False,
-            "train.seed": 7, "train.full_determinism_enable": False, "train.agent_func_path": None,
-            "train.async_enable": False, "train.colocate_all": False, "rollout_seeded": False,
-            "vllm.num_engines": 2, "vllm.tensor_parallel_size": 1, "vllm.sync_backend": "nccl",
-            "vllm.enforce_eager": False, "vllm.enable_prefix_caching": False, "vllm.enable_sleep": False,
-            "vllm.gpu_memory_utilization": 0.9,
-        }
-        | changes
-    )  # fmt: skip
-    vars(found).update(vars(RewardConfig()) | vars(EngineConfig(**dict(limits))))
-    return found
+    return run_flags({"actor.model_name_or_path": "model", "data.max_len": 10_240, "train.seed": 7,
+                      "vllm.gpu_memory_utilization": 0.9} | dict(limits) | changes)  # fmt: skip
 
 
 @pytest.fixture
@@ -115,21 +103,6 @@ def test_engines_are_placed_with_upstreams_arguments_and_ours(monkeypatch, numbe
 
 
 @pytest.mark.usefixtures("on_gpus")
-def test_sharded_engines_have_their_own_bundles_and_others_a_whole_gpu(monkeypatch):
-    recording = RecordingRay(monkeypatch)
-    engines.start_engines(flags(**{"vllm.tensor_parallel_size": 4}), None)
-    # the actor of a sharded engine books no GPU: its workers do, in the bundles that it is told
-    assert [(options["num_gpus"], arguments["bundle_indices"], arguments["seed"]) for options, arguments in
-            recording.started] == [(0, [4, 6, 0, 2], 7), (0, [1, 3, 5, 7], 8)]  # fmt: skip
-    recording.started.clear()
-    engines.start_engines(flags(), None)
-    assert [options["num_gpus"] for options, _ in recording.started] == [1, 1]
-    recording.started.clear()
-    engines.start_engines(flags(), SimpleNamespace(number="shared"))
-    assert [(options["num_gpus"], options["num_cpus"]) for options, _ in recording.started] == [(0.2, 0.2)] * 2
-
-
-@pytest.mark.usefixtures("on_gpus")
 def test_images_get_a_limit_and_the_tokens_of_their_places(monkeypatch):
     arguments = training_arguments(flags())
     assert "limit_mm_per_prompt" not in arguments
@@ -159,13 +132,6 @@ def test_engines_of_the_run_before_are_taken_where_a_study_keeps_them(monkeypatc
     assert len(recording.reserved) == 1  # their GPUs are booked for the run in either case
 
 
-def test_the_host_has_the_last_word_on_the_arguments(monkeypatch):
-    monkeypatch.setattr(engines.cpu_host, "engine_arguments", lambda arguments: arguments | {"dtype": "of the host"})
-    recording = RecordingRay(monkeypatch)
-    engines.start_engines(flags(), None)
-    assert [arguments["dtype"] for _, arguments in recording.started] == ["of the host"] * 2
-
-
 @pytest.mark.usefixtures("on_gpus")
 def test_engines_of_an_evaluation_get_no_reward_and_no_weights(monkeypatch):
     theirs, ours = RecordingRay(monkeypatch), RecordingRay(monkeypatch)
@@ -190,17 +156,6 @@ def test_an_engine_needs_a_gpu_for_each_of_its_parts(gpus, count, parallel):
         training_processes=1,
         way_out="lower --num_engines or --tensor_parallel_size",
     )
-
-
-@pytest.mark.parametrize(("flag", "dtype"), [("bf16", "bfloat16"), ("fp16", "float16"), ("fp32", "float32")])
-def test_the_engine_generates_in_the_dtype_of_the_flag(flag, dtype):
-    assert training_arguments(flags(**{"ds.param_dtype": flag}))["dtype"] == dtype
-
-
-def test_engines_give_log_probs_in_every_run():
-    # vllm_kl compares them with those of training; upstream asks for them where it corrects for the engine
-    log_probs = {"log_probs": True, "logprobs_mode": "processed_logprobs", "max_logprobs": 1}
-    assert log_probs.items() <= training_arguments(flags()).items()
 
 
 @pytest.mark.parametrize(
@@ -254,10 +209,3 @@ def test_gloo_gives_the_engine_our_weight_transfer():
     assert getattr(sys.modules[module], name) is weight_receiver.GlooWorkerExtension
     assert arguments["weight_transfer_config"] == {"backend": weight_transfer.BACKEND}
     assert "weight_transfer_config" not in training_arguments(flags())
-
-
-def test_the_gloo_engine_is_registered_with_vllm():
-    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
-
-    registered = WeightTransferEngineFactory._registry[weight_transfer.BACKEND]()
-    assert registered is weight_receiver.GlooWeightTransferEngine

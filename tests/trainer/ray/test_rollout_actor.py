@@ -4,10 +4,10 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+from idle_actor import IdleActor
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_cov.config import RewardConfig
-from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
 from openrlhf_cov.trainer.rollout.reward_executor import RewardExecutor
 
 
@@ -21,8 +21,7 @@ def asked():
         async def execute(sampling_params, **request):
             requests.append((sampling_params.logprobs, sampling_params.seed))
 
-        actor = object.__new__(CovRolloutActor)
-        actor.log_probs, actor.executor = log_probs, SimpleNamespace(execute=execute)
+        actor = IdleActor(log_probs=log_probs, executor=SimpleNamespace(execute=execute))
         own = SimpleNamespace(logprobs=None, seed=None)
         request = dict(prompt="p", label="l", max_length=9, hf_tokenizer=None, num_samples=samples)
         asyncio.run(actor.generate_responses(sampling_params=own, seeds=seeds, **request))
@@ -34,14 +33,14 @@ def asked():
 
 def test_a_run_on_a_used_engine_has_a_reward_function_of_its_own():
     """Numbers of rewards that a function keeps would go on from one run to the next."""
-    actor, made, healthy = object.__new__(CovRolloutActor), iter(range(9)), [True]
+    made = iter(range(9))
+    healthy = [True]
 
     async def check_health():
         if not healthy[0]:
             raise EngineDeadError
 
-    actor.new_executor = lambda: next(made)
-    actor.llm = SimpleNamespace(check_health=check_health)
+    actor = IdleActor(new_executor=lambda: next(made), llm=SimpleNamespace(check_health=check_health))
     assert asyncio.run(actor.begin_a_run()) is None  # the first run has it
     executors = []
     for _ in range(2):
@@ -78,7 +77,7 @@ def test_vllm_gives_our_executor_neither_text_nor_other_tokens_than_the_sampled_
         async def execute(self, sampling_params, **request):
             found.append((sampling_params.detokenize, sampling_params.logprobs))
 
-    actor = object.__new__(CovRolloutActor)
+    actor = IdleActor()
     actor.log_probs, actor.executor = True, Executor(None, RewardConfig())
     request = dict(prompt="p", label="l", max_length=9, hf_tokenizer=None)
     asyncio.run(actor.generate_responses(sampling_params=SimpleNamespace(logprobs=None, detokenize=True), **request))

@@ -111,16 +111,6 @@ def test_an_engine_of_a_run_that_failed_is_not_taken(cluster, answer):
     assert len(cluster.started) == 2
 
 
-def test_an_engine_that_died_at_the_end_of_a_run_costs_the_run_nothing(cluster):
-    warm_engines.engine(cluster, engine(0))
-    warm_engines.engine(cluster, engine(1))
-    first, second = cluster.answers
-    cluster.answers[first] = RayActorError()
-    warm_engines.give_back()
-    assert cluster.answers[second] == {}
-    assert warm_engines._lent == []
-
-
 def test_what_a_used_engine_says_is_said_by_the_run_that_has_it(cluster, tmp_path, capsys):
     file = tmp_path / "worker.err"
     file.write_text("of the run before\n")

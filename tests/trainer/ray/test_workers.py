@@ -8,30 +8,11 @@ import sys
 import textwrap
 
 import pytest
-import ray
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 
 from openrlhf_cov.cluster.cpu_host import TRUST_VARIABLE
 from openrlhf_cov.cluster.workers import plain_class
 from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
-
-
-class Counter:
-    def __init__(self, start):
-        self.value = start
-
-    def add(self, amount):
-        self.value += amount
-        return self.value
-
-
-class Doubling(plain_class(ray.remote(Counter))):
-    def add(self, amount):
-        return super().add(2 * amount)
-
-
-def test_a_decorated_actor_can_be_subclassed():
-    assert Doubling(10).add(3) == 16  # 10 + 2 * 3
 
 
 def test_a_subclass_is_sent_by_its_name_and_upstreams_module_keeps_its_own():
