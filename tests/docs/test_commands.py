@@ -193,18 +193,14 @@ def test_every_command_could_start(page, page_name, checker, commands_of, monkey
     [
         "make dmeo",
         "make demo COV_TIPE=none",
-        "python -m openrlhf_cov.cli.grade f.jsonl --respnse_key x",
         "python -m openrlhf_cov.cli.evaluate --limit many",
         "ray job submit --address x -- python -m openrlhf_cov.cli.train_ppo_ray --cov_type kl-cov",
         "python -m openrlhf_cov.cli.train_ppo_ray --cov_type kl_cov",  # no reward
         "python -m openrlhf_cov.cli.train_ppo_ray … --kl_cov_ration 1",
-        "--kl_cov_ration 2e-3",
         "python benchmarks/selection.py --stesp 16",
-        "scripts/no_such.sh",
         "scripts/train_qwen2.5_7b_grpo.sh --dry_rum",
         "pip install -r requirements-gpu.txt",
         "pip install vllm==0.28.0 wheel",
-        "ray submt",
         "ray start --head --num-gpuz 8",
         "ray job submit --adress x -- python -m openrlhf_cov.cli.doctor",
         "sbatch --nodez 4 scripts/slurm_train.sbatch scripts/train_qwen2.5_32b_kl_cov.sh",
