@@ -31,18 +31,6 @@ def test_runs_of_two_laws(law_curve):
     assert difference.ceiling.low < 0.5 - 0.55 < difference.ceiling.high
 
 
-def test_a_run_is_like_itself(law_curve):
-    [fit] = fits(law_curve, [4])
-    found = same_coefficients([fit, fit])
-    assert found.statistic == pytest.approx(0, abs=1e-9)
-    assert found.p_value > 0.99
-    assert (found.a, found.b) == pytest.approx((fit.a.estimate, fit.b.estimate))
-    # two independent errors: the interval is wider than that of one by about sqrt 2
-    [difference] = found.differences
-    wider = (difference.a.high - difference.a.low) / (fit.a.high - fit.a.low)
-    assert wider == pytest.approx(math.sqrt(2), rel=0.1)
-
-
 def test_common_line_is_weighted_by_precision(law_curve):
     sure, vague = fits(law_curve, [5], sd=0.001), fits(law_curve, [6], a=0.5, sd=0.1)
     found = same_coefficients(sure + vague)
@@ -94,11 +82,6 @@ def test_prediction_interval_covers_a_further_model():
         found = LogLine.through(sizes, values).at(32)
         hits += found.low <= 0.3 + 0.1 * math.log(32) + 0.02 * rng.standard_normal() <= found.high
     assert 0.93 < hits / 2000 < 0.97
-
-
-def test_two_sizes_make_a_line_and_no_interval():
-    found = LogLine.through([1, 7], [0.1, 0.2]).at(32)
-    assert (found.low, found.high) == (-math.inf, math.inf)
 
 
 @pytest.mark.parametrize("sizes", [[7, 7], [7], [0, 7], [-1, 7]])

@@ -46,12 +46,6 @@ def test_csv_with_a_mapping_and_chosen_columns(table):
     assert read_csv(table(text), mapping)[2] == ["run.csv: fields that are no finite numbers taken as missing, 2"]
 
 
-def test_a_row_with_a_missing_value(table):
-    training, _, _ = read_csv(table(VERL.replace("0.9,0.2", ",0.2")))
-    np.testing.assert_array_equal(training.column("entropy/mean"), [np.nan, 0.8])
-    assert training.column("reward").tolist() == [0.2, 0.3]
-
-
 BROKEN = {
     "windows": VERL.replace("\n", "\r\n"),
     "byte order mark": "\ufeff" + VERL,
@@ -72,11 +66,6 @@ def test_broken_tables(table, name):
     assert training.column("entropy/mean").tolist() == [0.9, 0.8]
     assert evaluations.column("val-core/math/acc/mean@4").tolist() == [0.1, 0.2]
     assert bool(warnings) == (name in ("cut", "a row too long", "repeated", "no step"))
-
-
-def test_tabs(table):
-    training, _, _ = read_csv(table(VERL.replace(",", "\t"), "run.tsv"))
-    assert training.column("reward").tolist() == [0.2, 0.3]
 
 
 @pytest.mark.parametrize("text", ["", "a,b\n1,2\n"])
@@ -143,27 +132,12 @@ def test_values_that_a_step_may_lack_are_no_warning(events):
     assert warnings == ["tb: train/kl: values that are no finite numbers taken as missing, 1"]
 
 
-def test_events_without_a_known_tag_name_them(events):
-    folder = events([("train/foo", 1, 0.5, 100.0)])
-    with pytest.raises(UsageError, match="none of its columns is known, train/foo; map them"):
-        read_events(folder, columns=["reward"])
-    assert len(read_events(folder)[0]) == 1
-
-
 def test_events_of_a_resumed_run(events):
     events(SCALARS)
     folder = events([("train/reward", 2, 7.0, 400.0), ("train/entropy/mean", 2, 7.0, 400.0)])
     training, _, warnings = read_events(folder)
     assert training.column("reward").tolist() == [0.25, 7.0]
     assert "before the run was resumed" in warnings[0]
-
-
-def test_a_cut_event_file(events):
-    folder = events(SCALARS)
-    [file] = folder.glob("events*")
-    file.write_bytes(file.read_bytes()[:-7])
-    training, _, _ = read_events(folder)
-    assert training.column("reward").tolist() == [0.25, 0.5, 0.75]
 
 
 def test_folders_of_events(events, tmp_path):

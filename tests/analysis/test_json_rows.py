@@ -39,21 +39,6 @@ def same(table, other):
         np.testing.assert_array_equal(values, other.column(name))
 
 
-def test_whole_file(file):
-    found = read(file(LINES))
-    assert found.warnings == []
-    assert found.table.steps.tolist() == list(range(1, 9))
-    np.testing.assert_array_equal(found.table.column("reward"), np.arange(1, 9) / 10)
-    assert set(found.table.columns) == {"time", "reward", "entropy/mean"}  # x has no number
-
-
-def test_chosen_columns(file):
-    path = file(LINES)
-    found = read(path, ["reward", "missing", "step"]).table
-    assert list(found.columns) == ["reward"]
-    np.testing.assert_array_equal(found.column("reward"), read(path).table.column("reward"))
-
-
 # --- broken files give the same figures
 
 BROKEN = {
@@ -92,18 +77,6 @@ def test_warnings_name_what_is_wrong(file):
         "metrics.jsonl: the last line is cut, or is still being written",
     ]
     assert np.isnan(found.table.column("reward")[8])
-
-
-def test_a_row_without_a_step_is_warned_of_once(file):
-    found = read(file([*LINES, '{"step": "x"}', '{"step": NaN}']))
-    assert found.warnings == ["metrics.jsonl: rows without a whole step left out, 2"]
-
-
-def test_missing_values_of_some_steps(file):
-    lines = [*LINES, '{"step": 9, "reward": null}', '{"step": 10, "reward": NaN}', '{"step": 11}']
-    found = read(file(lines)).table
-    np.testing.assert_array_equal(found.column("reward")[8:], [np.nan] * 3)
-    np.testing.assert_array_equal(found.column("entropy/mean")[:8], 1 / np.arange(1, 9))
 
 
 def test_bytes_that_are_no_text(file, tmp_path):
@@ -198,14 +171,6 @@ def test_a_file_that_lost_all_its_rows_is_news_once(file, content):
     assert not rows.read()
 
 
-def test_a_file_that_is_gone_leaves_the_table(file):
-    path = file(LINES)
-    rows = read(path)
-    path.unlink()
-    assert not rows.read()
-    assert len(rows.table) == 8
-
-
 def test_broken_lines_have_their_numbers(file):
     path = file([*LINES[:3], "{broken", *LINES[3:6]])
     rows = JsonRows(path)
@@ -215,9 +180,3 @@ def test_broken_lines_have_their_numbers(file):
     assert rows.read()
     # the fourth line; then three, the last two of LINES and an empty one
     assert rows.warnings == ["metrics.jsonl: lines that cannot be read left out, 2: 4, 11"]
-
-
-def test_no_file_yet(tmp_path):
-    rows = JsonRows(tmp_path / "metrics.jsonl")
-    assert not rows.read()
-    assert (len(rows.table), rows.warnings) == (0, [])

@@ -1,6 +1,5 @@
 """The fit of the law, and what its intervals cover."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -66,22 +65,7 @@ def test_points_without_a_line_are_refused(points, why):
         fit_law(points)
 
 
-def test_record_is_json(law_curve):
-    fit = fit_law(law_curve(50, 0.3, 0))
-    record = json.loads(json.dumps(fit.record(), allow_nan=False))
-    assert record["ceiling"] == {
-        "estimate": fit.ceiling.estimate,
-        "low": fit.ceiling.low,
-        "high": fit.ceiling.high,
-    } | {"level": 0.95}
-    assert record["points"] == 50
-
-
-@given(
-    scale=st.floats(0.01, 100),
-    shift=st.floats(-10, 10),
-    method=st.sampled_from(sorted(METHODS)),
-)
+@given(scale=st.floats(0.01, 100), shift=st.floats(-10, 10), method=st.sampled_from(sorted(METHODS)))
 def test_units_of_the_reward_do_not_matter(law_curve, scale, shift, method):
     points = law_curve(40, 0.4, 1)
     fit = fit_law(points, method=method, resamples=40)
@@ -107,13 +91,6 @@ def test_huber_resists_outlying_rewards(law_curve):
     assert abs(plain.ceiling.estimate - 0.5) > 0.03
     assert robust.ceiling.low < 0.5 < robust.ceiling.high
     assert robust.ceiling.high - robust.ceiling.low < (plain.ceiling.high - plain.ceiling.low) / 3
-
-
-def test_huber_without_outliers_is_close_to_least_squares(law_curve):
-    points = law_curve(200, 0.3, 4)
-    robust, plain = (fit_law(points, method=m) for m in ("huber", "least_squares"))
-    assert robust.a.estimate == pytest.approx(plain.a.estimate, abs=0.2 * (plain.a.high - plain.a.low))
-    assert robust.a.high - robust.a.low == pytest.approx(plain.a.high - plain.a.low, rel=0.15)
 
 
 def test_huber_intervals_have_its_efficiency(law_curve):
@@ -182,15 +159,6 @@ def test_intervals_cover_a_policy_that_wanders_and_is_measured_with_noise(law_cu
 def test_huber_intervals_cover_in_95_percent_of_500_simulations(law_curve):
     found = coverage(law_curve, 500, 200, 0.5, method="huber")
     assert ((found >= 0.93) & (found <= 0.97)).all(), found
-
-
-def test_autocorrelation_widens_intervals(law_curve):
-    # standard errors grow by sqrt((1 + 0.8) / (1 - 0.8)) = 3 for slow regressors
-    independent, wandering = (
-        np.mean([np.ptp([f.ceiling.low, f.ceiling.high]) for f in fits])
-        for fits in ([fit_law(law_curve(200, phi, s), resamples=300) for s in range(20)] for phi in (0.0, 0.8))
-    )
-    assert 2 < wandering / independent < 4
 
 
 def test_bands(law_curve):

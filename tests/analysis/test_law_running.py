@@ -30,14 +30,6 @@ def test_running_fit_goes_on_after_a_checkpoint(law_curve):
         assert second.add(H, R) == whole.add(H, R)
 
 
-def test_running_fit_ignores_missing_values_and_constant_ones():
-    running = RunningLaw(fewest_points=2)
-    assert math.isnan(running.add(0.5, 0.5)["law/ceiling"])
-    assert math.isnan(running.add(math.nan, 0.5)["law/ceiling"])
-    assert math.isnan(running.add(0.5, 0.6)["law/ceiling"])  # the entropy did not vary
-    assert math.isfinite(running.add(0.4, 0.7)["law/ceiling"])
-
-
 def test_running_fit_ignores_entropies_that_none_can_have(law_curve):
     # 800 nats: the exponential is out of bounds
     points, running, other = law_curve(30, 0.5, 11), RunningLaw(), RunningLaw()

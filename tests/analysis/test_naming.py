@@ -1,6 +1,6 @@
 import pytest
 
-from openrlhf_cov.analysis.naming import NAMINGS, renaming
+from openrlhf_cov.analysis.naming import renaming
 from openrlhf_cov.errors import UsageError
 
 OPENRLHF = ["train/reward", "train/entropy_loss", "train/timing/generation", "eval/eval_math_pass1", "train/return"]
@@ -58,17 +58,6 @@ def test_trl():
     assert found.evaluation == {"reward": "eval/reward"}
 
 
-def test_trl_without_prefixes():
-    found = renaming([name.removeprefix("train/").replace("eval/", "eval_") for name in TRL])
-    assert found.training["entropy/mean"] == "entropy"
-    assert found.evaluation == {"eval_reward": "eval_reward"}
-
-
-@pytest.mark.parametrize("name", NAMINGS)
-def test_a_naming_can_be_asked_for(name):
-    assert renaming(["step", "x"], name).training == {"step": "step", "x": "x"}
-
-
 def test_mapping():
     found = renaming(VERL, {"entropy": "critic/rewards/mean", "reward": "perf/throughput", "cov/mean": "timing_s/gen"})
     assert found.training["entropy/mean"] == "critic/rewards/mean"
@@ -88,10 +77,6 @@ def test_names_that_are_not_there():
         renaming(VERL, {"reward": "critic/score/men"})
     with pytest.raises(UsageError, match="no names of 'verll' are known, only of openrlhf, verl, trl"):
         renaming(VERL, "verll")
-
-
-def test_what_is_known_comes_before_what_is_called_so():
-    assert renaming([*VERL, "reward", "score"]).training["reward"] == "critic/score/mean"
 
 
 def test_entropy_and_reward_tell_the_trainer():

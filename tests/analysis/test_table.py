@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.analysis.table import EMPTY, Rows, join, missing_steps, to_numbers, to_table
+from openrlhf_cov.analysis.table import Rows, join, missing_steps, to_numbers, to_table
 
 NAN = math.nan
 
@@ -16,15 +16,6 @@ def rows(steps, **columns):
 
 def values(table):
     return table.steps.tolist(), {name: column.tolist() for name, column in table.columns.items()}
-
-
-@pytest.mark.parametrize("whole_rows", [True, False])
-def test_rows_in_order_are_taken_as_they_are(whole_rows):
-    table, warnings = to_table(rows([1, 2, 5], a=[1, 2, 3]), whole_rows=whole_rows)
-    assert (values(table), warnings) == (([1, 2, 5], {"a": [1, 2, 3]}), [])
-    assert table.column("a")[2] == 3
-    assert np.isnan(table.column("b")).all()
-    assert len(table.column("b")) == len(table) == 3
 
 
 def test_row_written_last_counts_as_a_whole():
@@ -64,21 +55,10 @@ def test_a_copied_row_leaves_nothing_behind():
     assert values(to_table(rows([1, 2, 3, 1], a=[1, 2, 3, 1]), whole_rows=True)[0])[0] == [1, 2, 3]
 
 
-def test_a_wrong_clock_costs_no_rows():
-    table, _ = to_table(rows([1, 2, 3, 4], time=[10, 9999, 30, 40], a=[1, 2, 3, 4]), whole_rows=True)
-    assert len(table) == 4
-
-
 def test_rows_without_a_step():
     table, warnings = to_table(rows([1, NAN, 2.5, 3], a=[1, 2, 3, 4]), whole_rows=True)
     assert values(table) == ([1, 3], {"a": [1, 4]})
     assert warnings == ["rows without a whole step left out, 2"]
-
-
-def test_columns_without_a_number_are_left_out():
-    table, _ = to_table(rows([1, 2], a=[NAN, NAN], b=[1, NAN]), whole_rows=True)
-    assert list(table.columns) == ["b"]
-    assert len(EMPTY) == 0
 
 
 def test_join():
@@ -106,9 +86,7 @@ def test_last_one_wins(written, whole_rows):
         ([1, 2.5, None], [1, 2.5, NAN], 0),
         (["1", "", "2e-3"], [1, NAN, 0.002], 0),
         ([NAN, math.inf, 1.0], [NAN, NAN, 1], 2),
-        (["x", None, "", 3], [NAN, NAN, NAN, 3], 1),
         ([[1], {}, True], [NAN, NAN, 1], 2),
-        ([10**400, 1], [NAN, 1], 1),
         ([], [], 0),
     ],
 )
@@ -122,10 +100,8 @@ def test_numbers(found, numbers, odd):
     ("steps", "missing"),
     [
         ([], (0, 0)),
-        ([7], (0, 0)),
         ([1, 2, 3, 4], (0, 0)),
         ([1, 2, 3, 6, 7, 9], (3, 3)),  # 4, 5, 8
-        ([10, 20, 30, 40], (0, 0)),
         ([1, 10, 20, 30, 37], (0, 0)),  # first and last step beside every tenth
         ([10, 20, 30, 60], (2, 30)),  # 40 and 50
         ([1, 4, 11, 13, 20, 41], (0, 0)),  # no usual stride: 3, 7, 2, 7, 21

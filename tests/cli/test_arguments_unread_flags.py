@@ -47,8 +47,3 @@ def test_a_setting_that_nothing_reads_is_refused(parse, refused, setting, method
     others = [each for each in METHODS.values() if each is not method and setting not in fields(each.settings)]
     line = refused(parse, *others[0].flag.split(), *flag_of(setting))
     assert f"--{setting.name} only applies to {method.flag}" in line
-
-
-@pytest.mark.parametrize("flags", [["--steer_form", "linear", "--steer_max", "1.1"], ["--steer_min", "0.7"]])
-def test_a_setting_that_the_form_reads_is_taken(parse, flags):
-    assert parse("--method", "steer", *flags).method == "steer"

@@ -6,38 +6,44 @@ import pytest
 from openrlhf_cov.rewards import reward_func
 from openrlhf_cov.trainer.preflight import check_data
 
-
-@pytest.mark.parametrize("flag", ["--data.prompt_dataset", "--eval.dataset"])
-def test_a_missing_dataset_is_refused(refusal, tmp_path, flag):
-    assert refusal({flag: tmp_path / "no.jsonl"}) == f"{flag} {tmp_path / 'no.jsonl'}: no such file"
-
-
-def test_one_missing_dataset_of_two_is_refused(refusal, inputs, tmp_path):
-    both = f"{inputs['--data.prompt_dataset']},{tmp_path / 'no.jsonl'}"
-    assert refusal({"--data.prompt_dataset": both}) == f"--data.prompt_dataset {tmp_path / 'no.jsonl'}: no such file"
-
-
-def test_a_dataset_is_required(refusal, inputs):
-    del inputs["--data.prompt_dataset"]
-    assert refusal({}).startswith("--data.prompt_dataset is missing")
+# flag and what it names below the test's folder -> the message after the flag and the place
+REFUSED = [
+    ("--data.prompt_dataset", "no.jsonl", ": no such file"),
+    ("--eval.dataset", "no.jsonl", ": no such file"),
+    ("--data.prompt_dataset", "train.jsonl,{folder}/no.jsonl", "{folder}/no.jsonl: no such file"),
+    ("--data.prompt_dataset", "empty.jsonl", " is empty"),
+    ("--eval.dataset", "empty.jsonl", " is empty"),
+    ("--data.prompt_dataset", "bad.jsonl", " cannot be read: "),
+]
 
 
-@pytest.mark.parametrize("flag", ["--data.prompt_dataset", "--eval.dataset"])
-def test_an_empty_dataset_is_refused(refusal, tmp_path, flag):
+@pytest.mark.parametrize(("flag", "name", "reason"), REFUSED)
+def test_a_dataset_that_cannot_be_read_is_refused(refusal, inputs, tmp_path, flag, name, reason):
     (tmp_path / "empty.jsonl").touch()
-    assert refusal({flag: tmp_path / "empty.jsonl"}) == f"{flag} {tmp_path / 'empty.jsonl'} is empty"
-
-
-def test_a_file_that_is_no_json_is_refused(refusal, tmp_path):
     (tmp_path / "bad.jsonl").write_text('{"input": "1+1=", "lab\n')
-    message = refusal({"--data.prompt_dataset": tmp_path / "bad.jsonl"})
-    assert message.startswith(f"--data.prompt_dataset {tmp_path / 'bad.jsonl'} cannot be read: ")
+    place = f"{tmp_path}/{name.format(folder=tmp_path)}"
+    reason = reason.format(folder=tmp_path)
+    message = refusal({flag: place})
+    assert message.startswith(f"{flag} {reason}" if "," in name else f"{flag} {place}{reason}")
 
 
-@pytest.mark.parametrize("flag", ["--data.input_key", "--data.label_key"])
-def test_a_missing_key_is_refused_with_the_keys_there_are(refusal, inputs, flag):
-    message = refusal({flag: "question"})
-    assert message == f"{flag} question: {inputs['--data.prompt_dataset']} has no such key; it has input, label"
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"--data.prompt_dataset": None}, "--data.prompt_dataset is missing"),
+        ({"--data.label_key": None}, "--data.label_key is missing"),  # the reward checks labels
+        ({"--data.input_key": "question"}, "--data.input_key question: {data} has no such key; it has input, label"),
+        ({"--data.label_key": "answer"}, "--data.label_key answer: {data} has no such key; it has input, label"),
+        ({"--data.prompt_split": "trian"}, "--data.prompt_split trian: {data} has no such split; it has train"),
+    ],
+)
+def test_a_part_of_the_data_that_is_not_there_is_refused(refusal, inputs, changes, reason):
+    data = inputs["--data.prompt_dataset"]
+    for flag, value in changes.items():
+        if value is None:
+            del inputs[flag]
+    message = refusal({flag: value for flag, value in changes.items() if value is not None})
+    assert message.startswith(reason.format(data=data))
 
 
 def test_a_bad_label_is_refused_with_its_row(refusal, write_rows, tmp_path):
@@ -49,23 +55,12 @@ def test_a_bad_label_is_refused_with_its_row(refusal, write_rows, tmp_path):
     )
 
 
-def test_a_bad_label_is_found_in_the_second_file(refusal, write_rows, tmp_path):
-    good = write_rows(tmp_path / "good.jsonl", [{"input": "1+1=", "label": "2"}] * 3)
-    bad = write_rows(tmp_path / "bad.jsonl", [{"input": "1+1=", "label": "2"}, {"input": "2+2=", "label": "x"}])
-    assert refusal({"--data.prompt_dataset": f"{good},{bad}"}).startswith(f"{bad}, line 2: ")
-
-
 def test_bad_labels_may_be_skipped_as_long_as_some_are_good(check, refusal, write_rows, tmp_path):
     rows = [{"input": "1+1=", "label": "2"}, {"input": "2+2=", "label": "x"}]
     some = write_rows(tmp_path / "some.jsonl", rows * 200)
     none = write_rows(tmp_path / "none.jsonl", rows[1:] * 200)
     check({"--data.prompt_dataset": some}, "--reward_skip_bad_labels")
     assert refusal({"--data.prompt_dataset": none}, "--reward_skip_bad_labels").startswith(f"{none}, line 200: ")
-
-
-def test_a_reward_that_checks_labels_needs_their_key(refusal, inputs):
-    del inputs["--data.label_key"]
-    assert refusal({}).startswith("--data.label_key is missing")
 
 
 def test_a_reward_without_a_label_check_takes_any(check, inputs, write_rows, tmp_path):
@@ -86,15 +81,6 @@ def test_rows_are_limited_over_all_datasets(refusal, inputs, write_rows, tmp_pat
     assert "4 prompts (of 4 in the data" in refusal(changes)
 
 
-@pytest.mark.parametrize(
-    ("flag", "split_flag"), [("--data.prompt_dataset", "--data.prompt_split"), ("--eval.dataset", "--eval.split")]
-)
-def test_a_split_that_is_not_there_is_refused_with_those_that_are(refusal, inputs, flag, split_flag):
-    path = inputs["--data.prompt_dataset"]
-    message = refusal({flag: path, split_flag: "trian"})
-    assert message == f"{split_flag} trian: {path} has no such split; it has train"
-
-
 def test_a_name_below_a_local_folder_is_not_looked_up_on_the_hub(refusal, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(check_data, "blending_datasets", None)  # would ask the hub
@@ -103,24 +89,10 @@ def test_a_name_below_a_local_folder_is_not_looked_up_on_the_hub(refusal, monkey
     assert message.startswith("--data.prompt_dataset data/trainn: no such file in data/; ")
 
 
-@pytest.mark.parametrize("name", ["org/name", "name"])
-def test_other_names_are_those_of_the_hub(monkeypatch, tmp_path, name):
-    monkeypatch.chdir(tmp_path)
-    check_data.refuse_local_name("--data.prompt_dataset", name, "file")
-
-
-@pytest.mark.parametrize("name", ["/x", "./x", "~/x", "a/b/c", "x.jsonl", "x.parquet", "x.arrow"])
-def test_what_looks_like_a_path_is_one(monkeypatch, tmp_path, name):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(check_data.UsageError, match=f"^--flag {name}: no such file$"):
-        check_data.refuse_local_name("--flag", name, "file")
-
-
 # row 3 of the rows is not like the others: rows, what the message shows of it, extra flags
 BAD_PROMPTS = [
     ({"input": None, "label": "6"}, "None", []),
     ({"label": "6"}, "None", []),
-    ({"input": "", "label": "6"}, "''", []),
     ({"input": " \n", "label": "6"}, r"' \n'", []),
     ({"input": "", "label": "6"}, "''", ["--data.apply_chat_template"]),
     ({"input": "", "label": "6"}, "''", ["--data.input_template", "Q: {}"]),
@@ -198,20 +170,6 @@ def test_nested_keys_are_read_in_every_format(check, refusal, tmp_path, flag, na
 def test_a_csv_is_read(check, tmp_path):
     (tmp_path / "rows.csv").write_text('input,label\n"1, 2 and 3?",6\n1+1=,2\n2+2=,4\n3+3=,6\n')
     check({"--data.prompt_dataset": tmp_path / "rows.csv", "--reward.remote_url": reward_func.__file__})
-
-
-def test_a_bad_nested_label_is_refused(refusal, write_rows, tmp_path):
-    path = write_rows(tmp_path / "rows.jsonl", [*ROWS[:2], ROWS[2] | {"reward_model": {"gold": None}}, ROWS[3]])
-    changes = VERL | {"--data.prompt_dataset": path, "--reward.remote_url": reward_func.__file__}
-    message = refusal(changes, "--data.apply_chat_template")
-    assert message.startswith(f"{path}, line 3: --data.label_key reward_model.gold is None: ")
-
-
-def test_a_nested_prompt_that_is_missing_is_refused(refusal, write_rows, tmp_path):
-    rows = [{"task": {"text": "1+1="}, "label": "2"}, {"task": None, "label": "2"}] * 2
-    path = write_rows(tmp_path / "rows.jsonl", rows)
-    message = refusal({"--data.prompt_dataset": path, "--data.input_key": "task.text"})
-    assert message.startswith(f"{path}, row 2: --data.input_key task.text is None: every row needs a prompt")
 
 
 @pytest.mark.parametrize("indent", [None, 2])

@@ -1,7 +1,6 @@
 import json
 import logging
 import shutil
-from types import SimpleNamespace
 
 import pytest
 
@@ -37,11 +36,41 @@ WEIGHTS = "global_step5/weights"
 
 
 @pytest.fixture
-def warnings(monkeypatch):
-    """What the checks of a run warn of."""
-    messages = []
-    monkeypatch.setattr(check_run.logger, "warning", messages.append)
-    return messages
+def warnings(caplog):
+    """Function () -> what the checks have warned of so far, as it is logged."""
+    check_run.logger.addHandler(caplog.handler)  # upstream's loggers do not propagate
+    yield lambda: [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    check_run.logger.removeHandler(caplog.handler)
+
+
+# changes of the inputs -> the beginning of the warning, or what no warning begins with, and whether there is one
+ONE_UPDATE = {"--train.batch_size": 8}  # 4 prompts x 2 = 8 samples
+HIGHER = ONE_UPDATE | {"--actor.eps_clip_low_high": "0.2 0.28"}
+SMALL = {"--rollout.n_samples_per_prompt": 8, "--train.batch_size": 4, "--rollout.batch_size": 1}
+WARNED = [
+    ({"--cov_type": "kl_cov"} | ONE_UPDATE, "--method kl_cov with one update per rollout", True),
+    ({"--cov_type": "kl_cov"}, "--method kl_cov with one update per rollout", False),
+    ({"--cov_type": "kl_cov", "--train.max_epochs": 2} | ONE_UPDATE, "--method kl_cov with one", False),
+    # 16 samples, but the data gives 8
+    ({"--cov_type": "kl_cov", "--rollout.batch_size": 8} | ONE_UPDATE, "--method kl_cov with one update", True),
+    ({"--cov_type": "clip_cov"} | ONE_UPDATE, "--method ", False),
+    (HIGHER, "--actor.eps_clip_low_high 0.2 0.28 with one", True),
+    (HIGHER | {"--train.batch_size": 4}, "--actor.eps_clip_low_high", False),
+    # which has a clip of its own and does not need it
+    (HIGHER | {"--cov_type": "clip_cov"}, "--actor.eps_clip_low_high", False),
+    ({"--method": "lite_ppo"} | SMALL, "--method lite_ppo with one prompt per rollout", True),
+    ({"--method": "rs_grpo"} | SMALL, "--method ", False),
+    ({"--rollout.top_p": 0.9}, "--rollout.top_p 0.9: ", True),
+    ({"--rollout.top_p": 1.0}, "--rollout.top_p", False),
+]
+
+
+@pytest.mark.parametrize(("changes", "beginning", "warns"), WARNED)
+def test_settings_that_hide_a_method_are_warned_of(check, warnings, changes, beginning, warns):
+    changes = dict(changes)
+    clip = changes.pop("--actor.eps_clip_low_high", "").split()
+    check(changes, *(["--actor.eps_clip_low_high", *clip] if clip else []))
+    assert sum(message.startswith(beginning) for message in warnings()) == warns
 
 
 def with_critic(tmp_path):
@@ -53,7 +82,6 @@ def with_critic(tmp_path):
     [
         ([], False, True),  # killed before the first checkpoint
         (["_actor/partial-global_step5/weights"], False, True),  # killed while it was written
-        (["_actor/partial-global_step5/weights"], False, False),  # and before the first line
         ([f"_actor/{WEIGHTS}"], False, True),  # killed before latest was written
         (["_actor/latest", f"_actor/{WEIGHTS}", "_critic/partial-global_step5/weights"], True, True),
         (["_critic/latest", f"_critic/{WEIGHTS}"], True, True),
@@ -68,16 +96,11 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_afresh(
         put_checkpoint(tmp_path / "checkpoints", *left)
     changes = with_critic(tmp_path) if critic else {}
     check(changes, "--ckpt.load_enable")
-    (warning,) = warnings
+    (warning,) = warnings()
     start = f"--ckpt.load_enable: --ckpt.path {tmp_path / 'checkpoints'} holds no complete checkpoint: the run starts"
     assert warning.startswith(start)
     if has_metrics:
         assert (tmp_path / "run" / "metrics.jsonl").read_text() == '{"step": 1}\n'  # a check moves nothing
-
-
-def test_the_first_start_of_a_command_that_resumes_gives_no_warning(check, warnings):
-    check({}, "--ckpt.load_enable")
-    assert warnings == []
 
 
 def test_a_finished_run_without_a_checkpoint_is_not_replaced(refusal, tmp_path):
@@ -109,15 +132,10 @@ def test_checkpoints_that_no_kill_explains_are_not_replaced(refusal, tmp_path, k
 NO_SIGNAL = ["--ckpt.on_signal", "stop"]
 SAVES = [
     ["--ckpt.save_steps", "5", *NO_SIGNAL],
-    ["--ckpt.save_steps", "5", "--ckpt.save_hf", *NO_SIGNAL],
-    ["--ckpt.on_signal", "checkpoint"],
     [],  # which is the default
 ]
 SAVES_NOT = [
     NO_SIGNAL,
-    ["--eval.dataset", "EVAL", *NO_SIGNAL],
-    ["--eval.dataset", "EVAL", "--eval.steps", "5", *NO_SIGNAL],
-    ["--eval.dataset", "EVAL", "--eval.steps", "5", "--ckpt.best_metric_key", "none", *NO_SIGNAL],
     ["--eval.dataset", "EVAL", "--eval.steps", "5", "--ckpt.best_metric_key", "auto", *NO_SIGNAL],
     ["--ckpt.save_steps", "5", "--ckpt.disable_ds"],
 ]
@@ -160,13 +178,6 @@ def test_the_best_model_of_another_run_is_not_replaced(refusal, check, inputs, t
     check({}, *evaluates)
 
 
-def test_a_file_in_the_way_of_the_checkpoints_is_refused(refusal, check, tmp_path):
-    (tmp_path / "checkpoints").touch()
-    message = refusal({}, "--ckpt.save_steps", "5")
-    assert message.startswith(f"--ckpt.path {tmp_path / 'checkpoints'} cannot be written: ")
-    check({}, *NO_SIGNAL)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("spelling", ["model", "./other/../model"])
 def test_the_folder_of_the_base_model_is_not_overwritten(refusal, inputs, tmp_path, spelling):
@@ -178,7 +189,7 @@ def test_the_folder_of_the_base_model_is_not_overwritten(refusal, inputs, tmp_pa
     assert "is also --actor.model_name_or_path" in refusal(put, "--ckpt.load_enable")
 
 
-@pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin", "model-00001-of-00002.safetensors"])
+@pytest.mark.parametrize("weights", ["pytorch_model.bin", "model-00001-of-00002.safetensors"])
 def test_a_folder_with_a_model_is_not_overwritten(refusal, check, make_model, tmp_path, weights):
     folder = make_model(tmp_path / "run", ("config.json", weights))
     message = refusal()
@@ -186,13 +197,6 @@ def test_a_folder_with_a_model_is_not_overwritten(refusal, check, make_model, tm
     put_checkpoint(tmp_path / "checkpoints")
     (folder / "metrics.jsonl").touch()  # a finished run, continued
     check({}, "--ckpt.load_enable")
-
-
-@pytest.mark.parametrize("path", ["file", "file/run"])
-def test_a_file_in_the_way_of_the_folder_is_refused(refusal, tmp_path, path):
-    (tmp_path / "file").touch()
-    message = refusal({"--ckpt.output_dir": tmp_path / path})
-    assert message.startswith(f"--ckpt.output_dir {tmp_path / path} cannot be written: ")
 
 
 @pytest.mark.parametrize(
@@ -211,10 +215,6 @@ def test_a_step_larger_than_a_rollout_is_refused(refusal, inputs, changes, sampl
     assert f" {samples} samples; not one optimizer step would be made" in message
 
 
-def test_a_step_as_large_as_a_rollout_passes(check):
-    check({"--train.batch_size": 8})
-
-
 @pytest.mark.parametrize(("changes", "rest"), [({"--train.batch_size": 3}, 2), ({"--rollout.batch_size": 7}, 2)])
 def test_rollouts_that_are_no_whole_steps_are_refused(refusal, changes, rest):
     # 8 = 2 * 3 + 2; 14 = 3 * 4 + 2, though the data gives 8 at once
@@ -231,76 +231,6 @@ def test_one_pass_over_the_data_shares_whole_chunks_among_ranks(refusal, check):
     assert " = 6 samples; not one optimizer step would be made, which takes a multiple of 8 on all ranks" in message
 
 
-@pytest.mark.parametrize(
-    ("cov_type", "changes", "warns"),
-    [
-        ("kl_cov", {}, True),  # 4 prompts x 2 = 8 samples, one update
-        ("kl_cov", {"--train.batch_size": 4}, False),
-        ("kl_cov", {"--train.max_epochs": 2}, False),
-        ("kl_cov", {"--rollout.batch_size": 8}, True),  # 16 samples, but the data gives 8
-        ("clip_cov", {}, False),
-        ("none", {}, False),
-    ],
-)
-def test_kl_cov_with_one_update_per_rollout_warns(check, caplog, cov_type, changes, warns):
-    check_run.logger.addHandler(caplog.handler)  # upstream's loggers do not propagate
-    try:
-        check({"--cov_type": cov_type, "--train.batch_size": 8} | changes)
-    finally:
-        check_run.logger.removeHandler(caplog.handler)
-    messages = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert [message.startswith("--method kl_cov with one update per rollout") for message in messages] == [
-        True
-    ] * warns
-
-
-@pytest.mark.parametrize(
-    ("method", "prompts", "warns"), [("lite_ppo", 1, True), ("lite_ppo", 2, False), ("rs_grpo", 1, False)]
-)
-def test_a_deviation_of_the_step_with_one_prompt_warns(check, caplog, method, prompts, warns):
-    check_run.logger.addHandler(caplog.handler)
-    sizes = {"--rollout.batch_size": prompts, "--rollout.n_samples_per_prompt": 8, "--train.batch_size": 4}
-    try:
-        check({"--method": method, "--algo.advantage.estimator": "group_norm"} | sizes)
-    finally:
-        check_run.logger.removeHandler(caplog.handler)
-    messages = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert [message.startswith("--method lite_ppo with one prompt per rollout") for message in messages] == [
-        True
-    ] * warns
-
-
-@pytest.mark.parametrize(
-    ("flags", "warns"),
-    [
-        (["0.2", "0.28"], True),
-        (["0.2", "0.28", "--train.batch_size", "4"], False),
-        (["0.2", "0.2"], False),
-        (["0.2", "0.28", "--cov_type", "clip_cov"], False),  # which has a clip of its own and does not need it
-    ],
-)
-def test_clip_higher_with_one_update_per_rollout_warns(check, caplog, flags, warns):
-    check_run.logger.addHandler(caplog.handler)
-    try:
-        check({"--train.batch_size": 8}, "--actor.eps_clip_low_high", *flags)
-    finally:
-        check_run.logger.removeHandler(caplog.handler)
-    found = [
-        each for each in caplog.records if each.getMessage().startswith("--actor.eps_clip_low_high 0.2 0.28 with one")
-    ]
-    assert len(found) == warns
-
-
-@pytest.mark.parametrize(("value", "warns"), [(0.9, True), (1.0, False)])
-def test_samples_of_a_part_of_the_policy_are_warned_of(check, caplog, value, warns):
-    check_run.logger.addHandler(caplog.handler)
-    try:
-        check({"--rollout.top_p": value})
-    finally:
-        check_run.logger.removeHandler(caplog.handler)
-    assert any(each.getMessage().startswith("--rollout.top_p 0.9: ") for each in caplog.records) == warns
-
-
 TWO_ACTORS = {"--actor.num_gpus_per_node": 2}
 COLOCATED = [
     ("actor_ref", TWO_ACTORS, "--actor.num_nodes 1 x --actor.num_gpus_per_node 2 and --ref.num_nodes 1"),
@@ -310,7 +240,6 @@ COLOCATED = [
     ("actor_ref", TWO_ACTORS | {"--ref.num_nodes": 2}, "--ref.num_nodes 2 x --ref.num_gpus_per_node 1"),
     ("all", TWO_ACTORS, "--ref.num_nodes 1 x --ref.num_gpus_per_node 1"),
     ("all", {"--vllm.num_engines": 2}, "--actor.num_gpus_per_node 1 = 1, --vllm.num_engines 2 x"),
-    ("all", {"--vllm.tensor_parallel_size": 2}, "--vllm.tensor_parallel_size 2 = 2"),
     ("all", {"--vllm.num_engines": 1}, None),
     ("critic_reward", GAE | {"--critic.num_gpus_per_node": 2}, "--critic.num_gpus_per_node 2 and --reward.num_nodes"),
     ("critic_reward", {"--critic.num_gpus_per_node": 2}, None),  # group_norm has no critic
@@ -326,10 +255,6 @@ def test_models_that_share_gpus_have_one_size(refusal, check, shared, changes, n
         message = refusal(changes, flag)
         assert message.startswith(f"{flag} needs equal ")
         assert named in message
-
-
-def test_engines_beside_an_asynchronous_trainer_have_their_own_gpus(check):
-    check({"--vllm.num_engines": 2}, "--train.colocate_all", "--train.async_enable")
 
 
 # upstream keeps the last max_len - max_new_tokens tokens of a prompt; without max_new_tokens, all but one
@@ -365,17 +290,14 @@ MICRO = "--train.micro_batch_size"
 PARALLEL = {"--ds.tensor_parallel_size": 2, "--ds.param_dtype": "bf16"}
 BATCHES = [  # --train.batch_size is 4
     ({MICRO: 2}, None),  # 2 accumulation steps
-    ({MICRO: 4}, None),
     ({MICRO: 8}, "--train.micro_batch_size 8 x 1 rank of actor = 8"),  # 4 // 8 = 0 accumulation steps
     ({MICRO: 3}, "--train.micro_batch_size 3 x 1 rank of actor = 3"),  # DeepSpeed: 4 != 3 * 1 * 1
     ({MICRO: 4} | TWO_ACTORS, "--train.micro_batch_size 4 x 2 ranks of actor = 8"),
-    ({MICRO: 4, "--actor.num_nodes": 2}, "--train.micro_batch_size 4 x 2 ranks of actor = 8"),
     ({MICRO: 2, "--ref.num_gpus_per_node": 4}, "--train.micro_batch_size 2 x 4 ranks of ref = 8"),
     ({MICRO: 2, "--ref.num_gpus_per_node": 4, "--algo.kl.init_coef": 0}, None),
     ({"--critic.num_gpus_per_node": 8} | GAE, "--train.micro_batch_size 1 x 8 ranks of critic = 8"),
-    ({"--critic.num_gpus_per_node": 8}, None),
     ({"--reward.num_gpus_per_node": 8, "--reward.remote_url": ""}, "micro_batch_size 1 x 8 ranks of reward = 8"),
-    ({"--reward.num_gpus_per_node": 8}, None),
+    ({"--critic.num_gpus_per_node": 8, "--reward.num_gpus_per_node": 8}, None),
     # two processes per rank
     ({MICRO: 4, "--ref.num_gpus_per_node": 2} | TWO_ACTORS | PARALLEL, None),
     (PARALLEL, "--actor.num_gpus_per_node 1 = 1 process, no multiple of --ds.ring_attn_size 1 x"),
@@ -403,11 +325,6 @@ def test_dynamic_batches_need_as_many_samples_on_every_rank(refusal, check, rank
     assert "ranks of ref = 3" in refusal({"--ref.num_gpus_per_node": 3}, dynamic)  # it does not train
 
 
-def test_what_upstreams_strategy_refuses_is_a_line_of_its_own(refusal, monkeypatch):
-    monkeypatch.setattr("deepspeed.version", "0.1.0")
-    assert "DeepSpeed: DeepSpeed version must be" in refusal({"--ref.num_gpus_per_node": 2} | TWO_ACTORS | PARALLEL)
-
-
 def checkpointed(folder, run, partial=()):
     """A checkpoint as our trainer leaves it."""
     actor = folder / "ck" / "_actor"
@@ -417,14 +334,6 @@ def checkpointed(folder, run, partial=()):
     for name in partial:
         (actor / name).mkdir()
     return {"--ckpt.path": folder / "ck"}
-
-
-def test_a_checkpoint_of_other_sizes_is_refused(refusal, tmp_path):
-    changes = checkpointed(tmp_path, {"ranks": 7})
-    assert refusal(changes, "--ckpt.load_enable") == (
-        f"--ckpt.load_enable: {tmp_path / 'ck' / '_actor'}: global_step3 has ranks 7, this run has 1; resume with the "
-        "same model and sizes"
-    )
 
 
 PRIME = {"--method": "prime", "--algo.advantage.estimator": "rloo", "--rollout.n_samples_per_prompt": 2}
@@ -449,25 +358,13 @@ def test_a_checkpoint_of_a_process_reward_model_is_checked_as_the_policys(check,
 
 def test_a_run_with_a_process_reward_model_goes_on(check, tmp_path, warnings):
     check(with_process_reward(tmp_path, {"ranks": 1, "optimizer": "adam"}), "--ckpt.load_enable")
-    assert warnings == []
+    assert warnings() == []
 
 
-def test_checkpoints_of_a_process_reward_model_are_not_replaced(refusal, tmp_path):
-    put_checkpoint(tmp_path / "checkpoints", "_prm/global_step5/weights")
-    assert "_prm/global_step5 of another run" in refusal({}, "--ckpt.save_steps", "5")
-
-
-def test_another_start_of_a_process_reward_model_has_to_be_there(refusal, tmp_path):
-    changes = PRIME | {"--algo.kl.init_coef": 0, "--prime_model": tmp_path}
-    assert refusal(changes).startswith(f"--prime_model {tmp_path}")
-
-
-def test_a_half_written_checkpoint_is_named_and_passed_over(check, tmp_path, monkeypatch):
-    lines = []
-    monkeypatch.setattr(check_run, "logger", SimpleNamespace(warning=lines.append))
+def test_a_half_written_checkpoint_is_named_and_passed_over(check, tmp_path, warnings):
     changes = checkpointed(tmp_path, {"ranks": 1}, partial=["partial-global_step4"])
     check(changes, "--ckpt.load_enable")
-    assert "partial-global_step4 was never completed and is passed over" in " ".join(lines)
+    assert "partial-global_step4 was never completed and is passed over" in " ".join(warnings())
 
 
 @pytest.mark.parametrize(
@@ -590,20 +487,11 @@ def test_a_resume_with_other_files_is_refused_until_it_is_accepted(
     assert resumed({}, "--ckpt.allow_changed", name).data_changed is (name == "data")
 
 
-def test_another_kind_of_reward_is_named(resumed):
-    # None of the two records had the name of the other's reward: the change passed as a setting that one did not know.
-    run = resumed().run_record
-    assert run["reward_function"] is not None
-    assert {"critic_model", "reward_model", "agent_function"} <= {name for name, value in run.items() if value is None}
-
-
 CHANGED_FLAGS = [
     ({"--train.batch_size": 8}, "train.batch_size 4 (this run: 8)"),
     ({"--actor.adam.lr": 1e-3}, "actor.adam.lr 1e-06 (this run: 0.001)"),
-    ({"--reward_source": "gsm8k"}, "reward_source math (this run: gsm8k)"),
     ({"--reward_format": "any"}, "reward_format boxed (this run: any)"),
     ({"--data.input_template": "Q: {}"}, "data.input_template null (this run: Q: {})"),
-    ({"--train.seed": 7}, "train.seed 42 (this run: 7)"),
     ({"--cov_type": "clip_cov"}, "cov_type none (this run: clip_cov)"),
 ]
 
@@ -616,12 +504,6 @@ def test_a_resume_with_other_settings_names_them(resumed, changes, said):
     assert said in message
     accepted = message.rpartition("--ckpt.allow_changed ")[2]
     assert resumed(changes, "--ckpt.allow_changed", accepted).data_changed is False
-
-
-def test_a_resume_with_other_arguments_of_the_chat_template_names_them(resumed):
-    with pytest.raises(UsageError) as refused:
-        resumed({"--data.chat_template_kwargs": '{"x":1}'}, "--data.apply_chat_template")
-    assert """data.chat_template_kwargs '' (this run: {"x": 1})""" in str(refused.value)
 
 
 def test_every_difference_is_in_one_line_and_all_have_to_be_accepted(resumed, inputs, write_rows, tmp_path):
@@ -637,13 +519,9 @@ def test_every_difference_is_in_one_line_and_all_have_to_be_accepted(resumed, in
 
 FREE_CHANGES = [
     {"--train.num_episodes": 9, "--actor.lr_scheduler": "constant"},
-    {"--rollout_limit": 9},
-    {"--ckpt.save_steps": 7},
     {"--ckpt.output_dir": "elsewhere"},
-    {"--vllm.num_engines": 2},
-    {"--train.micro_batch_size": 2},
-    {"--logger.logging_steps": 3},
-    {"--eval.temperature": 0.1},
+    {"--vllm.num_engines": 2, "--rollout_limit": 9, "--ckpt.save_steps": 7},
+    {"--train.micro_batch_size": 2, "--logger.logging_steps": 3, "--eval.temperature": 0.1},
 ]
 
 
@@ -658,10 +536,6 @@ def test_what_does_not_determine_a_run_may_change(resumed, tmp_path, changes):
 def test_more_episodes_change_a_schedule_of_the_learning_rate(resumed):
     with pytest.raises(UsageError, match=r"train\.num_episodes 1 \(this run: 9\)"):
         resumed({"--train.num_episodes": 9})
-
-
-def test_a_checkpoint_without_settings_is_continued(check, tmp_path):
-    check(checkpointed(tmp_path, {"ranks": 1}), "--ckpt.load_enable")
 
 
 def test_a_checkpoint_of_another_format_is_refused(refusal, tmp_path):

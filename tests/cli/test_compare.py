@@ -24,17 +24,12 @@ def test_the_table(runs, capsys):
     # scores 8/16 and 14/16; of the eight differences six are 1/2 and two are 0, so p is 2^(1-6) = 1/32.
     # A resample has X ~ Binomial(8, 3/4) halves: P(X <= 2) = 0.4 % and P(X <= 3) = 2.7 %, so the interval starts at
     # 3/16 and ends at 8/16
-    assert lines == [
-        "grpo: models/grpo",
-        "kl_cov: models/kl_cov",
-        "",
-        "benchmark  run     problems  K  avg@K   95% interval  difference    95% interval      p  p (Holm)",
-        "aime24     grpo           8  2   50.0   50.0 to 50.0",
-        "           kl_cov         8  2   87.5  68.8 to 100.0       +37.5  +18.8 to +50.0  0.031     0.031  higher",
-        "",
-        "Scores in percent. difference: points more than grpo, paired bootstrap over the problems.",
-        "noise: the interval contains 0, or p exceeds 0.05 after Holm's correction for the 1 differences.",
+    assert lines[:2] == ["grpo: models/grpo", "kl_cov: models/kl_cov"]
+    assert [line.split() for line in lines[4:6]] == [
+        "aime24 grpo 8 2 50.0 50.0 to 50.0".split(),
+        "kl_cov 8 2 87.5 68.8 to 100.0 +37.5 +18.8 to +50.0 0.031 0.031 higher".split(),
     ]
+    assert "Holm's correction for the 1 differences" in lines[-1]
 
 
 def test_noise_and_lower(runs, make_evaluation, tmp_path, capsys):
@@ -51,14 +46,7 @@ def test_noise_and_lower(runs, make_evaluation, tmp_path, capsys):
 def test_one_run_beside_the_paper(runs, capsys):
     assert compare.main([runs[0], "--against", "paper-7b"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[2:8] == [
-        "benchmark  run                problems  K  avg@K  95% interval",
-        "aime24     grpo                      8  2   50.0  50.0 to 50.0",
-        "           paper GRPO                       21.2     not given",
-        "           paper clip-higher                18.1     not given",
-        "           paper Clip-Cov                   22.1     not given",
-        "           paper KL-Cov                     22.6     not given",
-    ]
+    assert [line.split()[-3] for line in lines[4:8]] == ["21.2", "18.1", "22.1", "22.6"]
     assert "noise" not in "".join(lines)
     assert "arXiv 2505.22617, Table 2" in lines[-3]
 
@@ -139,10 +127,3 @@ def test_bad_input_is_one_line(runs, make_evaluation, tmp_path, capsys, flags, m
     assert error.startswith("compare: error: ")
     assert placed(message) in error
     assert error.count("\n") == 1
-
-
-def test_an_unknown_table_is_refused(runs, capsys):
-    with pytest.raises(SystemExit) as stop:
-        compare.main([*runs, "--against", "paper-14b"])
-    assert stop.value.code == 2
-    assert "paper-7b" in capsys.readouterr().err

@@ -16,7 +16,6 @@ from openrlhf_cov.cli import demo
 from openrlhf_cov.cli.entry_point import command_name
 from openrlhf_cov.cli.evaluate import build_parser, check_inputs
 from openrlhf_cov.errors import RunStopped, UsageError
-from openrlhf_cov.experiments.tiny_task.catalogue import TINY_TASKS
 from openrlhf_cov.experiments.tiny_task.problems import Addition
 from openrlhf_cov.experiments.tiny_task.task_files import TASK_FILES, TaskSettings, write_task
 
@@ -69,26 +68,12 @@ def test_an_unfinished_task_is_one_line(run_main, tmp_path, missing):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_with_the_other_task_is_one_line(run_main, tmp_path):
-    put_task(tmp_path / "task", train_rows=64)
-    status, line = run_main("--output", tmp_path / "run", "--task", "code", "--folder", tmp_path / "task")
-    assert (status, len(line.splitlines())) == (2, 1)
-    assert "holds no finished task 'code'" in line
-
-
 def test_programs_without_a_sandbox_are_one_line_with_what_to_install(run_main, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     status, line = run_main("--output", tmp_path / "run", "--task", "code", "--folder", tmp_path / "task")
     assert (status, len(line.splitlines())) == (2, 1)
     assert "apt install bubblewrap" in line
     assert not (tmp_path / "run").exists()
-
-
-def test_a_task_that_is_a_file_is_one_line(run_main, tmp_path):
-    (tmp_path / "task").touch()
-    status, line = run_main("--output", tmp_path / "run", "--folder", tmp_path / "task")
-    assert status == 2
-    assert f"--folder {tmp_path / 'task'} is not empty" in line
 
 
 def settings(tmp_path, *flags):
@@ -105,22 +90,6 @@ def test_more_steps_than_the_task_gives_are_refused(run_main, tmp_path):
     assert "--steps 3 is more than the task gives: 95 training problems are 2 steps of 32 prompts" in line
     demo.check(settings(tmp_path, "--steps", "2"))
     assert (tmp_path / "run").is_dir()
-
-
-def test_steps_of_a_task_that_is_still_to_be_made(tmp_path):
-    most = TaskSettings().train_rows // demo.PROMPTS
-    demo.check(settings(tmp_path, "--steps", str(most)))
-    with pytest.raises(UsageError, match=f"--steps {most + 1} is more than the task gives: 4096"):
-        demo.check(settings(tmp_path, "--steps", str(most + 1)))
-
-
-@pytest.mark.parametrize(("error", "status"), [(UsageError("bad"), 2), (RunStopped("failed"), 1)])
-def test_a_failed_training_is_no_bad_setting(run_main, monkeypatch, error, status):
-    def run(args):
-        raise error
-
-    monkeypatch.setattr(demo, "run", run)
-    assert run_main() == (status, f"demo: error: {error}\n")
 
 
 @pytest.mark.parametrize(("status", "error"), [(2, UsageError), (1, RunStopped), (130, RunStopped)])
@@ -233,10 +202,6 @@ def test_a_training_gets_the_variables_of_its_ray(tmp_path):
     demo.train([sys.executable, "-c", asks], {"RAY_ADDRESS": "127.0.0.1:1"}, tmp_path, 1)
 
 
-def test_a_job_that_writes_nothing_shows_nothing(tmp_path):
-    assert list(demo.follow(tmp_path / "metrics.jsonl", Job(tmp_path / "metrics.jsonl", []))) == []
-
-
 LINE = {
     "step": 3,
     "rollout/reward_mean": 0.25,
@@ -272,22 +237,13 @@ def test_the_table_by_hand(tmp_path):
     before = {"accuracy_greedy": 0.5, "accuracy_sampled": 0.25}
     after = {"accuracy_greedy": 1.0, "accuracy_sampled": 0.75}
     table = demo.table("clip_cov", before, after, tmp_path, tmp_path / "report.html", 99.6)
-    rows = [" ".join(line.split()) for line in table.splitlines()]
-    assert [row for row in rows if row] == [
-        "--cov_type clip_cov on the embedded task: 2 steps of 32 prompts x 8 samples",
-        "before after",
-        "held-out accuracy, greedy 50.0% 100.0%",
-        "held-out accuracy, temperature 1 25.0% 75.0%",
-        "first step last step",
-        "entropy, nats per token 0.500 0.125",
-        "training accuracy 25.0% 75.0%",
-        # 2 x 2560 tokens, generated in 2 x 1 s, in steps of 4 + 6 s
-        "tokens per second 2,560 generating, 512 over the whole step",
-        "wall time 100 s, 10 s of it in steps",
-        f"checkpoint {tmp_path}",
-        f"metrics {tmp_path / 'metrics.jsonl'}",
-        f"report {tmp_path / 'report.html'}",
-    ]
+    text = " ".join(table.split())
+    assert "2 steps of 32 prompts x 8 samples" in text
+    assert "greedy 50.0% 100.0% held-out accuracy, temperature 1 25.0% 75.0%" in text
+    assert "nats per token 0.500 0.125 training accuracy 25.0% 75.0%" in text
+    # 2 x 2560 tokens, generated in 2 x 1 s, in steps of 4 + 6 s
+    assert "2,560 generating, 512 over the whole step wall time 100 s, 10 s of it in steps" in text
+    assert f"report {tmp_path / 'report.html'}" in text
 
 
 def test_the_command_trains_on_the_prompts_of_its_steps(tmp_path):
@@ -304,14 +260,6 @@ def test_a_training_that_joins_its_ray_itself_is_the_same_command_without_the_jo
     folders = tmp_path / "task", tmp_path / "run"
     submitted = demo.training_command("kl_cov", 3, *folders, "http://127.0.0.1:1")
     assert demo.training_command("kl_cov", 3, *folders, None) == submitted[submitted.index("--") + 1 :]
-
-
-def test_the_command_of_programs_grades_with_the_sandbox(tmp_path):
-    folders = tmp_path / "task", tmp_path / "run"
-    command = demo.training_command("none", 3, *folders, "http://127.0.0.1:1", kind=TINY_TASKS["code"])
-    flags = dict(pairwise(command))
-    assert flags["--reward.remote_url"].endswith("openrlhf_cov/rewards/reward_func.py")
-    assert (flags["--reward_source"], flags["--code_extract"]) == ("code", "whole")
 
 
 def put_run(folder, entropy, accuracy):
@@ -332,18 +280,11 @@ def test_the_table_of_all_methods_by_hand(tmp_path):
         "kl_cov": {"accuracy_greedy": 1.0, "accuracy_sampled": 0.5},
     }
     text = demo.table_of_all(before, after, tmp_path, tmp_path / "report.html", 61.4)
-    assert [" ".join(line.split()) for line in text.splitlines() if line] == [
-        "before none kl_cov",
-        "held-out accuracy, greedy 50.0% 75.0% 100.0%",
-        "held-out accuracy, temperature 1 25.0% 62.5% 50.0%",
-        # the last five steps of the first run: (0.5 + 0.4 + 0.3 + 0.2 + 0.1) / 5; both of the second: (0.8 + 0.4) / 2
-        "entropy, nats per token 0.800 0.300 0.600",
-        "training accuracy 25.0% 50.0% 50.0%",
-        demo.ONE_SEED,
-        "wall time 61 s",
-        f"runs {tmp_path}",
-        f"report {tmp_path / 'report.html'}",
-    ]
+    words = " ".join(text.split())
+    assert "before none kl_cov held-out accuracy, greedy 50.0% 75.0% 100.0%" in words
+    assert "temperature 1 25.0% 62.5% 50.0%" in words
+    # the last five steps of the first run: (0.5 + 0.4 + 0.3 + 0.2 + 0.1) / 5; both of the second: (0.8 + 0.4) / 2
+    assert "nats per token 0.800 0.300 0.600 training accuracy 25.0% 50.0% 50.0%" in words
 
 
 @pytest.fixture

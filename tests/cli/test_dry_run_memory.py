@@ -25,14 +25,6 @@ def test_memory_that_is_short_names_the_phase_and_what_mends_it(plan_run):
     assert all(mend in line for mend, line in zip(mends, shortfalls, strict=False))
 
 
-def test_what_sleeps_does_not_count_in_other_phases(plan_run):
-    _, lines, _ = plan_run(
-        (), *COLOCATED, "--vllm.enable_sleep", "--ds.enable_sleep", "--vllm.gpu_memory_utilization", "0.5"
-    )
-    (engine,) = [line.split() for line in lines if line.strip().startswith("engine, asleep")]
-    assert engine[-4:] == ["2.0", "1.0", "1.0", "1.0"]
-
-
 @pytest.mark.slow
 def test_engines_need_the_memory_of_a_gpu_to_be_counted(plan_run, monkeypatch):
     monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: False)
@@ -76,13 +68,6 @@ def test_a_model_that_a_cpu_host_cannot_hold_is_a_shortfall(plan_run):
         "smaller model, lower --train.micro_batch_size or --data.max_len, or take a host with more memory; to plan "
         "for GPUs add --dry_run_gpu_memory"
     ]
-
-
-@pytest.mark.usefixtures("on_a_cpu_host")
-def test_the_memory_of_a_cluster_in_words_is_not_known(plan_run):
-    status, lines, shortfalls = plan_run(QWEN_ON_CPU)
-    assert (status, shortfalls) == (0, [])
-    assert any(line.split()[:2] == ["node", "0"] and line.endswith(" GiB") for line in lines)
 
 
 @pytest.mark.usefixtures("on_a_cpu_host")

@@ -1,7 +1,5 @@
 """What the command line refuses, each in one line."""
 
-import json
-
 import pytest
 
 from openrlhf_cov.cli import evaluate
@@ -59,13 +57,13 @@ def test_a_missing_flag_is_refused(refusal, flag):
         ),
         ({"--limit": "0"}, "--limit is at least 1, got 0"),
         ({"--limit": "x"}, "argument --limit: invalid int value: 'x'"),
-        ({"--samples": "0"}, "sums: --samples is at least 1, got 0"),
+        ({"--model": "large"}, "--model large is not served at {url}; it serves tiny"),
         (
-            {"--temperature": "0"},
-            "sums: --samples 3 with --temperature 0: greedy responses are all the same; use 1",
+            {"--benchmarks": "math500", "--data_dir": "{folder}", "--samples": "1", "--temperature": "0"},
+            "--data_dir {folder}: no file math500.jsonl, which math500 needs",
         ),
-        ({"--temperature": "-1"}, "sums: --temperature is a finite number of at least 0, got -1.0"),
-        ({"--max_tokens": "0"}, "sums: --max_tokens is at least 1, got 0"),
+        ({"--samples": "0"}, "sums: --samples is at least 1, got 0"),
+        ({"--temperature": "0"}, "sums: --samples 3 with --temperature 0: greedy responses are all the same; use 1"),
         ({"--top_p": "0"}, "sums: --top_p is a fraction in (0, 1], got 0.0"),
         (
             {"--num_engines": "2"},
@@ -73,43 +71,13 @@ def test_a_missing_flag_is_refused(refusal, flag):
         ),
         ({"--concurrency": "0"}, "--concurrency is at least 1, got 0"),
         ({"--reward_timeout": "0"}, "--reward_timeout is a number of seconds in (0, 86400], got 0.0"),
-        ({"--reward_workers": "0"}, "--reward_workers lies between 1 and 1024, got 0"),
         ({"--smaples": "2"}, "unrecognized arguments: --smaples 2 (did you mean --samples?)"),
     ],
 )
-def test_a_bad_flag_is_refused(refusal, tmp_path, changes, message):
-    assert refusal(changes) == message
+def test_a_bad_flag_is_refused(refusal, openai_server, tmp_path, changes, message):
+    changes = {flag: value.replace("{folder}", str(tmp_path)) for flag, value in changes.items()}
+    assert refusal(changes) == message.replace("{folder}", str(tmp_path)).replace("{url}", openai_server.url)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_bad_choice_is_refused(refusal):
-    assert refusal({"--reward_format": "box"}).startswith("argument --reward_format: invalid choice: 'box'")
-
-
-def test_a_model_that_is_not_served_is_refused(refusal, openai_server):
-    assert refusal({"--model": "large"}) == f"--model large is not served at {openai_server.url}; it serves tiny"
-
-
-def test_a_model_folder_without_a_tokenizer_is_refused(refusal, make_model, tmp_path):
-    folder = make_model(tmp_path / "model", ("config.json", "model.safetensors"))
-    message = f"--model {folder} is not a Hugging Face model folder: no tokenizer_config.json"
-    assert refusal({"--base_url": None, "--model": folder}) == message
-
-
-def test_a_benchmark_without_its_file_is_refused(refusal, tmp_path):
-    message = f"--data_dir {tmp_path}: no file math500.jsonl, which math500 needs"
-    assert (
-        refusal({"--benchmarks": "math500", "--data_dir": tmp_path, "--samples": "1", "--temperature": "0"}) == message
-    )
-    assert (
-        refusal({"--benchmarks": tmp_path / "no.jsonl"})
-        == f"{tmp_path / 'no.jsonl'} cannot be read: No such file or directory"
-    )
-
-
-def test_a_row_without_a_key_is_refused(refusal, problems_file, problems):
-    problems_file.write_text(json.dumps({name: value for name, value in problems[0].items() if name != "answer"}))
-    assert refusal() == f"{problems_file}, line 1: field 'answer' is missing; the row has id, problem, source"
 
 
 def test_a_folder_that_cannot_be_used_is_refused(refusal, evaluate_flags, problems_file, tmp_path, capsys, words):

@@ -12,7 +12,6 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import PROTOCOLS, own_benchmark
 from openrlhf_cov.evaluation.flags import LOCAL_FLAGS, SERVER_FLAGS, add_engine_arguments
 from openrlhf_cov.evaluation.plan import make_plan
-from openrlhf_cov.trainer import evaluation_backends
 from openrlhf_cov.trainer.evaluation_backends import EDGE, fingerprint, open_backend
 
 PROBLEMS = ["What is 1 ?", "What is 1 + 1 + 1 ?"]  # 4 and 8 tokens
@@ -88,12 +87,9 @@ def plan(tmp_path):
     [
         (("--limit", 0), "--limit is at least 1, got 0"),
         (("--num_engines", 0), "--num_engines is at least 1, got 0"),
-        (("--tensor_parallel_size", -1), "--tensor_parallel_size is at least 1, got -1"),
-        (("--max_model_len", 0), "--max_model_len is at least 1, got 0"),
         (("--concurrency", 0), "--concurrency is at least 1, got 0"),
         (("--max_retries", -1), "--max_retries is at least 0, got -1"),
         (("--gpu_memory_utilization", 0), "--gpu_memory_utilization is a fraction in (0, 1], got 0.0"),
-        (("--gpu_memory_utilization", 1.1), "--gpu_memory_utilization is a fraction in (0, 1], got 1.1"),
         (("--max_num_seqs", -1), "--max_num_seqs lies between 0 and 1,048,576, got -1"),
         (
             ("--max_num_seqs", 64, "--max_num_batched_tokens", 32),
@@ -145,17 +141,10 @@ def test_every_flag_is_for_one_of_both():
 
 
 class TestEngines:
-    def test_a_model_folder_without_a_tokenizer_is_refused(self, refusal, model):
-        (model / "tokenizer_config.json").unlink()
-        assert refusal() == f"--model {model} is not a Hugging Face model folder: no tokenizer_config.json"
-
     @pytest.mark.parametrize("content", ["", "{", '{"version": "1.0"}'])
     def test_a_broken_tokenizer_is_refused(self, refusal, model, content):
         (model / "tokenizer.json").write_text(content)
         assert refusal().startswith(f"--model {model}: its tokenizer cannot be loaded (")
-
-    def test_no_folder_is_refused(self, refusal, tmp_path):
-        assert refusal("--model", tmp_path / "no") == f"--model {tmp_path / 'no'}: no such folder"
 
     def test_it_tokenizes_and_takes_every_template_as_it_is(self, open_with):
         backend = open_with()
@@ -220,11 +209,6 @@ class TestServer:
         keys = [headers["authorization"] for _, _, headers in openai_server.asked]
         assert keys == ["Bearer usual", "Bearer mine", "Bearer none"]
 
-    def test_concurrency_and_retries_are_those_of_the_flags(self, open_with, openai_server):
-        flags = ("--base_url", openai_server.url, "--model", "tiny", "--concurrency", 3, "--max_retries", 0)
-        endpoint = open_with(*flags).endpoint
-        assert (endpoint.concurrency, endpoint.max_retries) == (3, 0)
-
 
 class TestFingerprint:
     def test_it_is_that_of_names_sizes_and_contents(self, model, tmp_path):
@@ -232,13 +216,8 @@ class TestFingerprint:
         assert len(first) == 64
         assert fingerprint(model) == first
         seen = {first}
-        for name, content in [
-            ("model.safetensors", b"Weights"),
-            ("model.safetensors", b"weights!"),
-            ("model-2.safetensors", b""),
-            ("config.json", b"{}"),
-            ("chat_template.jinja", b"x"),
-        ]:
+        changes = [("model.safetensors", b"Weights"), ("model-2.safetensors", b""), ("chat_template.jinja", b"x")]
+        for name, content in changes:
             (model / name).write_bytes(content)
             assert fingerprint(model) not in seen, name
             seen.add(fingerprint(model))
@@ -252,7 +231,7 @@ class TestFingerprint:
         (model / "checkpoints.json").mkdir()
         assert fingerprint(model) == first
 
-    @pytest.mark.parametrize("size", [10, EDGE, EDGE + 1, 2 * EDGE, 3 * EDGE])
+    @pytest.mark.parametrize("size", [10, EDGE + 1, 3 * EDGE])
     @pytest.mark.parametrize("place", ["first", "last"])
     def test_a_change_at_either_end_of_a_file_of_any_size_is_seen(self, tmp_path, size, place):
         content = bytearray(size)
@@ -261,14 +240,3 @@ class TestFingerprint:
         content[0 if place == "first" else -1] = 1
         (tmp_path / "model.safetensors").write_bytes(content)
         assert fingerprint(tmp_path) != before
-
-    def test_a_copy_of_a_model_is_the_same_model(self, model, tmp_path):
-        copy = tmp_path / "copy"
-        copy.mkdir()
-        for path in sorted(model.iterdir(), reverse=True):
-            (copy / path.name).write_bytes(path.read_bytes())
-        assert fingerprint(copy) == fingerprint(model)
-
-
-def test_packages_that_are_not_installed_are_left_out():
-    assert evaluation_backends.packages(("torch", "no-such-package")).keys() == {"torch"}

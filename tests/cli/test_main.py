@@ -1,11 +1,8 @@
 import os
-import re
 import signal
 import subprocess
 import sys
 from importlib import import_module, metadata
-from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
@@ -18,12 +15,6 @@ HEAVY = ("torch", "ray", "vllm", "transformers", "deepspeed", "matplotlib", "plo
 def run(monkeypatch, *words):
     monkeypatch.setattr(sys, "argv", ["openrlhf-cov", *words])
     return main()
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_is_a_module_with_a_main(name):
-    spec = find_spec(f"openrlhf_cov.cli.{COMMANDS[name][0]}")
-    assert "\ndef main(" in Path(spec.origin).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
@@ -70,30 +61,12 @@ def test_help_answers_without_what_takes_seconds_to_import(name):
     assert ended.stdout.startswith("usage: ")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "train"])
-def test_help_says_all_that_the_command_is_about(name):
-    module = import_module(f"openrlhf_cov.cli.{COMMANDS[name][0]}")
-    help = subprocess.run(
-        [sys.executable, "-m", module.__name__, "--help"], capture_output=True, text=True, timeout=60
-    ).stdout
-    if name == "tiny-task":  # says it in words of its own
-        assert "Write an embedded task and a mediocre base policy" in help
-    else:
-        about = re.sub("^``[^`]*``: ", "", module.__doc__)
-        assert "".join(about.split()) in "".join(help.split())
-        assert "``:" not in help
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_and_errors_have_the_name_that_was_typed(monkeypatch, capsys, name):
     with pytest.raises(SystemExit) as end:
         run(monkeypatch, name, "--help")
-    usage, _, rest = capsys.readouterr().out.partition("\n\n")
     assert end.value.code == 0
-    assert usage.startswith(f"usage: openrlhf-cov {name} ")
-    assert len(usage.splitlines()) <= 6
-    assert rest
+    assert capsys.readouterr().out.startswith(f"usage: openrlhf-cov {name} ")
     with pytest.raises(SystemExit) as end:
         run(monkeypatch, name, "--no_such_flag_at_all")
     assert end.value.code == 2
@@ -105,25 +78,7 @@ def test_help_and_errors_have_the_name_that_was_typed(monkeypatch, capsys, name)
     assert capsys.readouterr().err.startswith(f"{COMMANDS[name][0]}: error: ")
 
 
-def test_a_usage_line_has_what_a_command_needs(monkeypatch, capsys):
-    needs = {"lab": "--output DIR [flags]", "reproduce": "(--figure N | --table N) [flags]", "grade": "file [flags]"}
-    for name, words in needs.items():
-        with pytest.raises(SystemExit):
-            run(monkeypatch, name, "--help")
-        assert capsys.readouterr().out.startswith(f"usage: openrlhf-cov {name} {words}\n")
-
-
-def test_the_help_of_train_begins_with_our_flags(monkeypatch, capsys):
-    with pytest.raises(SystemExit):
-        run(monkeypatch, "train", "--help")
-    groups = re.findall(r"^(\S.*):$", capsys.readouterr().out, re.MULTILINE)
-    assert groups[:3] == ["options", "presets", "policy loss"]
-    of_upstream = [title.startswith("OpenRLHF: ") for title in groups]
-    assert of_upstream == sorted(of_upstream)  # all of ours, then all of OpenRLHF
-    assert groups.index("penalty: KL-Cov (--method kl_cov)") < of_upstream.index(True)
-
-
-@pytest.mark.parametrize("name", ["--help", *COMMANDS])
+@pytest.mark.parametrize("name", ["--help", "grade", "train"])
 def test_a_reader_who_leaves_is_no_error(name):
     read, write = os.pipe()
     os.close(read)

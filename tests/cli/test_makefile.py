@@ -85,10 +85,7 @@ def test_no_torch_anywhere_is_one_line(set_up):
 
 @pytest.mark.parametrize(
     ("host", "line"),
-    [
-        ({"no_venv": 1}, "make: needs the venv module of "),
-        ({"headers": False}, "make: needs Python.h of "),
-    ],
+    [({"no_venv": 1}, "make: needs the venv module of "), ({"headers": False}, "make: needs Python.h of ")],
 )
 def test_what_the_host_lacks_is_one_line_before_anything_is_installed(set_up, host, line):
     status, stderr, calls = set_up(**host)

@@ -6,26 +6,12 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.trainer.preflight import preflight
 
 NO_WEIGHTS = "no weights (model*.safetensors or pytorch_model*.bin)"
-NO_CONFIG = [
-    "",
-    "not json",
-    "[]",
-    "3",
-    "{}",
-    '{"model_type": "nonsense"}',
-    '{"model_type": "qwen2", "vocab_size": "x"}',
-]
+NO_CONFIG = ["not json", "[]", '{"model_type": "nonsense"}', '{"model_type": "qwen2", "vocab_size": "x"}']
 
 
 def test_good_inputs_pass_and_leave_an_empty_folder(check, tmp_path):
     check()
     assert list((tmp_path / "run").iterdir()) == []
-
-
-def test_a_grader_that_is_not_installed_is_refused(check, refusal, no_math_verify):
-    check({"--reward_grader": "strict"})
-    message = refusal({"--reward_grader": "published"})
-    assert message.endswith("Math-Verify, which is not installed: pip install math-verify==0.9.0")
 
 
 def test_a_model_is_required(parse_nested, tmp_path):
@@ -34,21 +20,13 @@ def test_a_model_is_required(parse_nested, tmp_path):
         preflight.check(args)
 
 
-def test_a_missing_model_folder_is_refused(refusal, tmp_path):
-    message = refusal({"--actor.model_name_or_path": tmp_path / "nowhere"})
-    assert message == f"--actor.model_name_or_path {tmp_path / 'nowhere'}: no such folder"
-
-
 @pytest.mark.parametrize(
     ("files", "missing"),
     [
         ((), f"no config.json, no tokenizer_config.json, {NO_WEIGHTS}"),
         (("tokenizer_config.json", "pytorch_model.bin"), "no config.json"),
         (("config.json", "model.safetensors"), "no tokenizer_config.json"),
-        (
-            ("config.json", "tokenizer_config.json", "model.gguf"),
-            NO_WEIGHTS,
-        ),
+        (("config.json", "tokenizer_config.json", "model.gguf"), NO_WEIGHTS),
     ],
 )
 def test_an_incomplete_model_folder_is_refused(refusal, make_model, tmp_path, files, missing):
@@ -57,10 +35,18 @@ def test_an_incomplete_model_folder_is_refused(refusal, make_model, tmp_path, fi
     assert message == f"--actor.model_name_or_path {folder} is not a Hugging Face model folder: {missing}"
 
 
-@pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin", "model-00001-of-00002.safetensors"])
-def test_every_weight_format_passes(check, make_model, tmp_path, weights):
-    folder = make_model(tmp_path / "other", ("config.json", "tokenizer_config.json", weights))
-    check({"--actor.model_name_or_path": folder})
+@pytest.mark.parametrize(
+    ("flag", "reason"),
+    [
+        ("--actor.model_name_or_path", "no such folder"),
+        ("--reward.model_name_or_path", "no such folder"),
+        ("--reward.remote_url", "no such file"),
+    ],
+)
+def test_a_place_that_does_not_exist_is_refused(refusal, inputs, tmp_path, flag, reason):
+    if flag == "--reward.model_name_or_path":
+        del inputs["--reward.remote_url"]
+    assert refusal({flag: tmp_path / "nowhere.py"}) == f"{flag} {tmp_path / 'nowhere.py'}: {reason}"
 
 
 def test_a_hub_name_that_the_hub_does_not_give_is_refused(refusal, monkeypatch):
@@ -75,24 +61,11 @@ def test_a_hub_name_that_the_hub_does_not_give_is_refused(refusal, monkeypatch):
     assert message.endswith("(someone/nothing is not a local folder)")
 
 
-def test_a_missing_reward_model_is_refused(refusal, inputs, tmp_path):
-    del inputs["--reward.remote_url"]
-    message = refusal({"--reward.model_name_or_path": tmp_path / "nowhere"})
-    assert message == f"--reward.model_name_or_path {tmp_path / 'nowhere'}: no such folder"
-
-
-def test_a_missing_reward_file_is_refused(refusal, tmp_path):
-    message = refusal({"--reward.remote_url": tmp_path / "nowhere.py"})
-    assert message == f"--reward.remote_url {tmp_path / 'nowhere.py'}: no such file"
-
-
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
         ("def other(): pass", " has no function reward_func(queries, prompts, labels)"),
-        ("reward_func = 3", " has no function reward_func(queries, prompts, labels)"),
         ("import no_such_module_here", " cannot be imported: ModuleNotFoundError: No module named"),
-        ("1 / 0", " cannot be imported: ZeroDivisionError: division by zero"),
         ("def reward_func(:", " cannot be imported: SyntaxError: "),
     ],
 )
@@ -104,12 +77,6 @@ def test_a_bad_reward_file_is_refused(refusal, inputs, code, reason):
 def test_a_reward_server_is_not_imported():
     assert preflight.load_reward(["http://127.0.0.1:5000/score"]) is None
     assert preflight.load_reward(None) is None
-
-
-@pytest.mark.parametrize("weights", ["training_args.bin", "adapter_model.safetensors", "scheduler.bin"])
-def test_other_binary_files_are_no_weights(refusal, make_model, tmp_path, weights):
-    folder = make_model(tmp_path / "other", ("config.json", "tokenizer_config.json", weights))
-    assert refusal({"--actor.model_name_or_path": folder}).endswith(f": {NO_WEIGHTS}")
 
 
 def test_weights_without_content_are_refused(refusal, inputs):
@@ -133,14 +100,6 @@ def test_a_name_below_a_local_folder_is_not_looked_up_on_the_hub(refusal, monkey
     monkeypatch.setattr(preflight, "_checked_config", None)  # would ask the hub
     message = refusal({"--actor.model_name_or_path": "model/modle"})
     assert message.startswith("--actor.model_name_or_path model/modle: no such folder in model/")
-
-
-def test_a_run_is_not_resumed_without_its_model(refusal, tmp_path):
-    # the checkpoint is compared with the model, which must be one
-    (tmp_path / "checkpoints" / "_actor").mkdir(parents=True)
-    (tmp_path / "checkpoints" / "_actor" / "latest").write_text("global_step5")
-    message = refusal({"--actor.model_name_or_path": tmp_path / "nowhere"}, "--ckpt.load_enable")
-    assert message == f"--actor.model_name_or_path {tmp_path / 'nowhere'}: no such folder"
 
 
 UNEVEN = {"--actor.num_gpus_per_node": 2, "--rollout.batch_size": 4, "--rollout.micro_batch_size": 3}
@@ -184,14 +143,6 @@ def test_benchmarks_are_refused_in_the_words_of_the_trainer(refusal, tmp_path):
     )
     assert refusal(bench("omni_math")) == (
         "omni_math is not on the Hugging Face hub; give --eval.data_dir with omni_math.jsonl or omni_math_rule.jsonl"
-    )
-
-
-def test_an_incomplete_benchmark_names_the_limit_of_the_trainer(refusal, write_rows, tmp_path):
-    row = {"id": "1", "problem": "1+1=", "answer": "2", "source": "math"}
-    file = write_rows(tmp_path / "aime25.jsonl", [row])
-    assert refusal(bench("aime25", tmp_path)) == (
-        f"{file}: 1 rows, but aime25 version 1 has 30; get the complete set, and use --eval.limit for a part of it"
     )
 
 

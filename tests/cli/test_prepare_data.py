@@ -1,14 +1,10 @@
 import json
 import shlex
-import subprocess
-import sys
-from itertools import combinations
 from pathlib import Path
 
 import pytest
 
 from openrlhf_cov.cli import prepare_data
-from openrlhf_cov.data.normal_form import letters
 from openrlhf_cov.data.templates import get_template
 from openrlhf_cov.rewards import reward_func
 from openrlhf_cov.utils.output_folders import alone_in
@@ -41,14 +37,14 @@ def train_rows(folder):
 def test_what_is_printed(run, tmp_path):
     status, out, _ = run(ROWS)
     assert status == 0
-    assert out == (
-        "dataset  read  kept  empty  bad_label  evaluation  evaluation_ngram  conflict  duplicate\n"
-        "own         3     2      0          0           0                 0         0          1\n"
-        "\n"
-        "not looked for problems of evaluation sets: --eval_dir is not given\n"
-        "\n"
+    head, row, *_, flags = out.splitlines()
+    columns = dict(zip(head.split(), row.split(), strict=True))
+    assert {name: count for name, count in columns.items() if count != "0"} == {
+        **{"dataset": "own", "read": "3", "kept": "2", "duplicate": "1"}
+    }
+    assert flags == (
         f"train with: --data.prompt_dataset {tmp_path}/out/train.jsonl --data.input_key prompt "
-        "--data.label_key answer --reward_source row\n"
+        "--data.label_key answer --reward_source row"
     )
 
 
@@ -60,22 +56,12 @@ def test_several_datasets_have_a_line_for_all_and_evaluation_sets_are_named(run,
     both = f"{tmp_path / 'own.jsonl'},{more}"
     status, out, _ = run(ROWS, "--dataset", both, "--eval_dir", tmp_path / "eval")
     assert status == 0
-    assert out.splitlines()[1:5] == [
-        "own         3     1      0          0           1                 0         0          1",
-        "more        1     0      0          0           0                 0         0          1",
-        "all         4     1      0          0           1                 0         0          2",
-        "",
+    assert [line.split() for line in out.splitlines()[1:4]] == [
+        ["own", *"31001001"],
+        ["more", *"10000001"],
+        ["all", *"41001002"],
     ]
     assert out.splitlines()[5] == "left out as problems of evaluation sets: aime 1"
-
-
-def test_words_in_a_row_are_looked_for_if_asked(run, tmp_path, write_rows):
-    (tmp_path / "eval").mkdir()
-    write_rows(tmp_path / "eval/aime.jsonl", [{"id": "1", "problem": "Please find 2+2 now"}])
-    status, out, _ = run(ROWS, "--eval_dir", tmp_path / "eval", "--eval_ngram", "3")
-    assert status == 0
-    assert [row["id"] for row in train_rows(tmp_path / "out")] == ["p0"]  # "find 2 2"
-    assert "left out as problems of evaluation sets: aime 1" in out
 
 
 def test_what_a_killed_process_leaves_is_replaced(run, tmp_path):
@@ -98,13 +84,6 @@ def test_two_processes_do_not_write_one_folder(run, tmp_path):
     assert f"--output {tmp_path / 'out'}: another process is writing there" in error
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
     assert run(ROWS[2:])[0] == 0  # it has ended
-
-
-def test_the_same_again_replaces_what_it_wrote(run, tmp_path):
-    assert run(ROWS)[0] == 0
-    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    assert run(ROWS)[0] == 0
-    assert before == {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
 
 
 def test_a_folder_with_the_reasons_of_an_empty_set_is_written_to_again(run, tmp_path):
@@ -152,11 +131,6 @@ class TestRefusals:
         again = ["--dataset", tmp_path / "out/train.jsonl", "--problem_key", "prompt"]
         assert "is the folder of the input" in run(ROWS, *again)[2]
 
-    def test_an_unknown_template(self, run):
-        with pytest.raises(SystemExit) as stop:
-            run(ROWS, "--template", "chatml")
-        assert stop.value.code == 2
-
 
 class TestTraining:
     @pytest.mark.parametrize("template", ["qwen-boxed", "chat", "plain", "none"])
@@ -191,39 +165,9 @@ class TestTraining:
         assert "has no such key; it has dataset, id, prompt, answer, source" in refusal(changes)
 
 
-def test_help_answers_without_a_heavy_import():
-    code = (
-        "import sys; from openrlhf_cov.cli import prepare_data; prepare_data.build_parser().format_help();"
-        "sys.exit(bool({'torch', 'ray', 'vllm', 'datasets', 'openrlhf'} & sys.modules.keys()))"
-    )
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
-SHARED = {
-    ("dapo_math_8k", "math_train"): 832,
-    ("aime_1983_2023", "dapo_math_8k"): 365,
-    ("dapo_math_8k", "orz_math_part"): 171,
-    ("dapo_math_8k", "deepscaler_1k"): 49,
-    ("aime_1983_2023", "math_train"): 356,
-    ("deepscaler_1k", "math_train"): 233,
-    ("math_train", "orz_math_part"): 25,
-    ("aime_1983_2023", "orz_math_part"): 154,
-    ("aime_1983_2023", "deepscaler_1k"): 41,
-    ("deepscaler_1k", "orz_math_part"): 18,
-}
-
-
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"the training sets are not at {REAL}")
 class TestRealFiles:
     """The README of these files states how many problems the training sets share, by letters and digits."""
-
-    def test_letters_and_digits_are_those_of_the_readme(self):
-        found = {}
-        for path in (REAL / "train").glob("*.jsonl"):
-            lines = path.read_text(encoding="utf-8").split("\n")
-            found[path.stem] = {letters(json.loads(line)["problem"]) for line in lines if line}
-        shared = {(one, other): len(found[one] & found[other]) for one, other in combinations(sorted(found), 2)}
-        assert {pair: count for pair, count in shared.items() if count} == SHARED
 
     def test_counts(self, run):
         # evaluation: 3 of DAPO's problems are in omni_math_rule, one of them also in omni_math_500, with a ligature

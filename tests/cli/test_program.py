@@ -88,9 +88,8 @@ def test_the_work_cleans_up_after_a_signal(capsys, signum):
     assert capsys.readouterr().err.strip() == "name: interrupted; nothing is lost"
 
 
-@pytest.mark.parametrize("name", ["--help", *(name for name in COMMANDS if name != "train")])
+@pytest.mark.parametrize("name", ["--help", "grade", "methods"])
 def test_an_output_that_is_full_is_one_line(name):
-    """That of the trainer takes seconds to import; its parser is ours."""
     words = [sys.executable, "-m", "openrlhf_cov.cli.main", name, *(["--help"] if name in COMMANDS else [])]
     with open("/dev/full", "w") as full:
         ended = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)

@@ -11,7 +11,6 @@ import sys
 import time
 import urllib.request
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields
 
 import psutil
 import pytest
@@ -44,13 +43,6 @@ def refused(capsys, monkeypatch):
     return run
 
 
-def test_every_setting_is_a_flag_with_its_default():
-    args = serve_reward.build_parser().parse_args([])
-    assert (args.host, args.port, args.token_file) == ("127.0.0.1", 5000, None)
-    assert RewardConfig.from_args(args) == RewardConfig()
-    assert ServiceLimits.from_args(args) == ServiceLimits()
-
-
 def test_flags_reach_the_settings():
     flags = ["--reward_format", "any", "--reward_workers", "7", "--reward_timeout", "1.5", "--max_request_mb", "3"]
     flags += ["--max_queries", "5", "--reward_grader", "published"]
@@ -65,11 +57,9 @@ def test_flags_reach_the_settings():
     ("flags", "message"),
     [
         (("--port", "70000"), "--port is from 0 to 65535, got 70000"),
-        (("--port", "http"), "argument --port: invalid int value: 'http'"),
+        (("--token_file", "/no/token"), "--token_file /no/token cannot be read: No such file or directory"),
         (("--reward_timeout", "0"), "--reward_timeout is a number of seconds in (0, 86400], got 0.0"),
-        (("--reward_workers", "0"), "--reward_workers lies between 1 and 1024, got 0"),
         (("--max_queries", "0"), "--max_queries lies between 1 and 2^20, got 0"),
-        (("--reward_format", "box"), "argument --reward_format: invalid choice: 'box'"),
         (("--max_req", "1"), "unrecognized arguments: --max_req 1"),
         (("--reward_keep_truncated",), "unrecognized arguments: --reward_keep_truncated"),
         (("--reward_max_error_frac", "0.1"), "unrecognized arguments: --reward_max_error_frac 0.1"),
@@ -81,16 +71,6 @@ def test_a_bad_flag_is_one_line(refused, flags, message):
     assert refused(*flags).startswith(message)
 
 
-def test_a_grader_that_is_not_installed_is_one_line(refused, no_math_verify):
-    assert refused("--reward_grader", "published").startswith("the grader published asks Math-Verify, which is not")
-
-
-def test_settings_of_the_trainer_are_settings():
-    assert set(serve_reward.TRAINER_ONLY) <= {setting.name for setting in fields(RewardConfig)}
-    help = serve_reward.build_parser().format_help()
-    assert not [name for name in serve_reward.TRAINER_ONLY if name in help]
-
-
 def test_a_port_in_use_is_one_line(refused):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -98,12 +78,7 @@ def test_a_port_in_use_is_one_line(refused):
     assert line.startswith(f"cannot listen on --host 127.0.0.1 --port {port}: Address already in use")
 
 
-def test_a_token_file_that_does_not_exist_is_one_line(refused, tmp_path):
-    path = tmp_path / "token"
-    assert refused("--token_file", path) == f"--token_file {path} cannot be read: No such file or directory"
-
-
-@pytest.mark.parametrize("text", ["", " \n", "two words", "a,b", "a&b", "é", b"\xff"])
+@pytest.mark.parametrize("text", [" \n", "a,b", "é", b"\xff"])
 def test_a_token_that_cannot_stand_in_a_url_is_one_line(refused, tmp_path, text):
     path = tmp_path / "token"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())

@@ -107,41 +107,26 @@ def test_a_study_is_cut_off_and_goes_on(tmp_path, base_policies, spec_file, caps
     assert "holds a run of other settings" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_a_dry_run_says_how_long_and_makes_nothing(tmp_path, base_policies, spec_file, capsys):
-    words = [str(spec_file()), "--output", str(tmp_path / "out"), "--base_policies", str(base_policies), "--dry_run"]
-    assert study.main(words) == 0
-    said = capsys.readouterr().out
-    assert "t: 4 runs, 0 of them finished" in said
-    assert "about 0 min with --jobs" in said
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize(
     ("changes", "flags", "said"),
     [
         ({"flags": "--steps 0"}, [], "arm GRPO: --steps is at least 1, got 0"),
         ({"flags": "--stepps 3"}, [], "arm GRPO: unrecognized arguments: --stepps 3"),
         ({"task": "sums"}, [], "arm GRPO: argument --task: invalid choice: 'sums'"),
-        ({"arms": [{"name": "x", "flags": "--method none,nothing"}]}, [], "arm x: --method none,nothing"),
         ({"arms": [{"name": "x", "flags": "--cov_type kl_cov --kl_cov_ratio 0.5"}]}, [], "arm x: --kl_cov_ratio 0.5"),
         ({"colour": 1}, [], "colour: no such field; choose from title"),
         ({}, ["--jobs", "0"], "--jobs is at least 1, got 0"),
         ({"flags": "--outp elsewhere"}, [], "flags: --outp is what the study sets itself"),
         ({"flags": "--train.seed=3"}, [], "flags: --train.seed is what the study sets itself"),
-        ({"flags": f"{SHORT} --task addition"}, [], "flags: --task is what the study sets itself"),
         ({"arms": [{"name": "x", "grid": {"--task": ["code"]}}]}, [], "arm x: --task is what the study sets itself"),
         *(
             ({"arms": [{"name": "x", "flags": f"{flag} 3"}]}, [], f"arm x: {flag} is the same for all arms")
-            for flag in ("--steps", "--base_seed", "--test_samples", "--eval.steps")
+            for flag in ("--steps", "--base_seed")
         ),
         ({"arms": [{"name": "x", "grid": {"--steps": [3]}}]}, [], "arm x: --steps is the same for all arms"),
-        ({"arms": [{"name": "x", "flags": "--base_policies d"}]}, [], "arm x: --base_policies is what the study sets"),
-        ({"arms": [{"name": "x", "grid": {"--train.seed": [1]}}]}, [], "arm x: --train.seed is what the study sets"),
-        *(({"flags": f}, [], f"flags: {f} is what the study sets itself") for f in ("--help", "--h", "-h", "-hx")),
+        *(({"flags": f}, [], f"flags: {f} is what the study sets itself") for f in ("--h", "-hx")),
         ({"flags": "--base_seed=--"}, [], "arm GRPO: argument --base_seed: expected one argument"),
         ({"test": "--samples 4"}, [], "test has no effect"),
-        ({"validation": "--samples 4"}, [], "validation has no effect"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(tmp_path, capsys, spec_file, changes, flags, said):

@@ -82,10 +82,6 @@ def test_problems_come_again_where_a_run_draws_more_than_there_are():
     assert flags_of("--steps 592", "addition")["--train.num_episodes"] == "6"
 
 
-def test_a_method_that_is_an_estimator_names_upstreams():
-    assert "--algo.advantage.estimator" not in flags_of("--method psr")
-
-
 def test_the_toss_of_a_coin_is_a_reward():
     reward = Path(flags_of("--random_reward")["--reward.remote_url"])
     assert reward.is_file()
@@ -115,12 +111,6 @@ def test_the_trainer_takes_every_method_of_the_laboratory(tmp_path):
     RayStudyOfLabFlags(read_spec(path), tmp_path / "out", tmp_path / "base").check(path)
 
 
-def test_every_arm_has_room_where_one_has(tmp_path):
-    arms = [{"name": "GRPO"}, {"name": "reference KL", "flags": "--algo.kl.init_coef 1e-2"}]
-    slots = [made(RayStudyOfLabFlags, tmp_path, arms=chosen).slots for chosen in (arms[:1], arms)]
-    assert slots == [2, 2]  # the actor, with or without the reference beside it, and the engine
-
-
 def test_the_same_flags_in_the_two_engines_are_two_runs(tmp_path):
     lab, ray = (made(kind, tmp_path) for kind in (LabStudy, RayStudyOfLabFlags))
     run, *_ = all_runs(lab.spec, {})
@@ -134,13 +124,6 @@ def test_the_test_is_that_of_the_laboratory(tmp_path):
         each.asked(all_runs(each.spec, {})[0]) for each in (study_of(), study_of(flags=f"{SHORT} --test_samples 16"))
     ]
     assert asked[0] != asked[1]
-
-
-def test_a_look_asks_for_a_run_that_was_checked(tmp_path):
-    arms = [{"name": "KL-Cov", "flags": "--cov_type kl_cov"}, {"name": "STARE", "flags": "--method stare"}]
-    study_of = made(RayStudyOfLabFlags, tmp_path, flags=f"{SHORT} --entropy_target 0.3 --test_samples 16", arms=arms)
-    study_of.check(tmp_path / "short.yaml")
-    assert study_of.looks.test_samples == 16  # the flags of the spec alone are no run
 
 
 def test_no_engine_trains_on_what_the_laboratory_asks():

@@ -112,14 +112,6 @@ def test_what_a_kill_left_of_a_folder_is_no_run_of_another_study(tmp_path, spec_
     assert [path.name for path in folder.parent.iterdir()] == ["seed-0"]
 
 
-def test_another_test_is_another_run(tmp_path, spec_file, monkeypatch):
-    Trainer(monkeypatch)
-    made = ray_study(spec_file(), tmp_path)
-    made.train(all_runs(made.spec, {})[0])
-    with pytest.raises(UsageError, match="other settings"):
-        ray_study(spec_file(test="--benchmarks aime24 --samples 8"), tmp_path).scores()
-
-
 def test_commands_that_tuning_has_named_are_said_too(tmp_path, spec_file, monkeypatch, capsys):
     Trainer(monkeypatch)
     tuning = {"seeds": [10], "grid": {"--actor.adam.lr": ["1e-7", "2e-7"]}}
@@ -137,28 +129,20 @@ def test_commands_that_tuning_has_named_are_said_too(tmp_path, spec_file, monkey
     [
         ({"arms": [{"name": "x", "flags": "--cov_type kl_cov --kl_cov_ratio 2"}]}, "arm x: --kl_cov_ratio is a fract"),
         ({"arms": [{"name": "x", "flags": "--train.batch_size 100"}]}, "arm x: --train.batch_size 100 is no multiple"),
-        (
-            {"arms": [{"name": "x", "flags": "--train.colocate_all --actor.num_gpus_per_node 1"}]},
-            "arm x: --train.colocate_all needs equal sizes",
-        ),
         ({"test": "--benchmarks aime24 --limit 3"}, "test has flags of openrlhf-cov evaluate, with --samples"),
         ({"tuning": {"seeds": [9], "grid": {"--actor.adam.lr": ["1e-7", "2e-7"]}}}, "validation has the flags"),
         *(
             ({"test": f"{ASKED} {flags}"}, f"test: {flags.split('=')[0]} is the study's own")
-            for flags in ("--model=m", "--mod=m", "--list", "--regrade", "-h")
+            for flags in ("--mod=m", "--list", "-h")
         ),
         ({"test": "--samples 4"}, "test: --benchmarks is missing"),
-        ({"test": "--benchmarks aime24 --samples 0"}, "test: aime24: --samples is at least 1"),
         ({"test": "--benchmarks nonsense --samples 4"}, "test: --benchmarks nonsense"),
         ({"test": f"{ASKED} --temperature 0"}, "test: aime24: --samples 4 with --temperature 0"),
         ({"test": f"{ASKED} --limit 0"}, "test: --limit is at least 1"),
-        ({"test": f"{ASKED} --template nonsense"}, "test: --template nonsense"),
-        ({"test": f"{ASKED} --protocol nonsense"}, "test: --protocol nonsense"),
         ({"test": f"{ASKED} --reward_timeout nan"}, "test: --reward_timeout"),
         ({"validation": "--benchmarks amc23 --samples=0"}, "validation: amc23: --samples is at least 1"),
         ({"needs": "--entropy_target"}, "needs is about the lab"),
         ({"flags": f"{FLAGS} -h"}, "flags: -h is what the study sets itself"),
-        ({"test": "--benchmarks aime24 --samples four"}, "test: argument --samples: invalid int value"),
         ({"validation": "--bench_marks x"}, "validation: unrecognized arguments: --bench_marks x"),
         ({"task": "commands"}, "test has no effect: task commands has splits of its own"),
     ],
@@ -210,15 +194,6 @@ def test_a_look_by_evaluations_question_by_question(tmp_path, spec_file, monkeyp
     ]
 
 
-@pytest.mark.slow
-def test_what_a_command_said_is_in_its_log(tmp_path):
-    log = tmp_path / "log.txt"
-    words = ["evaluate", "--model", "m", "--benchmarks", "no_such_one", "--output", str(tmp_path / "out")]
-    with pytest.raises(RunStopped, match=r"evaluate ended with status 2: .*no_such_one"):
-        ray_runs.call(words, log)
-    assert "no_such_one" in log.read_text()
-
-
 def test_an_embedded_task_brings_policy_data_and_reward(tmp_path, spec_file):
     made = ray_study(spec_file(task="commands", flags="--vllm.num_engines 1", test=""), tmp_path)
     made.check(tmp_path / "short.yaml")
@@ -260,7 +235,7 @@ def test_no_training_outlives_what_started_it(tmp_path, signum):
     ("name", "trainings"),
     [("test.json", 1), ("validation.jsonl", 1), ("result.json", 1), ("metrics.jsonl", 2), ("trained.json", 1)],
 )
-@pytest.mark.parametrize("content", ["", "[7]", '{"step": 1}\n'])
+@pytest.mark.parametrize("content", ["", '{"step": 1}\n'])
 def test_what_is_damaged_is_looked_at_or_trained_again(tmp_path, spec_file, monkeypatch, name, trainings, content):
     trainer, made = Trainer(monkeypatch), ray_study(spec_file(), tmp_path)
     run = all_runs(made.spec, {})[0]

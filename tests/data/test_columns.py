@@ -22,11 +22,7 @@ def verl(content, answer, **fields):
 # rows of published data sets, with their problem and answer
 PUBLISHED = {
     "question and answer": ({"question": "How many?", "answer": "5"}, "How many?", "5"),
-    "GSM8K": (
-        {"question": "How many?", "answer": "He has 3 * 2 = <<3*2=6>>6.\n#### 1,006"},
-        "How many?",
-        "1,006",
-    ),
+    "GSM8K": ({"question": "How many?", "answer": "He has 3 * 2 = <<3*2=6>>6.\n#### 1,006"}, "How many?", "1,006"),
     "solution": (
         {"problem": "How many?", "level": "Level 5", "solution": r"Not \boxed{3}, but \boxed{\frac{1}{2}}."},
         "How many?",
@@ -47,11 +43,7 @@ PUBLISHED = {
         "How many?",
         "5",
     ),
-    "messages written as JSON": (
-        {"messages": json.dumps([USER, said(r"So it is \boxed{5}.")])},
-        "How many?",
-        "5",
-    ),
+    "messages written as JSON": ({"messages": json.dumps([USER, said(r"So it is \boxed{5}.")])}, "How many?", "5"),
     "a problem about lists": ({"problem": "[{1}] has how many?", "answer": "1"}, "[{1}] has how many?", "1"),
     "verl": (verl("How many?", "34"), "How many?", "34"),
     "verl, a number": (verl("How many?", 34), "How many?", "34"),
@@ -122,21 +114,7 @@ def test_tests_of_a_program_are_taken_as_they_are(open_rows):
     assert found.answer == tests
 
 
-def test_a_null_source_and_id_are_those_of_a_row_without(open_rows):
-    (found,) = read(open_rows([{"problem": "?", "answer": "5", "source": None, "id": None}]))
-    assert (found.id, found.source) == ("own-0", "math/own")
-
-
-@pytest.mark.parametrize(
-    "messages",
-    [
-        [USER, said("No."), USER, said(r"\boxed{5}")],
-        [USER, said("No."), USER],
-        [SYSTEM],
-        [said(r"\boxed{5}")],
-        [{"role": "tool", "content": "5"}],
-    ],
-)
+@pytest.mark.parametrize("messages", [[USER, said("No."), USER, said(r"\boxed{5}")], [SYSTEM], [said(r"\boxed{5}")]])
 def test_messages_that_are_no_single_question_are_refused(open_rows, messages):
     with pytest.raises(UsageError, match="line 1: 'messages': it must be one question of the user") as refused:
         read(open_rows([{"messages": messages, "answer": "5"}]))

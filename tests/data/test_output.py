@@ -4,7 +4,7 @@ import json
 import pytest
 
 from openrlhf_cov.data.inputs import Keys, open_sources
-from openrlhf_cov.data.output import prompt_of, training_flags, write_training_set
+from openrlhf_cov.data.output import training_flags, write_training_set
 from openrlhf_cov.data.overlap import EvaluationSet, EvaluationSets
 from openrlhf_cov.data.templates import BOXED
 from openrlhf_cov.errors import UsageError
@@ -50,13 +50,10 @@ def test_rows_that_train(prepare, open_rows):
 @pytest.mark.parametrize(
     ("template", "source", "fits"),
     [
-        ("plain", "code/x", False),
         ("qwen-boxed", "code/x", False),
         ("qwen-code", "math/easy", False),
-        ("plain-code", "gsm8k", False),
         ("none", "code/x", True),
         ("qwen-code", "code/x", True),
-        ("plain-code", "code/x", True),
     ],
 )
 def test_a_template_that_asks_for_something_else_is_refused(prepare, open_rows, template, source, fits):
@@ -70,13 +67,6 @@ def test_a_template_that_asks_for_something_else_is_refused(prepare, open_rows, 
         UsageError, match=rf"--template {template} does not ask for what the source {source} of own/p0"
     ):
         prepare(rows, settings={"template": template})
-
-
-def test_rows_that_are_left_out(prepare, open_rows):
-    folder, _ = prepare([open_rows(ROWS)])
-    assert lines(folder / "dropped.jsonl") == [
-        {"dataset": "own", "id": "p1", "reason": "empty", "detail": "no answer", "answer": ""}
-    ]
 
 
 def test_the_manifest_counts_and_hashes(prepare, open_rows, tmp_path):
@@ -149,33 +139,6 @@ def test_why_no_row_is_left_is_written(prepare, open_rows, tmp_path):
         ("own-1", "bad_label"),
     ]
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["dropped.jsonl"]
-
-
-def test_progress_is_seen_in_both_passes(prepare, open_rows):
-    seen = []
-
-    def watch(rows, count, what):
-        seen.append((count, what))
-        return rows
-
-    prepare([open_rows(ROWS), open_rows(ROWS[:1], "more.jsonl")], watch=watch)
-    assert seen == [(4, "reading"), (4, "writing")]
-
-
-@pytest.mark.parametrize(
-    ("template", "prompt"),
-    [
-        ("none", "1+1="),
-        ("plain", f"1+1=\n{BOXED}"),
-        ("chat", f"1+1=\n{BOXED}"),
-        (
-            "qwen-boxed",
-            f"<|im_start|>system\n{BOXED}<|im_end|>\n<|im_start|>user\n1+1=<|im_end|>\n<|im_start|>assistant\n",
-        ),
-    ],
-)
-def test_prompts(template, prompt):
-    assert prompt_of("1+1=", template) == prompt
 
 
 def test_only_a_message_needs_the_chat_template_of_the_trainer():

@@ -110,13 +110,6 @@ def test_the_digest_of_a_folder_follows_its_rows(tmp_path):
     assert digests[0] == digests[1] != digests[2]
 
 
-@pytest.mark.parametrize("name", ["own.json", "own.parquet", "own"])
-def test_the_number_of_rows_is_known(tmp_path, name):
-    FORMATS[name](tmp_path / name, ROWS)
-    (source,) = open_sources(str(tmp_path / name), None, Keys())
-    assert source.count == 3
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -157,12 +150,6 @@ def test_a_file_of_another_format_is_refused_by_its_suffix(tmp_path, suffix):
 def test_a_row_of_parquet_is_refused_by_its_number(tmp_path):
     write_parquet(tmp_path / "own.parquet", [{"problem": "?", "answer": ["5"]}])
     assert "own.parquet, row 1: 'answer' is a text, got ['5']" in refusal(str(tmp_path / "own.parquet"), None, Keys())
-
-
-def test_columns_of_csv_without_a_name_are_passed_over(tmp_path):
-    (tmp_path / "own.csv").write_text("problem,answer,,\n?,5,,\n")
-    (source,) = open_sources(str(tmp_path / "own.csv"), None, Keys())
-    assert [row.answer for row in read(source)] == ["5"]
 
 
 def test_two_columns_of_parquet_with_one_name_are_refused(tmp_path):

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.data.repeats import Repeats, same_answer
+from openrlhf_cov.data.repeats import Repeats
 
 
 def seen(*rows):
@@ -39,15 +39,6 @@ def test_other_signs_with_another_answer_are_another_problem():
     assert repeats.duplicates() == {2: "r0"}
 
 
-def test_a_row_may_repeat_any_earlier_one_of_its_group():
-    rows = ("Sum $2n - 1$.", "7"), ("Sum $2n + 1$.", "9"), ("Sum $2n+1$", "9"), ("Sum $2n / 1$", "7")
-    assert seen(*rows).duplicates() == {2: "r1", 3: "r0"}
-
-
-def test_other_signs_with_the_same_answer_are_taken_for_typesetting():
-    assert seen(("Find $\\log_8 2$.", "\\frac13"), ("Find $\\log_82$.", "\\frac{1}{3}")).duplicates() == {1: "r0"}
-
-
 def test_whole_solutions_are_compared_by_what_follows_the_mark():
     rows = ("How many?", "9 * 2 = 18\n#### 18"), ("How many?", "2 * 9 = 18\n#### 18"), ("How many?", "18")
     assert seen(*rows).duplicates() == {1: "r0", 2: "r0"}
@@ -55,11 +46,6 @@ def test_whole_solutions_are_compared_by_what_follows_the_mark():
         0: "r0 (18) and r1 (11)",
         1: "r0 (18) and r1 (11)",
     }
-
-
-def test_an_answer_that_the_grader_cannot_read_equals_itself():
-    assert same_answer("\\dot{x}", "\\dot{x}")
-    assert not same_answer("\\dot{x}", "5")
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a 1", "a+1", "a-1", "b"]), st.sampled_from(["1", "2", "1.0"]))))

@@ -90,13 +90,6 @@ def test_what_a_sample_may_lack_and_numbers_without_a_value(path):
         same(one, other)
 
 
-def test_a_response_may_be_cut_off_whole(path):
-    # A prompt of one token without a response has no predicted position.
-    record = RolloutRecord(HEADER, [sample(0, 1), sample(1, 3)])
-    write_rollout(path, record)
-    assert [len(each.action_mask) for each in read_rollout(path).samples] == [0, 2]
-
-
 def test_numbers_of_torch_and_numpy_are_numbers(path):
     record = replace(four(), samples=[sample(0, reward=torch.tensor(0.25)), sample(1, score=np.float32(2))])
     write_rollout(path, record)
@@ -182,7 +175,6 @@ def test_no_file_and_no_regular_file(path):
     [
         ({"format": "pt"}, "its format is 'pt', not 'openrlhf_cov.rollout'"),
         ({"version": "2"}, "its format has version '2'; this program reads 1"),
-        ({"samples_per_prompt": "0"}, "samples_per_prompt is '0'; it must be a number of at least 1"),
         ({"samples_per_prompt": "3"}, "4 samples are no multiple of 3 per prompt"),
         ({"step": "9" * 5000}, "step is '999"),
         ({"tokenizer": None}, "its header has no tokenizer"),

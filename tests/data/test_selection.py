@@ -55,13 +55,6 @@ def test_a_row_counts_once_for_each_evaluation_set():
     assert selection.overlaps == {"aime": 1, "amc": 1}
 
 
-def test_the_first_reason_counts():
-    # an evaluation problem with a bad label is no overlap that is to be reported
-    selection = select(rows((f"say {WORDS} 8", "\\frac{1}{", "math")), sets())
-    assert [drop.reason for drop in selection.drops.values()] == ["bad_label"]
-    assert selection.overlaps == {}
-
-
 def test_a_row_with_a_bad_label_takes_no_part_in_repeats_and_conflicts():
     # the second one stays: the first has no answer that could be right
     selection = select(rows(("Find it.", "\\frac{1}{", "math"), ("Find it.", "1", "math")), EvaluationSets())
@@ -78,7 +71,6 @@ def test_a_conflict_goes_before_a_repeat():
     ("answer", "source", "good"),
     [
         ("x+1", "gsm8k/train", False),
-        ("x+1", "MATH", True),
         ("9 * 2 = 18\n#### 18", "gsm8k", True),
         ("12", "choice/amc", False),
         ("(B)", "choice", True),

@@ -1,33 +1,24 @@
-"""docs/architecture.md names functions that exist, and docs/methods/cispo.md counts lines correctly."""
+"""docs/architecture.md and docs/lab.md name functions that exist."""
 
 import importlib
 import re
 from functools import reduce
-from pathlib import Path
 
 import pytest
 
-import openrlhf_cov
 from openrlhf_cov.cluster import cpu_host
 
 cpu_host.install()
-PACKAGE = Path(openrlhf_cov.__file__).parent
-NAME = re.compile(r"`((?:cli|cluster|data|evaluation|experiments|trainer|models|rewards|utils)\.[\w.]+)`")
+NAME = re.compile(r"`((?:cli|cluster|data|evaluation|experiments|trainer|models|rewards|utils)\.(?!json`)[\w.]+)`")
 
 
-def test_every_function_of_the_loop_exists(page):
-    names = NAME.findall(page("docs/architecture.md").text)
-    assert len(names) > 20
+@pytest.mark.parametrize("name_of_page", ["docs/architecture.md", "docs/lab.md"])
+def test_every_function_of_the_loop_exists(page, name_of_page):
+    names = NAME.findall(page(name_of_page).text)
+    assert len(names) > 15
     for name in names:
         module, *rest = split(f"openrlhf_cov.{name}")
         assert reduce(getattr, rest, module) is not None, name
-
-
-def test_a_method_has_as_many_lines_as_the_page_says(page):
-    ((path, said),) = re.findall(
-        r"`(models/methods/\w+\.py)` \(new\).*?\| (\d+) \+ 1 \|", page("docs/methods/cispo.md").text
-    )
-    assert len(PACKAGE.joinpath(path).read_text(encoding="utf-8").splitlines()) == int(said)
 
 
 def split(name):

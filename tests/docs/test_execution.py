@@ -25,10 +25,7 @@ def test_blocks_to_run_do_and_print_what_the_page_says(page, run_page, workplace
         if block.marker != "run":
             continue
         done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", block.text],
-            **workplace,
-            capture_output=True,
-            text=True,
+            ["bash", "-euo", "pipefail", "-c", block.text], **workplace, capture_output=True, text=True
         )
         assert done.returncode == 0, f"{block.place}: status {done.returncode}\n{done.stdout}{done.stderr}"
         if following is not None and following.marker == "output":

@@ -56,14 +56,6 @@ def test_links_of_an_included_file_lead_into_the_site_or_are_text(hooks):
     assert hooks.as_section(text) == "## A\n[a](x.md#y) b [c](https://d) [e](#f)\n"
 
 
-def test_flags_and_words_in_code_do_not_break(hooks):
-    html = "<p><code>--a.b 1</code> <code>cov/top_2e-4</code></p><pre><code>--c</code></pre>"
-    expected = (
-        '<p><code><span class="whole">--a.b</span> 1</code> <code><span class="whole">cov/top_2e-4</span></code>'
-    )
-    assert hooks.on_page_content(html) == expected + "</p><pre><code>--c</code></pre>"
-
-
 @pytest.mark.slow
 def test_every_page_is_built(site, pages, repository):
     expected = {page.path.relative_to(repository / "docs") for page in pages if page.name.startswith("docs/")}
@@ -84,14 +76,6 @@ def test_a_browser_loads_nothing_from_elsewhere(site):
     for path in site.rglob("*.css"):
         found = re.findall(r"(?:@import|url\()\s*['\"]?((?:https?:)?//[^'\")]+)", path.read_text(encoding="utf-8"))
         assert not found, f"{path.name} loads {found}"
-
-
-@pytest.mark.slow
-def test_the_guide_for_contributors_is_on_the_site(site, repository):
-    guide = repository / "CONTRIBUTING.md"
-    if guide.is_file():
-        heading = re.search(r"^## (.+)$", guide.read_text(encoding="utf-8"), flags=re.M)[1]
-        assert re.sub(r"`", "", heading) in re.sub(r"<[^>]+>", "", (site / "contributing.html").read_text())
 
 
 def test_every_page_is_in_the_menu(repository, pages):

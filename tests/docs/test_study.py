@@ -168,7 +168,3 @@ def test_the_raw_numbers_are_those_of_the_spec(path, tmp_path):
     spec = read_spec(REPOSITORY / "studies" / f"{name_of(path)}.yaml")
     study = (RayStudy if spec.engine == "ray" else LabStudy)(spec, tmp_path, tmp_path)
     assert [each.run for each in unpack(path, study.asked)] == [each.run for each in unpack(path)]
-
-
-def test_the_raw_numbers_are_small():
-    assert sum(path.stat().st_size for path in RESULTS) < 20e6

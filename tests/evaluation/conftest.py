@@ -135,10 +135,7 @@ def endpoint(openai_server) -> Callable[..., Endpoint]:
 @pytest.fixture(scope="session")
 def error_reply() -> Callable[[int, str], tuple[int, dict[str, Any]]]:
     """Function (status, message) -> a reply of the server that refuses a request."""
-    return lambda status, message: (
-        status,
-        {"error": {"message": message, "type": "BadRequestError", "code": status}},
-    )
+    return lambda status, message: (status, {"error": {"message": message, "type": "BadRequestError", "code": status}})
 
 
 def table_of(*counts: int, samples: int) -> np.ndarray:

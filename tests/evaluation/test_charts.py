@@ -1,11 +1,8 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from openrlhf_cov.analysis.pages.plot import figure
-from openrlhf_cov.evaluation.evaluation_page import BINS, length_histogram, pass_curve
+from openrlhf_cov.evaluation.evaluation_page import length_histogram, pass_curve
 from openrlhf_cov.utils.estimates import Interval
 
 SCORES = {1: Interval(0.25, 0.0, 0.5, 0.95), 2: Interval(0.5, 0.25, 0.75, 0.95), 4: Interval(1.0, 0.5, 1.0, 0.95)}
@@ -44,15 +41,3 @@ def test_bars_count_responses_and_mark_the_truncated(responses_of):
     only = length_histogram("lengths0", responses_of([(5, False)]))
     assert [mark.name for mark in only.panels[0].marks] == ["finished"]
     assert "truncated" not in only.note
-
-
-@given(
-    lengths=st.lists(st.tuples(st.integers(0, 10**6), st.booleans()), min_size=1, max_size=20),
-    scores=st.lists(st.tuples(*[st.floats(0, 1)] * 3).map(sorted), min_size=1, max_size=7),
-)
-def test_every_response_and_score_is_drawn(responses_of, lengths, scores):
-    curve = pass_curve("a", {2**n: Interval(middle, low, high, 0.95) for n, (low, middle, high) in enumerate(scores)})
-    bars = length_histogram("b", responses_of(lengths))
-    assert sum(sum(mark.y) for mark in bars.panels[0].marks) == len(lengths)
-    assert {len(mark.x) for mark in bars.panels[0].marks} == {BINS}
-    assert [len(trace["y"]) for trace in figure(curve)["panels"][0]["traces"]] == [2 * len(scores), len(scores)]

@@ -37,11 +37,6 @@ def test_no_more_than_so_many_at_once_and_every_response_once(endpoint, openai_s
         assert completion.text == completed("/completions", body)["choices"][0]["text"]
 
 
-def test_nothing_is_asked_for_nothing(endpoint, openai_server):
-    assert list(endpoint().generate([])) == []
-    assert openai_server.asked == []
-
-
 def test_what_arrived_before_a_failure_is_kept(endpoint, openai_server, completed, error_reply):
     arrived = threading.Event()
 

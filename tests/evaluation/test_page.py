@@ -1,12 +1,10 @@
 import math
-import re
 from dataclasses import replace
 
 import pytest
 from html_page import HOSTILE, Page
 from hypothesis import given
 from hypothesis import strategies as st
-from plotly.offline import get_plotlyjs
 
 from openrlhf_cov.evaluation.evaluation_page import (
     DISAGREEING,
@@ -47,22 +45,14 @@ def test_the_page_holds_every_problem_and_response(run):
     assert data["problems"][0]["samples"][2]["answer"] is None
 
 
-def test_the_page_has_settings_scores_and_charts(run):
-    text = page_of(run)
+def test_the_page_needs_no_network_and_shows_its_charts(run):
+    text = page_of(replace(run, settings=replace(run.settings, template_text="{{ problem }}")))
     page = Page(text)
-    assert "<h1>models/tiny</h1>" in text
-    assert "<dt>seed</dt><dd>7</dd>" in text
-    assert '<td class="main" data-value="66.7">66.7</td>' in text  # (1/3 + 1) / 2
+    page.check_policy()
+    assert "<pre>{{ problem }}</pre>" in text  # a text of the run, not a placeholder of the page
     # a curve for the benchmark with several samples, a histogram for each
     assert list(page.data["charts"]) == ["pass0", "lengths0", "lengths1"]
     assert {f"chart-{name}" for name in page.data["charts"]} < set(page.ids())
-    assert "shown without their middle" not in text
-    own = text.replace(get_plotlyjs(), "").replace(page.scripts[2], "")
-    assert not re.search(r"\{\{|\{%", own)
-
-
-def test_the_page_needs_no_network_and_allows_its_scripts_alone(run):
-    Page(page_of(run)).check_policy()
 
 
 def test_text_of_models_and_data_is_never_markup(run):
@@ -75,11 +65,6 @@ def test_text_of_models_and_data_is_never_markup(run):
     page = Page(page_of(replace(hostile, settings=settings, problems=problems)))
     assert [tag for tag, _ in page.tags] == tags
     assert page.data["problems"][0]["samples"][0]["text"] == HOSTILE
-
-
-def test_placeholders_in_texts_stay(run):
-    page = page_of(replace(run, settings=replace(run.settings, template_text="{{ problem }} {% data %}")))
-    assert "<pre>{{ problem }} {% data %}</pre>" in page
 
 
 def test_half_a_surrogate_pair_does_no_harm(run):
@@ -96,12 +81,6 @@ def test_the_limit_is_the_largest_that_fits(lengths, budget):
     limit = text_limit(lengths, budget)
     assert sum(min(length, limit) for length in lengths) <= budget
     assert limit == max(lengths) or sum(min(length, limit + 1) for length in lengths) > budget
-
-
-def test_the_limit_by_hand():
-    assert text_limit([1, 5, 9], 11) == 5  # 1 + 5 + 5
-    assert text_limit([1, 5, 9], 15) == 9
-    assert text_limit([], 15) == 0
 
 
 def test_the_middle_is_left_out():
@@ -137,17 +116,9 @@ def test_problems_are_ranked_by_disagreement_then_by_variety(make_evaluation):
     assert choose_highlights(make_evaluation(tables).samples) == (DISAGREEING, [5, 6, 1, 0])
 
 
-def test_ten_at_most(make_evaluation):
-    assert choose_highlights(make_evaluation({"aime24": ["1 2"] * 11}).samples)[1] == list(range(10))
-
-
 def test_single_samples_show_the_longest_wrong_ones(make_evaluation):
     run = make_evaluation({"aime24": ["2", "1", "2", "-"]})
     tokens = {"aime24-0": 5, "aime24-1": 100, "aime24-2": 50, "aime24-3": 7}
     run = run.having(lambda response: replace(response, tokens=tokens[response.id]))
     assert choose_highlights(run.samples) == (LONGEST_WRONG, [2, 3, 0])
     assert f">{LONGEST_WRONG}</h2>" in page_of(run)
-
-
-def test_nothing_to_show(make_evaluation):
-    assert "There are none." in page_of(make_evaluation({"aime24": ["1 1"]}))

@@ -2,8 +2,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -103,6 +101,7 @@ def test_seeds_follow_from_run_benchmark_problem_and_sample_alone(sums):
     ):
         assert {r.key: r.seed for r in requests_of(plan, seed=7, max_model_len=50)}.items() <= seeds.items()
     assert not {r.seed for r in requests_of(plan_of(sums()), seed=8)} & set(seeds.values())
+    assert {r.seed for r in requests_of(plan_of(sums(sampling=GREEDY)))} == {None}
 
 
 def test_problems_of_the_package_are_asked_for_programs_too():
@@ -113,10 +112,6 @@ def test_problems_of_the_package_are_asked_for_programs_too():
             plan_of(benchmark, template=template)
     for template in ("qwen-code", "plain-code", "none"):
         assert len(plan_of(benchmark, template=template).problems) == 20
-
-
-def test_greedy_has_no_seed(sums):
-    assert {r.seed for r in requests_of(plan_of(sums(sampling=GREEDY)))} == {None}
 
 
 def numbered(length, max_tokens):
@@ -147,15 +142,6 @@ def test_a_response_is_cut_to_the_room_its_prompt_leaves(prompt, max_model_len, 
     assert request.fits == (expected > 0)
 
 
-@given(st.integers(0, 50), st.integers(1, 50), st.integers(1, 100))
-def test_prompt_and_response_never_exceed_the_context(prompt, max_tokens, max_model_len):
-    (request,) = requests_of(numbered(prompt, max_tokens), max_model_len=max_model_len)
-    assert 0 <= request.max_tokens <= max_tokens
-    if request.fits:
-        assert prompt + request.max_tokens <= max_model_len
-        assert request.max_tokens == max_tokens or prompt + request.max_tokens == max_model_len
-
-
 def test_a_prompt_of_unknown_length_is_not_cut(sums):
     (request,) = requests_of(plan_of(sums(ROWS[:1], GREEDY)), max_model_len=3)
     assert (request.prompt_ids, request.max_tokens) == (None, 8192)
@@ -184,11 +170,9 @@ def test_a_chat_template_has_them_already(sums, tokenizer):
     ("sampling", "protocol", "overrides", "expected"),
     [
         (WARM, "paper", {}, WARM),
-        (GREEDY, "paper", {}, GREEDY),
         (GREEDY, "quick", {}, PROTOCOLS["quick"].sampling),
         (WARM, "paper", {"max_tokens": 5, "top_p": 0.5}, replace(WARM, max_tokens=5, top_p=0.5)),
         (WARM, "paper", {"temperature": 0.0}, replace(WARM, temperature=0.0, samples=1)),  # greedy: one says all
-        (WARM, "paper", {"temperature": 0.0, "samples": 1}, replace(WARM, temperature=0.0, samples=1)),
         (GREEDY, "paper", {"temperature": 1.0, "samples": 8}, replace(GREEDY, temperature=1.0, samples=8)),
         (WARM, "quick", {"samples": 2}, replace(PROTOCOLS["quick"].sampling, samples=2)),
     ],
@@ -196,31 +180,6 @@ def test_a_chat_template_has_them_already(sums, tokenizer):
 def test_overrides_replace_what_the_protocol_says(sums, sampling, protocol, overrides, expected):
     (settings,) = plan_of(sums(sampling=sampling), protocol=protocol, overrides=overrides).benchmarks
     assert Sampling(**{name: getattr(settings, name) for name in NO_OVERRIDES}) == expected
-
-
-@pytest.mark.parametrize(
-    ("sampling", "overrides", "message"),
-    [
-        (
-            WARM,
-            {"temperature": 0.0, "samples": 4},
-            "sums: --samples 4 with --temperature 0: greedy responses are all the same; use 1",
-        ),
-        (
-            GREEDY,
-            {"samples": 4},
-            "sums: --samples 4 with --temperature 0: greedy responses are all the same; use 1",
-        ),
-        (WARM, {"samples": 0}, "sums: --samples is at least 1, got 0"),
-        (WARM, {"max_tokens": 0}, "sums: --max_tokens is at least 1, got 0"),
-        (WARM, {"top_p": 1.5}, "sums: --top_p is a fraction in (0, 1], got 1.5"),
-        (WARM, {"temperature": -1.0}, "sums: --temperature is a finite number of at least 0, got -1.0"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused_with_their_flag(sums, sampling, overrides, message):
-    with pytest.raises(UsageError) as refused:
-        plan_of(sums(sampling=sampling), overrides=overrides)
-    assert str(refused.value) == message
 
 
 @pytest.mark.parametrize(
@@ -240,19 +199,13 @@ def test_a_limit_is_at_least_1_and_the_whole_file_is_checked(sums):
         plan_of(sums([*ROWS[:2], ROWS[2] | {"answer": ""}]), limit=1)
 
 
-def test_an_unknown_template_is_refused(sums):
-    with pytest.raises(UsageError, match="--template nonsense: no such prompt template"):
-        plan_of(sums(), template="nonsense")
-
-
-@pytest.mark.parametrize("row", range(3))
 @pytest.mark.parametrize("field", ["id", "problem", "answer", "source"])
-def test_the_fingerprint_changes_with_every_field_of_every_problem(sums, row, field):
+def test_the_fingerprint_changes_with_every_field(sums, field):
     def sha256(rows):
         return plan_of(sums(rows)).benchmarks[0].sha256
 
     changed = [dict(each) for each in ROWS]
-    changed[row][field] += "/0"  # a source begins with its rule
+    changed[1][field] += "/0"  # a source begins with its rule
     assert sha256(changed) != sha256(ROWS)
     assert sha256([each | {"more": 1} for each in ROWS]) == sha256(ROWS)  # what is not asked changes nothing
 

@@ -1,5 +1,5 @@
 import json
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import example, given
@@ -10,7 +10,6 @@ from openrlhf_cov.evaluation.data import Problem
 from openrlhf_cov.evaluation.response_records import (
     AskedProblem,
     BenchmarkSettings,
-    GraderDifference,
     Response,
     RunSettings,
     read_problems,
@@ -71,18 +70,6 @@ def test_a_line_of_before_there_were_two_graders_has_no_verdict_of_published(tmp
     assert read_responses(tmp_path) == [replace(RESPONSE, published=None)]
 
 
-def test_the_lines_of_differences(tmp_path):
-    differences = [
-        GraderDifference(
-            benchmark="b", id="p", sample=k, text="二\u2028", gold="5", answer=answer, strict=False, published=True
-        )
-        for k, answer in enumerate(["3+2", None])
-    ]
-    write_records(tmp_path / "differences.jsonl", differences)
-    content = (tmp_path / "differences.jsonl").read_text(encoding="utf-8")
-    assert [json.loads(line) for line in content.removesuffix("\n").split("\n")] == list(map(asdict, differences))
-
-
 def test_what_is_no_json_is_not_written():
     with pytest.raises(ValueError, match="not JSON compliant"):
         record_line(replace(RESPONSE, surprisal=float("nan")))
@@ -115,10 +102,6 @@ def test_of_two_responses_to_the_same_sample_the_first_counts(tmp_path):
     assert read_responses(tmp_path) == [RESPONSE, GREEDY]
 
 
-def test_no_file_is_no_response(tmp_path):
-    assert read_responses(tmp_path) == []
-
-
 BROKEN = [
     LINE[:-1],
     "[]",
@@ -137,12 +120,6 @@ def test_a_broken_line_that_was_not_cut_is_refused(tmp_path, line, after):
         read_responses(tmp_path)
     assert str(refused.value).startswith(f"{path}, line 2: ")
     assert "\n" not in str(refused.value)
-
-
-def test_bytes_that_are_no_text_are_refused(tmp_path):
-    (tmp_path / "responses.jsonl").write_bytes(b'{"id": "\xff"}\n')
-    with pytest.raises(UsageError, match=r"responses\.jsonl, line 1: "):
-        read_responses(tmp_path)
 
 
 def test_problems_are_read_as_they_were_written(tmp_path):
@@ -170,25 +147,6 @@ def test_settings_are_read_as_they_were_written(tmp_path):
     assert json.loads((tmp_path / "run.json").read_text())["schema"] == 1
 
 
-def test_the_fields_of_this_schema():
-    # whoever takes a field away or changes its meaning counts SCHEMA up, then mends these lines
-    assert [field.name for field in fields(Response)] == [
-        *"benchmark id sample seed text tokens prompt_tokens truncated surprisal answer status correct".split(),
-        "published",
-    ]
-    assert {field.name for field in fields(RunSettings)} == {
-        *"model protocol template template_text seed log_probs reward_format max_model_len benchmarks".split(),
-        *"model_sha256 chat_template_kwargs dtype packages schema thinking_markers thinking_opened".split(),
-        *"code_extract code_judge code_float_tolerance".split(),
-    }
-
-
-def test_a_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(UsageError) as refused:
-        read_settings(tmp_path)
-    assert str(refused.value) == f"{tmp_path} is no folder of an evaluation: run.json: No such file or directory"
-
-
 def test_another_schema_is_refused(tmp_path):
     write_settings(tmp_path, replace(SETTINGS, schema=2))
     with pytest.raises(UsageError) as refused:
@@ -203,17 +161,11 @@ GOOD = asdict(SETTINGS)
     "content",
     [
         "",
-        "{",
         "[]",
-        "3",
-        "null",
         "{}",
-        '{"schema": 1}',
         json.dumps(GOOD | {"more": 1}),
         json.dumps({name: value for name, value in GOOD.items() if name != "seed"}),
-        json.dumps(GOOD | {"benchmarks": [3]}),
         json.dumps(GOOD | {"benchmarks": [{"name": "aime24"}]}),
-        json.dumps(GOOD | {"benchmarks": None}),
     ],
 )
 def test_settings_that_are_none_are_refused_in_one_line(tmp_path, content):

@@ -26,7 +26,7 @@ def test_responses_on_which_the_graders_differ_are_listed(make_evaluation, tmp_p
     # answer 2 is wrong by strict and right by published, 1 and 3 are the same by both
     differences = [json.loads(line) for line in (folder / "differences.jsonl").read_text().splitlines()]
     assert [(each["id"], each["sample"], each["answer"]) for each in differences] == [
-        *[("aime24-0", 1, "2"), ("aime24-1", 0, "2"), ("aime24-1", 1, "2")],
+        *[("aime24-0", 1, "2"), ("aime24-1", 0, "2"), ("aime24-1", 1, "2")]
     ]
     first = {name: differences[0][name] for name in ("text", "gold", "strict", "published")}
     assert first == {"text": r"So \boxed{2}.", "gold": "1", "strict": False, "published": True}

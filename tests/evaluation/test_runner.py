@@ -2,7 +2,6 @@
 
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.response_records import Response, read_responses
-from openrlhf_cov.evaluation.runner import open_run, respond, run
+from openrlhf_cov.evaluation.runner import open_run, run
 from openrlhf_cov.rewards.pool import WorkerDied
 
 
@@ -73,13 +72,6 @@ def test_responses_are_written_while_others_are_generated(again, small):
     assert all(written >= generated - 1 for generated, written in enumerate(seen))
 
 
-def test_without_an_answer_from_the_server_a_prompt_is_too_long(again, small):
-    folder = again()
-    small.evaluate(folder, lambda requests: ((request, None) for request in requests))
-    assert {response.status for response in read_responses(folder)} == {"prompt_too_long"}
-    assert len(read_responses(folder)) == len(small.requests)
-
-
 def test_an_error_of_the_engines_is_not_taken_for_one_of_the_disk(again, small):
     folder = again()
     with pytest.raises(ConnectionError, match="engine"):
@@ -116,36 +108,3 @@ def test_a_full_disk_ends_the_run_in_one_line(again, small):
         run(folder, fitting, [], small.grader(), model := small.Model(), workers=2)
     assert str(stopped.value) == f"{folder / 'responses.jsonl'} cannot be written: No space left on device"
     assert model.asked
-
-
-def test_nothing_is_written_after_a_line_that_could_not_be(again, monkeypatch, small):
-    # what follows half a line would make it a broken one
-    folder, opened = again(), []
-    open_run(folder, small.settings, small.plan.problems)
-    path_open = Path.open
-
-    def fail_at_the_third(path, mode="r", **kwargs):
-        if mode == "a":
-            opened.append(path)
-            if len(opened) == 3:
-                with path_open(path, mode, **kwargs) as file:
-                    file.write('{"benchmark"')
-                raise OSError(28, "No space left on device")
-        return path_open(path, mode, **kwargs)
-
-    monkeypatch.setattr(Path, "open", fail_at_the_third)
-    fitting = [request for request in small.requests if request.fits]
-    with pytest.raises(UsageError, match="No space left on device"):
-        run(folder, fitting, [], small.grader(), small.Model(), workers=2)
-    assert len(opened) == 3
-    assert len(read_responses(folder)) == 2
-
-
-def test_respond_gives_what_a_run_writes(straight, small):
-    fitting = [request for request in small.requests if request.fits]
-    responses: list[Response] = []
-    respond(fitting, small.grader(), small.Model(), 2, responses.append)
-    assert set(responses) == {response for response in read_responses(straight) if response.key not in small.too_long}
-    kept = len(responses)
-    respond([], small.grader(), small.Model(), 2, responses.append)
-    assert len(responses) == kept

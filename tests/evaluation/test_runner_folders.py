@@ -20,21 +20,12 @@ def changed(settings, benchmarks="pq", p=(), **changes):
 @pytest.mark.parametrize(
     ("wanted", "difference"),
     [
-        (dict(model="n"), "model was 'm', now 'n'"),
         (dict(model="n", seed=4), "model was 'm', now 'n'"),  # the first one
-        (dict(seed=4), "seed was 3, now 4"),
-        (dict(template_text="{problem}!"), "template_text was '{problem}', now '{problem}!'"),
-        (
-            dict(chat_template_kwargs={"enable_thinking": False}),
-            "chat_template_kwargs was {}, now {'enable_thinking': False}",
-        ),
-        (dict(reward_format="any"), "reward_format was 'boxed', now 'any'"),
+        (dict(chat_template_kwargs={"a": False}), "chat_template_kwargs was {}, now {'a': False}"),
         (dict(max_model_len=None), "max_model_len was 50, now None"),
-        (dict(model_sha256="ab"), "model_sha256 was None, now 'ab'"),
         (dict(benchmarks="p"), "benchmarks were p, q, now p"),
         (dict(benchmarks="qp"), "benchmarks were p, q, now q, p"),
         (dict(p={"samples": 4}), "samples of p was 2, now 4"),
-        (dict(p={"sha256": "b"}), "sha256 of p was 'ppp', now 'b'"),
         (dict(p={"version": 2, "top_p": 0.5}), "version of p was 1, now 2"),
     ],
 )
@@ -56,9 +47,7 @@ def test_other_packages_may_continue_a_run(again, straight, small):
     assert read_settings(folder).packages == {"vllm": "1"}
 
 
-@pytest.mark.parametrize(
-    "name", ["notes.txt", "responses.jsonl", ".responses.jsonl.tmp", ".hidden", "problems.jsonl.bak"]
-)
+@pytest.mark.parametrize("name", ["responses.jsonl", ".hidden"])
 def test_a_folder_with_something_else_is_refused_and_left_alone(tmp_path, small, name):
     (tmp_path / name).write_text("mine")
     (tmp_path / "problems.jsonl").write_text("mine")
@@ -74,17 +63,6 @@ def test_a_file_in_the_way_is_refused(tmp_path, small):
         open_run(tmp_path / "file", small.settings, small.plan.problems)
     with pytest.raises(UsageError, match=r"^--output .*/file/run cannot be written: Not a directory$"):
         open_run(tmp_path / "file" / "run", small.settings, small.plan.problems)
-
-
-@pytest.mark.parametrize("method", ["mkdir", "unlink", "replace"])
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch, small, method):
-    def refuse(*args, **kwargs):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, method, refuse)  # tests may run as root, who may do anything
-    with pytest.raises(UsageError) as refused:
-        open_run(tmp_path / "run", small.settings, small.plan.problems)
-    assert str(refused.value) == f"--output {tmp_path / 'run'} cannot be written: Permission denied"
 
 
 def test_the_last_rewrite_and_a_regrade_are_refused_in_one_line_too(again, monkeypatch, small):

@@ -6,20 +6,14 @@ from dataclasses import replace
 import pytest
 
 from openrlhf_cov.config import RewardConfig
-from openrlhf_cov.errors import RunStopped, UsageError
+from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.evaluation.plan import Completion, Request
 from openrlhf_cov.evaluation.response_records import AskedProblem, read_responses, read_settings
 from openrlhf_cov.evaluation.runner import Grader, regrade
-from openrlhf_cov.rewards import reward_func, sources
+from openrlhf_cov.rewards import reward_func
 
 
 class TestRegrade:
-    def test_the_same_rule_gives_the_same_grades(self, again, straight, small):
-        folder = again()
-        shutil.copytree(straight, folder)
-        assert regrade(folder, small.config, workers=2) == 0
-        assert small.files(folder) == small.files(straight)
-
     def test_another_form_of_answer_gives_other_grades(self, again, straight, small):
         folder = again()
         shutil.copytree(straight, folder)
@@ -67,10 +61,6 @@ class TestRegrade:
         small.evaluate(folder, small.Model())
         assert small.files(folder) == small.files(straight)
 
-    def test_a_folder_without_a_run_is_refused(self, tmp_path, small):
-        with pytest.raises(UsageError, match="is no folder of an evaluation"):
-            regrade(tmp_path, small.config, workers=2)
-
 
 ROWS = [("math", "s", "1/2"), ("gsm8k", "s", "1,234"), ("choice", "s", "B"), ("row", "tiny_addition", "91"),
         ("row", "gsm8k/main", "5"), ("row", "math/aime", "x+1")]  # fmt: skip
@@ -90,31 +80,12 @@ def test_a_response_is_graded_as_it_is_rewarded_in_training(small, rule, source,
     assert 0 < scores.sum() < len(RESPONSES)
 
 
-def test_both_call_the_same_function(monkeypatch):
-    calls = []
-
-    def grade_label(response, label, config, *, prompt):
-        calls.append((response, label, config))
-        return sources.Grade(True, "graded", "x")
-
-    monkeypatch.setattr(sources, "grade_label", grade_label)
-    config, label = RewardConfig(reward_source="gsm8k", reward_format="any"), {"answer": "4", "source": "s"}
-    reward_func.make_reward_func(config)(["t"], [""], [label])
-    problem = AskedProblem(benchmark="b", id="p", problem="?", answer="4", source="s")
-    grader = Grader([problem], {"b": "gsm8k"}, RewardConfig(reward_format="any"))
-    assert grader.grade("b", "p", "t").correct
-    assert calls == [("t", label, config)] * 2
-
-
 PROMPT_THAT_OPENS = "user\n{problem}\nassistant\n<think>\n"
 
 
 @pytest.mark.parametrize(
     ("text", "correct", "status"),
-    [
-        (r"Maybe \boxed{4}. But wait", False, "no_answer"),
-        (r"Maybe \boxed{5}.</think>\boxed{4}", True, "graded"),
-    ],
+    [(r"Maybe \boxed{4}. But wait", False, "no_answer"), (r"Maybe \boxed{5}.</think>\boxed{4}", True, "graded")],
 )
 def test_a_prompt_that_opens_the_thinking(small, text, correct, status):
     problem = AskedProblem(benchmark="b", id="p", problem="2+2?", answer="4", source="s")

@@ -2,7 +2,6 @@
 
 import shutil
 import threading
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -98,28 +97,6 @@ def test_an_interrupt_while_a_response_is_counted_loses_none(again, straight, sm
     assert {response.key for response in read_responses(folder)} == {*generated, *small.too_long}
     small.evaluate(folder, small.Model())
     assert small.files(folder) == small.files(straight)
-
-
-def test_an_interrupt_before_a_response_is_written_does_not_lose_it(again, monkeypatch, small):
-    folder, opened, path_open = again(), [], Path.open
-
-    def interrupted(path, mode="r", **kwargs):
-        opened.extend([path] * (mode == "a"))
-        if mode == "a" and len(opened) == len(small.too_long) + 1:
-            raise KeyboardInterrupt
-        return path_open(path, mode, **kwargs)
-
-    monkeypatch.setattr(Path, "open", interrupted)
-    generated = []
-
-    def generate(requests):
-        for request in requests:
-            generated.append(request.key)
-            yield request, small.completion_of(request)
-
-    with pytest.raises(KeyboardInterrupt):
-        small.evaluate(folder, generate)
-    assert {response.key for response in read_responses(folder)} == {*generated, *small.too_long}
 
 
 def test_an_interrupt_while_the_last_are_graded_loses_none(again, small):

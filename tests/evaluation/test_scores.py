@@ -27,19 +27,10 @@ CORRECT = np.array([[True, False, False, False], [True, True, False, True]])
 # --- avg@k and pass@k
 
 
-def test_avg_at_k_by_hand():
-    assert avg_at_k(CORRECT) == 0.5  # (1 + 3) / 8
-
-
 def test_pass_at_k_by_hand():
     assert pass_at_k(CORRECT, 1) == 0.5  # (1/4 + 3/4) / 2
     assert pass_at_k(CORRECT, 2) == 0.75  # (1 - C(3,2)/C(4,2) + 1 - C(1,2)/C(4,2)) / 2 = (1 - 3/6 + 1 - 0) / 2
     assert pass_at_k(CORRECT, 3) == 0.875  # (1 - C(3,3)/C(4,3) + 1) / 2 = (1 - 1/4 + 1) / 2
-
-
-def test_one_of_four_correct(solved):
-    one = solved(1, samples=4)
-    assert (pass_at_k(one, 1), pass_at_k(one, 4)) == (0.25, 1.0)
 
 
 @pytest.mark.parametrize("n", range(1, 9))
@@ -54,11 +45,7 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_correct_sample(solved, n):
     ("c", "k", "expected"),
     [
         (1, 512, 0.5),  # 1 - (n - k)/n
-        (1, 1, 2**-10),
         (2, 512, 1 - 512 * 511 / (1024 * 1023)),  # both outside of the drawn half
-        (512, 2, 1 - 512 * 511 / (1024 * 1023)),
-        (1024, 1024, 1.0),
-        (0, 1024, 0.0),
         (513, 512, 1.0),  # 511 wrong ones do not fill 512 places
     ],
 )
@@ -75,16 +62,7 @@ def test_pass_at_k_starts_at_avg_at_k_grows_and_ends_at_any(solved_tables, data)
     assert scores[-1] == pytest.approx(correct.any(axis=1).mean(), rel=1e-14)
 
 
-@pytest.mark.parametrize("k", [0, -1, 5])
-def test_pass_at_k_names_the_range_of_k(k):
-    with pytest.raises(ValueError, match=f"between 1 and the 4 samples per problem, got {k}"):
-        pass_at_k(CORRECT, k)
-
-
-@pytest.mark.parametrize(
-    ("samples", "powers"),
-    [(1, [1]), (2, [1, 2]), (3, [1, 2]), (4, [1, 2, 4]), (7, [1, 2, 4]), (32, [1, 2, 4, 8, 16, 32])],
-)
+@pytest.mark.parametrize(("samples", "powers"), [(1, [1]), (3, [1, 2]), (4, [1, 2, 4]), (7, [1, 2, 4])])
 def test_powers_of_two_up_to_k(solved, samples, powers):
     correct = solved(1, 0, samples=samples)
     # one of n correct passes with probability k/n, the other problem never
@@ -92,29 +70,35 @@ def test_powers_of_two_up_to_k(solved, samples, powers):
     assert list(pass_at_powers(correct)) == powers
 
 
-def test_all_correct_and_none_correct():
-    for value in (True, False):
-        correct = np.full((3, 4), value)
-        assert {avg_at_k(correct), *pass_at_powers(correct).values()} == {float(value)}
+SCORED = {
+    "pass": partial(pass_at_k, k=1),
+    "maj": lambda correct: maj_at_k([], correct, str.__eq__),
+    "interval": lambda correct: bootstrap_interval(correct, avg_at_k),
+    "difference": lambda correct: paired_difference(correct, correct, avg_at_k),
+}
 
 
-@pytest.mark.parametrize(
-    "correct", [np.zeros((0, 4), bool), np.zeros((3, 0), bool), np.zeros(3, bool), np.zeros((2, 2, 2), bool), [[1, 0]]]
-)
-@pytest.mark.parametrize(
-    "score",
-    [
-        avg_at_k,
-        partial(pass_at_k, k=1),
-        pass_at_powers,
-        lambda correct: maj_at_k([], correct, str.__eq__),
-        lambda correct: bootstrap_interval(correct, avg_at_k),
-        lambda correct: paired_difference(correct, correct, avg_at_k),
-    ],
-)
+@pytest.mark.parametrize("correct", [np.zeros((0, 4), bool), np.zeros(3, bool), [[1, 0]]])
+@pytest.mark.parametrize("score", SCORED.values(), ids=SCORED)
 def test_anything_but_booleans_of_problems_and_samples_is_refused(correct, score):
     with pytest.raises(ValueError, match="boolean array of \\(problems, samples per problem\\)"):
         score(correct)
+
+
+@pytest.mark.parametrize(
+    ("score", "message"),
+    [
+        (lambda: pass_at_k(CORRECT, 0), "between 1 and the 4 samples per problem, got 0"),
+        (lambda: pass_at_k(CORRECT, 5), "between 1 and the 4 samples per problem, got 5"),
+        (lambda: maj_at_k([["1"] * 4, ["1"] * 3], CORRECT, str.__eq__), r"answers of all \(2, 4\) samples"),
+        (lambda: vote([None, "1"], [True, False], str.__eq__), "without an answer is marked correct"),
+        (lambda: bootstrap_interval(CORRECT, avg_at_k, resamples=0), "at least one resample, got 0"),
+        (lambda: paired_difference(CORRECT, CORRECT[:1], avg_at_k), "same problems, got 2 and 1"),
+    ],
+)
+def test_what_has_no_score_is_refused(score, message):
+    with pytest.raises(ValueError, match=message):
+        score()
 
 
 # --- maj@k
@@ -130,11 +114,8 @@ def near(first, second):
     [
         ("7 7 5", "110", 1.0),
         ("7 5 5", "100", 0.0),
-        ("7", "1", 1.0),
         ("7 5", "10", 0.5),  # a tie of two, one of them right, whichever came first
-        ("5 7", "01", 0.5),
         ("7 5 7 5 3", "10100", 0.5),  # the third group is smaller and plays no part
-        ("7 5 3", "100", 1 / 3),
         ("- - - 7", "0001", 1.0),  # no answer never wins
         ("- - 7 5", "0010", 0.5),
         ("- -", "00", 0.0),
@@ -152,22 +133,10 @@ def test_vote_by_hand(answers, correct, expected):
         ("2 1 3", "101", 2 / 3),  # {2, 1, 3}: one group, whose members the grader tells apart
         ("1 3 2", "010", 0.0),  # {1, 2}, {3}: 2 equals both firsts and joins the earlier
         ("5 1 3 2", "0110", 0.5),  # {5}, {1, 2}, {3}: (1 + 0) / 2
-        ("1 2 3 4", "1100", 0.5),  # {1, 2}, {3, 4}
     ],
 )
 def test_groups_form_around_their_first_member(answers, correct, expected):
     assert vote(answers.split(), [c == "1" for c in correct], near) == expected
-
-
-def test_the_same_string_is_compared_once():
-    asked = []
-
-    def equal(first, second):
-        asked.append((first, second))
-        return False
-
-    assert vote(["a", "b", "a", "b", "c", "a"], [True, False, True, False, False, True], equal) == 1.0
-    assert asked == [("a", "b"), ("a", "c"), ("b", "c")]
 
 
 @given(
@@ -186,14 +155,3 @@ def test_maj_at_k_is_the_mean_over_problems():
     answers = [["7", "7", "5"], ["1", "2", None], [None, None, None]]
     correct = np.array([[True, True, False], [False, True, False], [False, False, False]])
     assert maj_at_k(answers, correct, str.__eq__) == 0.5  # (1 + 1/2 + 0) / 3
-
-
-@pytest.mark.parametrize("answers", [[["1"] * 4], [["1"] * 4, ["1"] * 3], [["1"] * 4] * 3])
-def test_maj_at_k_needs_every_answer(answers):
-    with pytest.raises(ValueError, match="answers of all \\(2, 4\\) samples"):
-        maj_at_k(answers, CORRECT, str.__eq__)
-
-
-def test_a_correct_sample_has_an_answer():
-    with pytest.raises(ValueError, match="without an answer is marked correct"):
-        maj_at_k([[None, "1"]], np.array([[True, False]]), str.__eq__)

@@ -1,20 +1,11 @@
 import json
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
-from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.scores import avg_at_k, bootstrap_interval
-from openrlhf_cov.evaluation.summary import (
-    SCHEMA,
-    STATUSES,
-    SUMMARY_FILE,
-    Summary,
-    mean_surprisal,
-    summarize,
-    write_summary,
-)
+from openrlhf_cov.evaluation.summary import SUMMARY_FILE, mean_surprisal, summarize, write_summary
 
 # 0.5 and \frac{1}{2} are the same answer and outvote the right one; in the second problem 1 wins with 3 of 4
 TABLES = {"aime24": [r"1 0.5 \frac{1}{2} -", "1 1 1 2"], "math500": ["1", "2", "1", "-"]}
@@ -65,28 +56,11 @@ def test_counts_by_hand(summary):
     assert (aime.truncated_frac, aime.surprisal, aime.ungradable) == (0.0, None, 0)
 
 
-def test_what_was_asked_is_repeated(summary):
-    aime, math500 = summary.benchmarks
-    assert (aime.name, aime.version, aime.title) == ("aime24", 1, "AIME 2024 I and II")
-    assert (aime.problems, aime.complete, aime.samples, aime.temperature) == (2, True, 4, 0.6)
-    assert (math500.problems, math500.samples, math500.temperature) == (4, 1, 0.0)
-
-
-def test_a_benchmark_of_ones_own_is_titled_by_its_name(make_evaluation):
-    run = make_evaluation({"sums": ["1"], "aime24": ["1"]}, {"aime24": {"version": 0}})
-    assert [each.title for each in summary_of(run).benchmarks] == ["sums", "aime24"]
-
-
 def test_truncated_and_ungradable_are_counted(make_evaluation):
     run = make_evaluation({"aime24": ["1 2 - 1"]}, {"aime24": {"ungradable": ["aime24-0"]}})
     run = run.having(lambda response: replace(response, truncated=response.sample == 2))
     (aime,) = summary_of(run).benchmarks
     assert (aime.truncated_frac, aime.ungradable) == (0.25, 1)
-
-
-def test_an_unknown_status_is_not_lost(make_evaluation):
-    run = make_evaluation({"aime24": ["2"]}).having(lambda response: replace(response, status="lost"))
-    assert summary_of(run).benchmarks[0].statuses == dict.fromkeys(STATUSES, 0) | {"lost": 1}
 
 
 def test_surprisal_weighs_tokens(run):
@@ -106,51 +80,7 @@ def test_the_mean_is_of_whole_benchmarks_only(make_evaluation):
     assert summary_of(run).mean_avg_at_k is None
 
 
-def test_an_unfinished_run_has_no_summary(run):
-    with pytest.raises(UsageError, match="not finished: 3 of 12 responses are missing"):
-        summarize(run.settings, run.problems, run.responses[3:])
-
-
 # --- summary.json
-
-
-def test_the_schema_is_pinned(summary, tmp_path):
-    # whoever changes this counts SCHEMA up
-    assert SCHEMA == 1
-    assert {field.name: str(field.type) for field in fields(Summary)} == {
-        "settings": "<class 'openrlhf_cov.evaluation.response_records.RunSettings'>",
-        "benchmarks": "tuple[openrlhf_cov.evaluation.summary.BenchmarkSummary, ...]",
-        "mean_avg_at_k": "float | None",
-        "mean_published": "float | None",
-        "schema": "<class 'int'>",
-    }
-    write_summary(tmp_path, summary)
-    values = json.loads((tmp_path / SUMMARY_FILE).read_text())
-    assert values["schema"] == 1
-    aime = values["benchmarks"][0]
-    assert {name: type(value).__name__ for name, value in aime.items()} == {
-        "name": "str",
-        "version": "int",
-        "title": "str",
-        "problems": "int",
-        "complete": "bool",
-        "samples": "int",
-        "temperature": "float",
-        "avg_at_k": "dict",
-        "pass_at_k": "dict",
-        "maj_at_k": "float",
-        "mean_tokens": "float",
-        "total_tokens": "int",
-        "truncated_frac": "float",
-        "statuses": "dict",
-        "surprisal": "NoneType",
-        "ungradable": "int",
-        "published": "NoneType",
-        "differing": "NoneType",
-    }
-    assert aime["pass_at_k"]["2"] == {"estimate": 0.75, "low": 0.5, "high": 1.0, "level": 0.95}
-    assert set(aime["statuses"]) == {"graded", "no_answer", "unparsable", "timeout", "prompt_too_long"}
-    assert values["settings"]["benchmarks"][1]["name"] == "math500"
 
 
 def test_the_summary_of_a_real_run_is_in_its_file(make_evaluation, tmp_path):
@@ -164,6 +94,11 @@ def test_the_summary_of_a_real_run_is_in_its_file(make_evaluation, tmp_path):
     (settings,), (scores,) = values["settings"]["benchmarks"], values["benchmarks"]
     assert (values["settings"]["model"], settings["ungradable"]) == ("modèle \u2028", ["aime24-0"])
     assert (scores["avg_at_k"]["estimate"], scores["ungradable"], list(scores["pass_at_k"])) == (0.5, 1, ["1", "2"])
+    # Whoever takes a field away or changes its meaning counts the schema up, and then mends these lines.
+    assert values["schema"] == 1
+    assert {*"version title problems complete samples temperature maj_at_k mean_tokens total_tokens".split()} | {
+        *"name avg_at_k pass_at_k truncated_frac statuses surprisal ungradable published differing".split()
+    } == scores.keys()
 
 
 def test_a_score_that_is_no_json_is_not_written(summary, tmp_path):

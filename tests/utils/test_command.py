@@ -55,15 +55,7 @@ def test_what_is_written_is_read(tmp_path):
     }
 
 
-@pytest.mark.parametrize(
-    "spelling",
-    [
-        ["--logger.wandb.key", "TOP"],
-        ["--logger.wandb.key=TOP"],
-        ["--logger.wandb.k", "TOP"],
-        ["--logger.wandb.ke=TOP"],
-    ],
-)
+@pytest.mark.parametrize("spelling", [["--logger.wandb.key", "TOP"], ["--logger.wandb.ke=TOP"]])
 def test_no_key_reaches_the_disk(tmp_path, spelling):
     write_command(tmp_path, ["train", *spelling, "--x", "TOPIC"])
     assert (tmp_path / COMMAND_FILE).read_text().replace("TOPIC", "").count("TOP") == 0
@@ -78,12 +70,6 @@ def test_the_user_alone_can_read_the_command(tmp_path):
 
 
 # --- reading settings
-
-
-def test_the_program_behind_two_dashes_is_no_value(tmp_path):
-    path = tmp_path / "command.txt"
-    path.write_text("ray job submit --runtime-env-json '{\"a\": 1}' --flag -- /tmp/x/python -m m --n=3 -- more\n")
-    assert read_flags(path) == {"--runtime-env-json": '{"a": 1}', "--flag": "true", "--n": "3"}
 
 
 def test_a_flag_that_is_not_named_is_unknown():

@@ -79,14 +79,6 @@ def test_what_is_planted_under_the_name_of_the_unfinished_file_is_not_written_to
     assert [path.name for path in folder.iterdir()] == ["run.json"]
 
 
-def test_a_link_under_the_name_itself_is_replaced_and_not_followed(tmp_path):
-    (tmp_path / "victim").write_text("mine")
-    (tmp_path / "run.json").symlink_to(tmp_path / "victim")
-    write_lines(tmp_path / "run.json", ["new"])
-    assert (tmp_path / "victim").read_text() == "mine"
-    assert not (tmp_path / "run.json").is_symlink()
-
-
 @pytest.mark.parametrize(("private", "mode"), [(True, 0o600), (False, 0o640)])
 def test_who_may_read(tmp_path, private, mode):
     before = os.umask(0o027)
@@ -129,7 +121,6 @@ def test_a_pipe_is_written_to(tmp_path):
         (b'\xef\xbb\xbf{"a": 1}', {"a": 1}),
         (b"[1e999, -1e999]", [math.inf, -math.inf]),
         (b"1" * 5000, math.inf),
-        (b"-" + b"1" * 5000, -math.inf),
         (b"123456789012345678901234567890", 123456789012345678901234567890),
     ],
 )

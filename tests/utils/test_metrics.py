@@ -58,30 +58,9 @@ def test_mean_is_weighted_over_micro_batches():
     assert buffer.reduce(alone) == {"a": 4.0}
 
 
-def test_a_mean_of_nothing_is_nan():
-    assert math.isnan(buffer_of(Mean("a", 0.0, 0)).reduce(alone)["a"])
-
-
-def test_weight_zero_changes_nothing():
-    assert buffer_of(Mean("a", 6.0, 3), Mean("a", 0.0, 0)).reduce(alone) == {"a": 2.0}
-
-
 def test_a_sum_adds_up_over_micro_batches_and_ranks():
     assert buffer_of(Sum("s", 2), Sum("s", torch.tensor(3))).reduce(alone) == {"s": 5.0}
     assert values_over([Sum("s", 2), Sum("s", 3)], [Sum("s", 4)]) == {"s": 9.0}
-
-
-def test_max_keeps_the_largest():
-    assert buffer_of(Max("m", -3.0), Max("m", torch.tensor(-1.5)), Max("m", -2)).reduce(alone) == {"m": -1.5}
-
-
-def test_quantile_merges_micro_batches():
-    ones, mask = torch.ones(1, 3), torch.ones(1, 3)
-    buffer = buffer_of(
-        quantile("q", ones.log(), mask, 0.5), quantile("q", logs(2.0, 2.0, 2.0, 9.0), torch.tensor([1, 1, 1, 0]), 0.5)
-    )
-    # 1 1 1 2 2 2: the median is the third value
-    assert buffer.reduce(alone)["q"] == pytest.approx(1.0, rel=2e-3)
 
 
 def test_reducing_over_two_ranks_by_hand():
@@ -142,31 +121,12 @@ def test_quantile_is_right_to_two_thousandths(values, level):
     assert HISTOGRAM.read(counts, level) == pytest.approx(expected, rel=2e-3)
 
 
-@given(parts=st.lists(log_values, min_size=1, max_size=4))
-def test_histograms_of_parts_add_up_to_the_whole(parts):
-    whole = torch.tensor([value for part in parts for value in part])
-    added = sum(HISTOGRAM.of(torch.tensor(part), torch.ones(len(part))) for part in parts)
-    assert torch.equal(added, HISTOGRAM.of(whole, torch.ones(len(whole))))
-    assert added.sum() == len(whole)
-
-
 @pytest.mark.parametrize(
     ("log_value", "logged"), [(12.0, 8.0), (math.inf, 8.0), (math.nan, 8.0), (-12.0, -8.0), (-math.inf, -8.0)]
 )
 def test_values_outside_count_in_the_outermost_bin(log_value, logged):
     counts = HISTOGRAM.of(torch.tensor([log_value]), torch.ones(1))
     assert math.log(HISTOGRAM.read(counts, 0.5)) == pytest.approx(logged, abs=1 / 256)
-
-
-def test_a_quantile_of_nothing_is_nan():
-    assert math.isnan(HISTOGRAM.read(HISTOGRAM.of(torch.tensor([1.0]), torch.zeros(1)), 0.5))
-
-
-def test_several_quantiles_of_one_histogram():
-    levels = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
-    metric = Distribution(levels, LogHistogram(-16.0, 4.0), logs(*(i / 10 for i in range(1, 11))), torch.ones(10))
-    # the 1st, 5th and 9th of 0.1, 0.2, ..., 1.0
-    assert buffer_of(metric).reduce(alone) == pytest.approx({"p10": 0.1, "p50": 0.5, "p90": 0.9}, rel=2e-3)
 
 
 def top_mean(values, fraction, mask=None):
@@ -187,10 +147,6 @@ def test_top_means_by_hand():
 def test_a_bin_that_is_taken_in_part_counts_with_its_mean():
     # 1 + 1/512 and 1 share the bin [1, 1 + 1/128): the top one of three is their mean, not 1 + 1/512
     assert top_mean([1.0, 1 + 1 / 512, -3.0], 0.4) == 1 + 1 / 1024
-
-
-def test_a_top_mean_of_nothing_is_nan():
-    assert math.isnan(top_mean([1.0, 2.0], 0.5, torch.zeros(2)))
 
 
 signed = st.floats(-1e4, 1e4, width=32, allow_subnormal=False)

@@ -3,7 +3,6 @@ import math
 import os
 import time
 
-import pytest
 import torch
 
 from openrlhf_cov.utils.metrics_log import MetricsLog, read_metrics
@@ -48,17 +47,6 @@ def test_what_is_no_number_is_left_out(tmp_path):
     log.write(1, {"generated_samples": ["text", 1.0], "flag": True, "tensor": torch.ones(2), "none": None, "n": 3})
     (line,) = read_metrics(log.path)
     assert set(line) == {"step", "time", "n"}
-
-
-@pytest.mark.parametrize("cut", [1, 5, 20, 40])
-def test_a_line_cut_in_the_middle_is_left_out(tmp_path, cut):
-    log = MetricsLog(tmp_path / "metrics.jsonl")
-    for step in (1, 2, 3):
-        log.write(step, {"a": 1.0})
-    text = log.path.read_text()
-    last = text.splitlines()[-1]
-    log.path.write_text(text[: len(text) - 1 - len(last) + cut])
-    assert steps(log.path) == [1, 2]
 
 
 def test_every_cut_of_a_line_is_left_out(tmp_path):
@@ -113,12 +101,6 @@ def test_a_log_that_ends_where_the_run_resumes_stays_as_it_is(tmp_path):
     MetricsLog(path, resumed_step=5).write(6, {"a": 2.0})
     assert steps(path) == [5, 6]
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_resuming_without_a_file_starts_one(tmp_path):
-    log = MetricsLog(tmp_path / "metrics.jsonl", resumed_step=5)
-    log.write(6, {"a": 1.0})
-    assert steps(log.path) == [6]
 
 
 def test_what_was_written_for_a_step_is_found_again(tmp_path):

@@ -126,11 +126,6 @@ def test_a_bos_inside_the_text_does_not_stand_for_the_first_one():
     assert ids.count(BOS) == 2
 
 
-def test_an_eos_that_the_text_ends_with_stays():
-    assert prompt_ids("1<eos>", byte_level("$A <eos>")).count(EOS) == 1
-    assert prompt_ids("1<eos>", byte_level("<bos> $A")).count(EOS) == 1
-
-
 def test_many_prompts_are_those_of_each(kind):
     tokenizer, _ = kind
     texts = [TEXT, "1", "<bos>2"]

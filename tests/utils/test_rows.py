@@ -10,7 +10,6 @@ ROW = {"reward_model": {"ground_truth": "34", "style": {"name": "rule"}}, "a.b":
     [
         ("reward_model.ground_truth", "34"),
         ("reward_model.style.name", "rule"),
-        ("reward_model", ROW["reward_model"]),
         ("a.b", "literal"),  # a key of the row itself comes first
     ],
 )

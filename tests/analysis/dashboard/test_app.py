@@ -93,19 +93,6 @@ def test_a_run_that_grows(folder):
     drive([run.path], (80, 24), steps)
 
 
-@pytest.mark.slow
-def test_alerts_say_what_to_do_where_there_is_room(folder):
-    bad = folder().add(1, 2, 3, reward__error_frac=0.5, ppo__ratio_p99=3.0, ppo__skipped_updates=1.0)
-
-    async def steps(app, pilot):
-        assert text(app, "alerts").count("\n") == 2
-        assert "lower --actor.adam.lr" not in text(app, "alerts")
-        await pilot.resize_terminal(140, 45)
-        await until(pilot, lambda: "lower --actor.adam.lr" in text(app, "alerts"))
-
-    drive([bad.path], (80, 24), steps)
-
-
 def test_more_alerts_than_have_room_are_counted(folder):
     bad = folder().add(1, 2, reward__error_frac=0.5, ppo__ratio_p99=3.0, ppo__skipped_updates=1.0)
     bad.add(3, reward__timeout_frac=0.5)
@@ -178,39 +165,6 @@ def test_curves_of_one_run_or_of_all(folder):
     drive(runs, (120, 40), steps)
 
 
-def test_one_run_has_no_keys_of_several(folder):
-    async def steps(app, pilot):
-        assert "Next run" not in screen(app)
-        await pilot.press("tab", "o", "2")
-        assert (app.selected, app.overlay) == (0, False)
-
-    drive([folder().add(1).path], (80, 24), steps)
-
-
-@pytest.mark.slow
-def test_logarithm_and_smoothing(folder):
-    async def steps(app, pilot):
-        await pilot.press("l")
-        await pilot.pause()
-        assert titles(app)[0] == "reward: 0.03 (log)"
-        assert titles(app)[2].endswith("(not above 0: no log)")
-        await pilot.press("s", "l")
-        await pilot.pause()
-        assert titles(app)[0] == "reward: 0.03 (smoothed)"
-
-    drive([folder().add(1, 2, 3, cov__mean=-0.01).path], (80, 24), steps)
-
-
-def test_curves_that_have_no_room_take_turns(folder):
-    async def steps(app, pilot):
-        assert titles(app) == ["reward: 0.02"]
-        await pilot.press("c")
-        await pilot.pause()
-        assert titles(app) == ["entropy (nats): 0.905"]
-
-    drive([folder().add(1, 2).path], (40, 14), steps)
-
-
 @pytest.mark.slow
 def test_help_and_quit(folder):
     run = folder().add(1)
@@ -255,17 +209,3 @@ def test_a_file_that_cannot_be_read_is_named(folder, monkeypatch):
         await until(pilot, lambda: "step 2 of 40" in text(app, "status"))
 
     drive([run.path], (80, 24), steps)
-
-
-@pytest.mark.slow
-def test_many_points_are_drawn(folder, tmp_path):
-    table = tmp_path / "long.csv"
-    table.write_text("step,reward\n" + "".join(f"{step},{step % 7}\n" for step in range(1, 100_001)))
-
-    async def steps(app, pilot):
-        await pilot.press("s")
-        await pilot.pause()
-        assert "a log of another trainer, read once" in text(app, "status")
-        assert "entropy (nats): none (smoothed)" in titles(app)
-
-    drive([table], (80, 24), steps)

@@ -6,7 +6,7 @@ import pytest
 from openrlhf_cov.analysis.dashboard.panels import compact
 from openrlhf_cov.analysis.dashboard.state import COLUMNS, CURVES, RunningVerdict, build
 from openrlhf_cov.analysis.runs import Run, read_run
-from openrlhf_cov.analysis.table import EMPTY, Table
+from openrlhf_cov.analysis.table import Table
 
 START = 1_700_000_000.0  # of the folders
 
@@ -47,17 +47,6 @@ def test_a_value_that_is_missing_is_left_out_of_its_curve(folder):
     assert (curve.metric, curve.steps.tolist(), curve.last) == ("cov/mean", [1, 2], 0.01)
 
 
-def test_sampling(folder):
-    some = {"sampling__kept_frac": 0.5, "sampling__rounds": 2.0, "sampling__wasted_token_frac": 0.1}
-    run = folder().add(1, **some).add(2, **(some | {"sampling__kept_frac": 0.25}))
-    (run.path / "command.txt").write_text(
-        "--data.max_samples 3200 --rollout.batch_size 8 --algo.dynamic_filtering_enable"
-    )
-    state = build(read_run(run.path, columns=COLUMNS))
-    assert state.sampling == {"groups kept": 0.25, "wasted tokens": 0.1, "rounds": 2.0}
-    assert (state.total.steps, state.total.exact) == (150, False)  # 3,200 x 0.375 / 8
-
-
 def test_numbers_of_a_method_are_shown_whatever_its_name(folder):
     logged = {"control/value": 0.1, "control/gap": -0.05, "method/yet_unknown/share": 0.25, "gradient/norm": 0.7}
     logged |= {"gradient/positive_mass": 0.4, "gradient/zero_frac": 0.2, "control/": 1.0, "control/of_another": 1.0}
@@ -74,12 +63,6 @@ def test_numbers_of_a_method_are_shown_whatever_its_name(folder):
         in shown
     )
     assert "gradient: push up: 0.4, tokens with k = 0: 0.2" in shown
-
-
-def test_before_the_first_step():
-    state = build(run_of(EMPTY))
-    assert (state.done, state.curves, state.activity(0.0).state) == (0, (), "waiting")
-    assert math.isnan(state.remaining(0.0))
 
 
 def test_what_a_run_does(folder):
@@ -114,14 +97,6 @@ def points(n, noise=0.01):
     return Table(np.arange(1, n + 1), {"entropy/mean": entropy, "reward": reward})
 
 
-def test_the_law():
-    result = RunningVerdict().of(run_of(points(100)))
-    assert result.verdict.applies
-    fit = result.fit
-    assert fit.a.low < 0.2 < fit.a.high
-    assert fit.ceiling.low < 0.7 < fit.ceiling.high
-
-
 def test_the_law_is_fitted_again_when_enough_is_new():
     verdict = RunningVerdict()
     first = verdict.of(run_of(points(300)))
@@ -129,17 +104,6 @@ def test_the_law_is_fitted_again_when_enough_is_new():
     again = verdict.of(run_of(points(303)))
     assert again.fit.points == 303
     assert verdict.of(run_of(points(100))).fit.points == 100  # the file was replaced
-
-
-def test_the_law_of_another_run_of_the_same_length_is_fitted_again():
-    verdict = RunningVerdict()
-    assert verdict.of(run_of(points(50))) is not verdict.of(run_of(points(50, noise=0.02)))
-
-
-def test_a_method_is_named_against_the_law():
-    table = points(100)
-    result = RunningVerdict().of(Run("demo", "", table, settings={"--cov_type": "kl_cov"}))
-    assert result.verdict.codes == {"intervention"}
 
 
 def test_a_ceiling_that_no_accuracy_can_have_is_a_reason():
@@ -150,9 +114,3 @@ def test_a_ceiling_that_no_accuracy_can_have_is_a_reason():
     assert RunningVerdict().of(run_of(Table(np.arange(60) + 1, columns))).verdict.codes == {"ceiling_too_high"}
     columns["reward"] = reward + 3  # above 1, R is no accuracy
     assert RunningVerdict().of(run_of(Table(np.arange(60) + 1, columns))).verdict.applies
-
-
-def test_few_points_have_no_law():
-    result = RunningVerdict().of(run_of(points(3)))
-    assert result.fit is None
-    assert result.verdict.codes == {"too_few_points"}

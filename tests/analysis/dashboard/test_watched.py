@@ -116,12 +116,6 @@ def test_events_are_read_once_and_events_without_a_value_waited_for(tmp_path):
     assert (source.state.follows, source.state.done, source.state.curves[0].last) == (False, 2, 0.5)
 
 
-def test_runs_of_the_same_name_are_told_apart(folder):
-    paths = [folder(name).add(1).path for name in ("a/run", "b/run", "c")]
-    names = [source.name for source in open_sources(paths)]
-    assert names == ["a/run", "b/run", f"{paths[2].parent.name}/c"]
-
-
 @pytest.mark.parametrize(
     ("names", "message"),
     [

@@ -3,19 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.analysis.pages.chart import (
-    DASHES,
-    HATCHES,
-    LONGEST_NAME,
-    MARKERS,
-    Axis,
-    Look,
-    Mark,
-    Panel,
-    bands,
-    look_of,
-    short_names,
-)
+from openrlhf_cov.analysis.pages.chart import LONGEST_NAME, Axis, Look, bands, short_names
 
 
 def test_long_names_lose_their_middle_and_stay_different():
@@ -33,13 +21,6 @@ def test_short_names_differ(names):
     short = short_names(names)
     assert len(set(short)) == len(names)
     assert max(map(len, short)) <= LONGEST_NAME
-
-
-def test_thirty_five_lines_can_be_told_apart():
-    assert len({(look_of(place).color, look_of(place).dash) for place in range(35)}) == 35
-    # in grey too
-    assert len({look_of(place).dash for place in range(5)}) == len({look_of(place).marker for place in range(5)}) == 5
-    assert len(set(DASHES)) == len(set(MARKERS)) == len(set(HATCHES)) == 5
 
 
 @pytest.mark.parametrize(("x", "low"), [([1, 2], [0, -np.inf]), ([1, 2], [0, np.nan]), ([], [])])
@@ -63,11 +44,3 @@ def test_a_band_with_an_end_that_is_not_finite_is_none(x, low):
 )
 def test_axes_end_where_values_are_impossible(axis, values, expected):
     assert axis.shown(np.array(values)) == (expected and pytest.approx(expected, abs=1e-12))
-
-
-def test_whiskers_and_bands_are_within_the_axes():
-    dots = Mark("dots", Look("red"), [1.0], [2.0], low=[0.0], high=[3.0], whiskers="x")
-    band = Mark("band", Look("red"), [5.0], low=[-1.0], high=[np.nan])
-    panel = Panel((dots, band))
-    assert sorted(panel.values("x")) == [0.0, 1.0, 3.0, 5.0]
-    assert sorted(panel.values("y")) == [-1.0, 2.0]

@@ -45,20 +45,9 @@ def test_the_same_chart_gives_the_same_svg(two, tmp_path):
     assert "<dc:date>" not in texts[0]
 
 
-def test_the_lines_are_those_of_the_chart(two):
-    found = draw(two).axes[0].get_lines()
-    assert [drawn.get_ydata().tolist() for drawn in found] == [(X * 0).tolist(), X.tolist()]
-    assert len({drawn.get_linestyle() for drawn in found}) == len({drawn.get_marker() for drawn in found}) == 2
-
-
 def test_many_names_are_counted_in_the_legend():
     figure = draw(chart_of(Panel(tuple(line(place) for place in range(20)))))
     assert labels(figure) == [*(f"line {place}" for place in range(12)), "8 more"]
-
-
-def test_one_name_needs_no_legend_and_a_repeated_one_is_there_once(two):
-    assert draw(chart_of(Panel((line(0), line(1, name=""))))).legends == []
-    assert labels(draw(chart_of(Panel((line(0), line(1))), Panel((line(0), line(1)))))) == ["line 0", "line 1"]
 
 
 def test_stacks_stand_on_each_other():
@@ -80,22 +69,8 @@ def test_dots_have_whiskers_and_may_be_hollow(along):
     assert dots.get_facecolor().tolist() == [[1.0, 1.0, 1.0, 1.0]]
 
 
-def test_a_panel_without_marks_says_why():
-    figure = draw(chart_of(Panel((line(),), title="a"), Panel((), title="b", said="nothing logged")))
-    assert [axes.get_title() for axes in figure.axes] == ["a", "b\nnothing logged"]
-    assert not figure.axes[1].axison
-
-
 @pytest.mark.parametrize(("lowest", "scale"), [(1.0, "log"), (0.0, "symlog"), (-1.0, "symlog")])
 def test_a_logarithmic_axis_takes_what_is_not_above_0(lowest, scale):
     mark = Mark("line", Look("red"), [1, 2], [lowest, 10.0])
     axes = draw(chart_of(Panel((mark,), y=Axis(log=True)))).axes[0]
     assert axes.get_yscale() == scale
-
-
-def test_axes_are_dressed():
-    panel = Panel((line(),), Axis("x", ticks={1.0: "one"}), Axis("y", share=True, zero=True))
-    axes = draw(chart_of(panel)).axes[0]
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("x", "y")
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["one"]
-    assert axes.yaxis.get_major_formatter()(0.125, 0) == "12.5 %"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from openrlhf_cov.analysis.pages.chart import INK, Axis, Chart, Look, Mark, Panel, bands
-from openrlhf_cov.analysis.pages.plot import figure, numbers, places, plain
+from openrlhf_cov.analysis.pages.plot import figure, numbers, plain
 
 LINE = Mark("line", Look(INK, "dash", "square"), [1, 2], [3.0, 4.0], name="<b>", group="run0", hover="%{y}")
 
@@ -17,12 +17,6 @@ def drawn(*marks, x=None, y=None, **chart):
 
 def test_numbers_have_five_digits_and_no_nan():
     assert numbers([1.23456789, 0.000123456789, math.nan, math.inf, -2.0]) == [1.2346, 0.00012346, None, None, -2.0]
-
-
-def test_steps_stay_whole():
-    assert places([1, 1234567]) == [1, 1234567]
-    assert all(isinstance(step, int) for step in places(np.array([1.0, 2.0])))
-    assert places([1, 2.5]) == [1.0, 2.5]
 
 
 def test_plotly_shows_the_text_as_it_is():
@@ -40,17 +34,6 @@ def test_a_line_has_its_look_and_is_interrupted_by_nan():
     assert "showlegend" not in trace
 
 
-@pytest.mark.parametrize(("points", "mode"), [(1, "markers"), (40, "lines+markers"), (41, "lines")])
-def test_a_line_of_few_points_has_a_marker_at_each(points, mode):
-    assert drawn(Mark("line", LINE.look, range(points), range(points)))["traces"][0]["mode"] == mode
-
-
-def test_what_has_no_name_is_in_no_legend():
-    traces = drawn(LINE, Mark("line", LINE.look, [1], [1], group="run0"))["traces"]
-    assert [trace.get("showlegend") for trace in traces] == [None, False]
-    assert {trace["legendgroup"] for trace in traces} == {"run0"}
-
-
 def test_a_band_goes_along_the_top_and_back():
     (trace,) = drawn(*bands([1, 2], [0, 1], [5, 6], Look("#0072b2", opacity=0.5), name="b"))["traces"]
     assert (trace["x"], trace["y"]) == ([1, 2, 2, 1], [5, 6, 1, 0])
@@ -66,35 +49,3 @@ def test_dots_have_whiskers_and_may_be_hollow(along):
     assert (error["arrayminus"], error["array"], trace["marker"]["symbol"]) == ([0.5], [2.0], "diamond-open")
     (trace,) = drawn(Mark("dots", Look("red"), one, one, one * np.nan, one * np.nan))["traces"]
     assert f"error_{along}" not in trace  # no interval
-
-
-def test_dots_by_time_go_from_early_to_late():
-    (trace,) = drawn(Mark("dots", Look("red"), [1, 2, 3], [1, 2, 3], by_time=True))["traces"]
-    assert trace["marker"]["color"] == [0, 1, 2]
-    assert [color for _, color in trace["marker"]["colorscale"]] == ["var(--early)", "var(--late)"]
-
-
-def test_stacks_are_told_apart_without_color():
-    (trace,) = drawn(Mark("stack", Look("red", hatch="/"), [1, 2], [1, 2]))["traces"]
-    assert (trace["type"], trace["marker"]["pattern"]["shape"]) == ("bar", "/")
-    assert drawn(LINE)["layout"]["barmode"] == "stack"
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_every_panel_is_a_plot_of_its_own(count):
-    panels = figure(Chart("a", "b", (Panel((LINE,), title="t", said="s"),) * count))["panels"]
-    assert [(panel["title"], panel["said"], len(panel["traces"])) for panel in panels] == [("t", "s", 1)] * count
-
-
-def test_axes():
-    assert drawn(LINE, y=Axis(share=True))["layout"]["yaxis"]["tickformat"] == ".3~%"
-    ticks = drawn(LINE, x=Axis(ticks={1.0: "1B"}, log=True, ends=(1.0, 100.0)))["layout"]["xaxis"]
-    assert (ticks["type"], ticks["tickvals"], ticks["ticktext"], ticks["range"]) == ("log", [1.0], ["1B"], [0.0, 2.0])
-    assert drawn(LINE, y=Axis(zero=True))["layout"]["yaxis"]["zeroline"]
-    zero = Mark("line", LINE.look, [1, 2], [0.0, 1.0])
-    assert "type" not in drawn(zero, y=Axis(log=True))["layout"]["yaxis"]  # not all above 0
-
-
-def test_one_label_for_all_marks():
-    assert drawn(LINE, together=True)["layout"]["hovermode"] == "x unified"
-    assert drawn(LINE)["layout"]["hovermode"] == "closest"

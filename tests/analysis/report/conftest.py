@@ -129,11 +129,6 @@ def write_tokens() -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def columns_of_a_run() -> Callable[..., dict[str, np.ndarray]]:
-    return columns_of
-
-
-@pytest.fixture(scope="session")
 def write_run() -> Callable[..., Path]:
     """Function (folder, columns, evaluations, flags) -> the folder; evaluations are those of every tenth step."""
 

@@ -5,23 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openrlhf_cov.analysis.across import against_size, same_coefficients
+from openrlhf_cov.analysis.across import against_size
 from openrlhf_cov.analysis.law import fit_law, forecast
-from openrlhf_cov.analysis.report.contents import (
-    Options,
-    Setting,
-    build_contents,
-    check_metric,
-    law_line,
-    law_section,
-)
-from openrlhf_cov.analysis.report.curves import SERIES_COLUMNS
+from openrlhf_cov.analysis.report.contents import Options, check_metric, law_line, law_section
 from openrlhf_cov.analysis.report.export import export_text
-from openrlhf_cov.analysis.runs import Run, evaluation_points, training_points
+from openrlhf_cov.analysis.runs import Run, training_points
 from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.analysis.theory import check_theorem
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.utils.metric_table import OWN
 from openrlhf_cov.utils.redaction import HIDDEN
 
 NAN = float("nan")
@@ -59,27 +50,6 @@ def test_a_run_of_two_columns_has_reasons_for_the_rest(make_contents):
     assert run.token_files == ()
 
 
-def test_a_run_without_rewards_can_be_shown(make_contents):
-    run = report_of(make_contents, table_of(entropy__mean=[1.0, 0.9, 0.8]))
-    assert math.isnan(run.reward.first)
-    assert [reason.text for reason in run.law.result.verdict.reasons] == ["the log has no reward"]
-
-
-def test_every_column_has_its_curve(make_contents, make_report_run):
-    run = make_contents(make_report_run("run", method="kl_cov")).runs[0]
-    logged = set(make_report_run("run").training.columns)
-    assert set(run.series) == {name for name in logged if name in SERIES_COLUMNS or name.startswith(OWN)}
-    assert {"control/value", "method/one/share"} <= run.series.keys()
-    assert list(run.evaluations) == ["eval/aime24/avg@32"]
-    assert run.evaluations["eval/aime24/avg@32"].steps.tolist() == [10, 20, 30, 40, 50, 60]
-
-
-def test_evaluations_are_not_smoothed(make_contents, make_report_run):
-    evaluations = Table(np.arange(300), {"eval/x": np.arange(300.0)})
-    run = make_contents(make_report_run("run", evaluations=evaluations)).runs[0]
-    assert run.evaluations["eval/x"].window == 1
-
-
 def test_theory_keeps_the_numbers_of_all_pairs(make_contents, make_report_run):
     source = make_report_run("run", steps=3000)
     section = make_contents(source).runs[0].theory[0]
@@ -99,13 +69,6 @@ def test_groups_of_predictions_by_hand(make_contents):
     assert section.group_changes.tolist() == [4.0 + 10 * tenth for tenth in range(10)]
 
 
-def test_fewer_pairs_have_no_groups(make_contents):
-    columns = {"entropy__delta": [NAN, *np.arange(49.0)], "entropy__delta_theorem1": [*np.arange(49.0), NAN]}
-    section = report_of(make_contents, table_of(**columns, entropy__mean=np.ones(50))).theory[0]
-    assert section.check.pairs == 49
-    assert len(section.group_predicted) == 0
-
-
 def test_phases_and_what_is_in_none(make_contents):
     # totals 10, 12 and none: 10 - 3 - 2 = 5, 12 - 4 - 2 = 6, and no total says nothing
     columns = {"timing__generation": [3.0, 4.0, 3.0], "timing__ppo_train": [2.0, 2.0, 2.0]}
@@ -115,15 +78,6 @@ def test_phases_and_what_is_in_none(make_contents):
         "timing/ppo_train": [2, 2, 2],
         "other": [5, 6, 0],
     }
-
-
-def test_covariance_by_accuracy_of_responses_and_of_tokens(make_contents):
-    table = table_of(cov__acc_low=[0.1, 0.3], cov__acc_high=[0.5, 0.5], cov__token_acc_low=[0.7, 0.9])
-    run = report_of(make_contents, table)
-    of_responses, of_tokens = run.accuracy.values()
-    assert of_responses.means["low"].estimate == pytest.approx(0.2, abs=1e-12)
-    assert of_responses.easy_minus_hard.estimate == pytest.approx(0.3, abs=1e-12)
-    assert of_tokens.means["low"].estimate == pytest.approx(0.8, abs=1e-12)
 
 
 def test_rewards_above_their_bound_are_noted_and_the_bound_is_not_used(make_contents, make_report_run):
@@ -146,14 +100,6 @@ def test_settings_that_a_run_recorded_are_known_without_its_command_line(make_co
     assert make_contents(replace(run, resolved={"--actor.entropy_coef": ""})).notes == ()
 
 
-def test_the_reward_of_kept_groups_is_noted_where_it_is_r(make_contents, make_report_run):
-    plain = make_report_run("plain", only=["reward", "entropy/mean"])
-    assert make_contents(plain).notes == ()
-    kept = make_report_run("kept")
-    assert make_contents(plain, kept).notes == ("kept: R is that of the groups that dynamic sampling kept",)
-    assert make_contents(plain, kept, metric="eval/aime24/avg@32").notes == ()
-
-
 def test_secrets_are_masked_wherever_settings_are(make_contents, make_report_run):
     settings = {"--runtime-env-json": "TOP1", "--judge.api_key": "TOP2", "--x": "1"}
     runs = [make_report_run(name, settings={flag: name + each for flag, each in settings.items()}) for name in "ab"]
@@ -161,18 +107,6 @@ def test_secrets_are_masked_wherever_settings_are(make_contents, make_report_run
     assert contents.runs[0].settings == {"--runtime-env-json": HIDDEN, "--judge.api_key": HIDDEN, "--x": "a1"}
     assert [each.flag for each in contents.settings] == ["--x"]
     assert "TOP" not in export_text(contents)
-
-
-@pytest.mark.parametrize("options", [{"metric": "evals/x"}, {"sizes": {"other": 7e9}}])
-def test_options_that_do_not_fit_the_runs_are_refused(make_report_run, options):
-    with pytest.raises(UsageError):
-        build_contents([make_report_run("run")], Options(**options))
-
-
-def test_the_title(make_contents, make_report_run):
-    assert make_contents(make_report_run("one")).title == "one"
-    assert make_contents(make_report_run("one"), make_report_run("two", seed=1)).title == "one, two"
-    assert make_contents(*(make_report_run(name, steps=20) for name in ("a" * 40, "b" * 40))).title == "2 runs"
 
 
 def test_the_law_of_a_run_is_that_of_all_its_points(make_report_run):
@@ -200,29 +134,6 @@ def test_the_forecast_has_the_numbers_of_all_points(make_report_run):
     np.testing.assert_array_equal(found.predicted, found.fit.reward_at(found.later.entropy))
 
 
-def test_robust_is_hubers_fit(make_report_run):
-    assert law_section(make_report_run("run"), Options(robust=True)).result.fit.method == "huber"
-    assert law_section(make_report_run("run"), Options()).result.fit.method == "least_squares"
-
-
-def test_too_few_points_for_a_forecast_say_so(make_report_run):
-    section = law_section(make_report_run("run", steps=30), Options())
-    assert section.forecast is None
-    # 15 % of 30 are 4 points
-    assert section.no_forecast == (
-        "the first 15 % of 30 points: a forecast needs at least 6 points with entropy and reward, got 4"
-    )
-    # of 5,000 points 0.0011 are 5, and no "0%"
-    small = law_section(make_report_run("run", steps=5000), Options(forecast_share=0.0011))
-    assert small.no_forecast.startswith("the first 0.11 % of 5000 points: a forecast needs at least 6 points")
-
-
-def test_interventions_are_reasons(make_report_run):
-    verdict = law_section(make_report_run("run", method="kl_cov"), Options()).result.verdict
-    assert verdict.codes == {"intervention"}
-    assert "--cov_type kl_cov" in verdict.reasons[0].text
-
-
 def test_the_mean_of_several_evaluations_as_reward(make_contents, make_report_run):
     # R of the two benchmarks are 0.1 and 0.5 at step 10, 0.2 and NaN at 20, 0.3 and 0.7 at 30
     table = Table(
@@ -242,25 +153,6 @@ def test_the_mean_of_several_evaluations_as_reward(make_contents, make_report_ru
 def test_a_mean_is_of_numbers_of_one_kind(make_report_run, metric):
     with pytest.raises(UsageError, match="a mean must be of different numbers of evaluations"):
         check_metric(metric, [make_report_run("run")])
-
-
-def test_entropy_per_response(make_report_run):
-    run = make_report_run("run", steps=40)
-    halved = {"entropy/response_mean": run.training.columns["entropy/mean"] / 2}
-    both = replace(run, training=Table(run.training.steps, run.training.columns | halved))
-    section = law_section(both, Options(entropy="entropy/response_mean"))
-    np.testing.assert_allclose(section.points.entropy, halved["entropy/response_mean"])
-    missing = law_section(run, Options(entropy="entropy/response_mean")).result.verdict.reasons[0].text
-    assert missing == "the log has no entropy/response_mean"
-
-
-def test_an_evaluation_as_reward(make_report_run):
-    run = make_report_run("run", steps=300)
-    section = law_section(run, Options(metric="eval/aime24/avg@32"))
-    whole = evaluation_points(run, "eval/aime24/avg@32")
-    assert section.point_count == 30
-    np.testing.assert_array_equal(section.points.reward, whole.reward)
-    np.testing.assert_array_equal(section.points.entropy, whole.entropy)
 
 
 @pytest.mark.parametrize(
@@ -293,47 +185,6 @@ def test_the_line_goes_from_the_ceiling_to_the_highest_entropy(make_report_run):
     assert (line.point_high > line.high).all()
 
 
-def test_the_bound_reaches_the_verdict():
-    # R = -2 exp(H) + 2.9 has its ceiling at 0.9; the run ends at exp(0.6): its rewards are below -0.7
-    entropy = 0.6 + 0.5 * np.exp(-6 * np.arange(60) / 60)
-    reward = 2.9 - 2.0 * np.exp(entropy) + 0.01 * np.random.default_rng(0).standard_normal(60)
-    run = Run("run", Path("nowhere"), Table(np.arange(60) + 1, {"entropy/mean": entropy, "reward": reward}))
-    assert law_section(run, Options(highest_reward=0.5)).result.verdict.codes == {"ceiling_too_high"}
-    assert law_section(run, Options(highest_reward=1.0)).result.verdict.applies
-
-
-def test_settings_that_differ(make_contents, make_report_run):
-    first = make_report_run("a", settings={"--lr": "1", "--batch": "8", "--ckpt.output_dir": "x"})
-    second = make_report_run("b", settings={"--lr": "2", "--batch": "8", "--ckpt.output_dir": "y", "--new": "true"})
-    unknown = make_report_run("c", settings={})
-    assert make_contents(first, unknown, second).settings == (
-        Setting("--lr", ("1", None, "2")),
-        Setting("--new", (None, None, "true")),
-    )
-    assert make_contents(first, unknown).settings == ()
-
-
-def test_one_run_is_not_compared(make_contents, make_report_run):
-    contents = make_contents(make_report_run("a"))
-    assert contents.same is None
-    assert contents.sizes is None
-
-
-def test_the_runs_that_have_a_fit_are_compared(make_contents, make_report_run):
-    runs = [make_report_run("a"), make_report_run("b", only=["reward"]), make_report_run("c", seed=1, method="kl_cov")]
-    same = make_contents(*runs).same
-    assert same.names == ("a", "c")
-    assert same.unfit == ("c",)
-    expected = same_coefficients([fit_law(training_points(run)) for run in (runs[0], runs[2])])
-    assert same.result == expected
-
-
-def test_a_single_fit_is_compared_with_nothing(make_contents, make_report_run):
-    same = make_contents(make_report_run("a"), make_report_run("b", only=["reward"])).same
-    assert same.result is None
-    assert same.reason == "comparing coefficients needs at least two runs, got 1"
-
-
 def test_the_trend_against_size(make_contents, make_report_run):
     runs = [make_report_run(name, seed=seed) for seed, name in enumerate("abcd")]
     sizes = make_contents(*runs, sizes={"c": 4e9, "a": 1e9, "b": 2e9}, extrapolate_to=32e9).sizes
@@ -345,16 +196,3 @@ def test_the_trend_against_size(make_contents, make_report_run):
     assert sizes.extrapolation.ceiling == trend.ceiling.at(32e9)
     assert [sizes.grid[0].size, sizes.grid[-1].size] == pytest.approx([1e9, 32e9], rel=1e-12)
     assert sizes.grid[0].a == trend.a.at(sizes.grid[0].size)
-
-
-def test_runs_without_the_law_are_named_in_the_trend(make_contents, make_report_run):
-    runs = [make_report_run("a"), make_report_run("b", seed=1, method="kl_cov"), make_report_run("c", method="kl_cov")]
-    assert make_contents(*runs, sizes={"a": 1e9, "b": 2e9}).sizes.unfit == ("b",)
-    assert make_contents(*runs, sizes={"b": 1e9}).sizes.unfit == ("b",)
-
-
-def test_one_size_makes_no_trend(make_contents, make_report_run):
-    runs = [make_report_run("a"), replace(make_report_run("b", seed=1), name="b")]
-    sizes = make_contents(*runs, sizes={"a": 7e9, "b": 7e9}).sizes
-    assert sizes.trend is None
-    assert "two different positive sizes" in sizes.reason

@@ -4,23 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_cov.analysis.report.contents import (
-    check_metric,
-    check_names,
-    read_runs,
-    unlike,
-)
-from openrlhf_cov.analysis.report.curves import COLUMNS
+from openrlhf_cov.analysis.report.contents import check_metric, check_names, read_runs, unlike
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.utils.metric_table import OWN
-
-
-def test_only_the_columns_of_a_report_are_read(write_run, columns_of_a_run, tmp_path):
-    columns = columns_of_a_run(20, 0, "none") | {"actor_grad_norm": [1.0] * 20}
-    (run,) = read_runs([write_run(tmp_path / "run", columns)])
-    assert "actor_grad_norm" not in run.training.columns
-    assert {name for name in run.training.columns if not name.startswith(OWN)} <= set(COLUMNS)
-    assert len(run.training) == 20
 
 
 @pytest.mark.parametrize(

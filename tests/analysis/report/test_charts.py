@@ -10,32 +10,20 @@ import plotly.graph_objects as go
 import pytest
 from matplotlib import rc_context
 
-from openrlhf_cov.analysis.pages.chart import Chart, look_of
+from openrlhf_cov.analysis.pages.chart import Chart
 from openrlhf_cov.analysis.pages.picture import SETTINGS, draw, save, write_pictures
 from openrlhf_cov.analysis.pages.plot import figure
 from openrlhf_cov.analysis.report import charts as module
 from openrlhf_cov.analysis.report.charts import (
-    curve,
     curve_chart,
     detail_charts,
     evaluation_charts,
     law_charts,
-    law_of_all,
     page_charts,
-    running_means,
     size_ticks,
 )
-from openrlhf_cov.analysis.report.contents import Contents, Options
-from openrlhf_cov.analysis.report.curves import (
-    GRADIENT,
-    LENGTH,
-    METHODS,
-    OVERVIEW,
-    PROGRESS,
-    SELECTION,
-    Curve,
-    to_series,
-)
+from openrlhf_cov.analysis.report.contents import Options
+from openrlhf_cov.analysis.report.curves import GRADIENT, METHODS, OVERVIEW
 from openrlhf_cov.analysis.table import Table
 
 OPTIONS = Options()
@@ -46,11 +34,6 @@ def three(make_contents, make_report_run):
     """Runs of which the law applies to the first."""
     runs = [make_report_run(name, seed=n, method=name) for n, name in enumerate(("none", "clip_cov", "kl_cov"))]
     return make_contents(*runs, sizes={"none": 1e9, "clip_cov": 3e9, "kl_cov": 7e9}, extrapolate_to=32e9)
-
-
-@pytest.fixture(scope="module")
-def bare(make_contents, make_report_run):
-    return make_contents(make_report_run("bare", only=["reward", "entropy/mean"]))
 
 
 @pytest.fixture(scope="module")
@@ -88,13 +71,13 @@ def named(chart, name):
 def test_plotly_takes_every_chart(three):
     page = page_charts(three)
     assert [panel.title for panel in page.overview.panels] == [
-        *("reward", "entropy (nats)", "response length (tokens)", "selected, of all trained tokens"),
+        *("reward", "entropy (nats)", "response length (tokens)", "selected, of all trained tokens")
     ]
     assert [chart.name for chart in page.method] == ["selection", "methods", "gradient", "sampling"]
     assert [chart.name for chart in page.law] == ["law_of_all", "model_size"]
     of_a_run = run_charts(three.runs[0], OPTIONS)
     assert [chart.name for chart in of_a_run] == [
-        *("bands", "accuracy", "phases", "law", "theorem1", "theorem2", "fall"),
+        *("bands", "accuracy", "phases", "law", "theorem1", "theorem2", "fall")
     ]
     charts = [page.overview, *page.method, page.scores, *page.numbers, *page.law, *of_a_run]
     for panel in [panel for chart in charts for panel in figure(chart)["panels"]]:
@@ -123,14 +106,6 @@ def check_picture(chart, folder):
             assert box.y1 < found.bbox.y1 + 1, shown
 
 
-def test_what_has_nothing_to_show_is_left_out(bare):
-    assert set(pictures(bare)) == {"reward_and_entropy", "law"}
-    page = page_charts(bare)
-    assert [panel.title for panel in page.overview.panels] == ["reward", "entropy (nats)"]
-    assert (page.method, page.scores, page.numbers, page.law) == ([], None, [], [])
-    assert [chart.name for chart in run_charts(bare.runs[0], OPTIONS)] == ["law"]
-
-
 def test_scores_end_at_one_and_lengths_at_zero(make_contents, make_report_run):
     run = make_report_run("run")
     run.training.columns["reward"][:] = np.linspace(0.5, 1.0, 60)
@@ -142,13 +117,6 @@ def test_scores_end_at_one_and_lengths_at_zero(make_contents, make_report_run):
     run.training.columns["reward"][:] *= 2  # no share of correct responses
     reward = curve_chart(make_contents(run), OVERVIEW).panels[0]
     assert reward.y.shown(reward.values("y"))[1] > 2.0
-
-
-def test_a_run_without_entropy_has_no_law(make_contents, make_report_run):
-    contents = make_contents(make_report_run("run", only=["reward"]))
-    assert "law" not in pictures(contents)
-    assert law_of_all(contents) is None
-    assert run_charts(contents.runs[0], OPTIONS) == []
 
 
 @pytest.mark.slow
@@ -177,56 +145,6 @@ def test_odd_values_are_drawn(make_contents, make_report_run, tmp_path, steps):
 # --- curves
 
 
-def test_a_line_per_run_and_panel(three):
-    chart = curve_chart(three, PROGRESS)
-    lines = [[mark for mark in panel.marks if mark.name] for panel in chart.panels]
-    assert [[mark.name for mark in marks] for marks in lines] == [["none", "clip_cov", "kl_cov"]] * 2
-    assert [mark.group for mark in lines[0]] == ["run0", "run1", "run2"]
-    assert len({mark.look.dash for mark in lines[0]}) == 3
-    assert chart.linked
-    series = three.runs[1].series["reward"]
-    np.testing.assert_array_equal(lines[0][1].x, series.steps)
-    np.testing.assert_array_equal(lines[0][1].y, series.mean)
-
-
-@pytest.mark.slow
-def test_few_runs_have_one_label_and_their_single_values(make_contents, make_report_run):
-    runs = [make_report_run(f"r{n}", steps=90, seed=n) for n in range(6)]
-    charts = [curve_chart(make_contents(*runs[:count]), PROGRESS) for count in (1, 2, 4, 5, 6)]
-    assert [chart.together for chart in charts] == [False, True, True, True, False]
-    assert [sum(not mark.name for mark in marks_of(chart)) for chart in charts] == [2, 4, 8, 0, 0]
-    assert ["with the values behind" in chart.note for chart in charts] == [True, True, True, False, False]
-
-
-def test_a_curve_is_its_mean_with_faint_values_behind():
-    series = to_series(range(300), np.arange(300.0))
-    raw, mean = curve(series, "a", "run0", look_of(0))
-    assert (raw.look.opacity, raw.hover, raw.name, raw.group) == (0.3, None, "", "run0")
-    assert (raw.y[:3].tolist(), mean.y[:3].tolist()) == ([0, 1, 2], [2.5, 3, 3.5])  # of 0 to 5, of 0 to 6, of 0 to 7
-    assert len(curve(series, "a", "run0", look_of(0), raw=False)) == 1
-    assert len(curve(to_series([1, 2], [3.0, 4.0]), "a", "run0", look_of(0))) == 1
-
-
-def test_running_means_in_words(report_of):
-    columns = [Curve("reward", "R"), Curve("nowhere", "N")]
-    assert running_means(columns, [report_of(steps=20)], raw=False) == ""
-    assert "up to 11 logged steps" in running_means(columns, [report_of(steps=300)], raw=False)
-
-
-def test_a_panel_without_a_curve_is_left_out(make_contents, make_report_run):
-    contents = make_contents(make_report_run("run", only=["reward", "response_length"]))
-    assert [panel.title for panel in curve_chart(contents, LENGTH).panels] == ["response length (tokens)"]
-
-
-def test_selection_is_shown_where_something_was_selected(make_contents, make_report_run):
-    none, kl_cov = make_report_run("none"), make_report_run("kl_cov", method="kl_cov")
-    assert curve_chart(make_contents(none), SELECTION) is None
-    # the share of both runs, the KL of one; no run has the log-ratio
-    panels = curve_chart(make_contents(none, kl_cov), SELECTION).panels
-    assert [[mark.name for mark in panel.marks if mark.name] for panel in panels] == [["none", "kl_cov"], ["kl_cov"]]
-    assert [panel.y.share for panel in panels] == [True, False]
-
-
 def test_numbers_of_methods_are_drawn_whatever_their_names(make_contents, make_report_run):
     own, unknown = ["control/value", "method/one/share"], ["control/", "control/of_somebody_else"]
     one, other = (
@@ -245,12 +163,6 @@ def test_numbers_of_methods_are_drawn_whatever_their_names(make_contents, make_r
     assert shown == [("norm of the gradient", False), ("tokens with k = 0", True)]
 
 
-def test_the_evaluation_that_is_r_is_drawn_beside_the_reward(make_contents, make_report_run):
-    contents = make_contents(make_report_run("run"), metric="eval/aime24/avg@32")
-    titles = [panel.title for panel in curve_chart(contents, PROGRESS).panels]
-    assert titles == ["reward", "entropy (nats)", "eval/aime24/avg@32"]
-
-
 def test_scores_come_before_other_numbers_of_evaluations(make_contents, make_report_run):
     names = ("a/length", "z/pass@4", "eval/b/avg@8", "greedy/c", "greedy")
     run = make_report_run("run", evaluations=Table(np.array([1, 2]), {name: np.array([0.1, 0.2]) for name in names}))
@@ -261,15 +173,6 @@ def test_scores_come_before_other_numbers_of_evaluations(make_contents, make_rep
 
 
 # --- the law
-
-
-def test_the_law_of_all_has_lines_where_it_applies(three):
-    marks = marks_of(law_of_all(three))
-    assert [run.law.result.verdict.applies for run in three.runs] == [True, False, False]
-    (line,) = (mark for mark in marks if mark.kind == "line")
-    assert line.group == "run0"
-    assert (line.x[0], line.y[0]) == (1, pytest.approx(three.runs[0].law.result.fit.ceiling.estimate, rel=1e-9))
-    np.testing.assert_allclose(np.log(marks[0].x), three.runs[0].law.points.entropy, atol=1e-12)
 
 
 def test_the_law_with_line_bands_ceiling_and_forecast(report_of):
@@ -301,47 +204,6 @@ def test_where_the_law_does_not_apply_nothing_promises_a_ceiling(report_of):
     assert chart.panels[0].said == "the law does not apply: intervention"
 
 
-def test_runs_beyond_the_panels_are_counted(make_contents, make_report_run):
-    contents = make_contents(*(make_report_run(f"run{seed}", seed=seed, steps=30) for seed in range(10)))
-    law, theory = pictures(contents)["law"], pictures(contents)["entropy_change"]
-    assert (len(law.panels), law.title[-23:]) == (9, ": reward (9 of 10 runs)")
-    assert (len(theory.panels), theory.columns) == (8, 2)
-    assert theory.title.endswith(" (4 of 10 runs)")
-    assert theory.panels[1].title == "run0, theorem 2"
-    assert len(pictures(contents)["coefficients"].panels[0].y.ticks) == 10
-    assert len({panel.y.ends for panel in law.panels}) == 1  # one axis for all
-
-
-def test_runs_without_the_law_are_hollow(three):
-    unfit = [not run.law.result.verdict.applies for run in three.runs]
-    assert unfit == [False, True, True]
-    for name in ("model_size", "coefficients"):
-        chart = pictures(three)[name]
-        for panel in chart.panels:
-            dots = [mark.look.hollow for mark in panel.marks if mark.kind == "dots" and mark.look.marker != "star"]
-            assert dots == unfit
-    assert list(pictures(three)["coefficients"].panels[0].y.ticks.values())[1] == "clip_cov\n(does not apply)"
-
-
-def test_the_trend_in_size(three):
-    chart = pictures(three)["model_size"]
-    fits = [run.law.result.fit for run in three.runs]
-    dots = [mark for mark in chart.panels[2].marks if mark.kind == "dots"]
-    assert [mark.texts for mark in dots] == [
-        *(["none, 1B"], ["clip_cov, 3B"], ["kl_cov, 7B"], ["extrapolated to 32B"])
-    ]
-    assert [mark.y[0] for mark in dots[:3]] == [fit.ceiling.estimate for fit in fits]
-    assert [mark.x for mark in dots] == [[1e9], [3e9], [7e9], [32e9]]
-    assert [panel.marks[0].kind for panel in chart.panels] == ["band"] * 3
-
-
-def test_two_sizes_have_no_band(make_contents, make_report_run):
-    runs = [make_report_run("a"), make_report_run("b", seed=1)]
-    chart = pictures(make_contents(*runs, sizes={"a": 1e9, "b": 2e9}))["model_size"]
-    assert "band" not in {mark.kind for mark in marks_of(chart)}
-    assert "model_size" not in pictures(make_contents(*runs, sizes={"a": 1e9}))
-
-
 def test_ticks_of_sizes():
     assert size_ticks(1e9, 12e9) == [1e9, 2e9, 5e9, 1e10]
     assert size_ticks(0.4e9, 0.6e9) == [0.4e9, 0.6e9]  # 0.5e9 alone is too few
@@ -362,29 +224,6 @@ def test_theory_has_a_dot_per_pair_and_the_trend(report_of):
     assert first.panels[0].said == "rank correlation 1.000 [1.000, 1.000]"
     assert second.panels[0].said.startswith("rank correlation -1.000")
     assert first.note == "59 pairs of steps."
-
-
-def test_a_theorem_that_cannot_be_checked_says_why_beside_the_other(report_of):
-    run = report_of(only=["reward", "entropy/mean", "entropy/delta", "entropy/delta_theorem1"])
-    assert "theorem2" not in [chart.name for chart in run_charts(run, OPTIONS)]
-    _, empty = pictures(Contents("run", OPTIONS, (run,), (), None, None, ()))["entropy_change"].panels
-    assert (empty.marks, empty.said) == ((), "the log has no entropy/delta_theorem2")
-
-
-def test_bands_and_their_names(report_of):
-    chart = chart_named("bands", run_charts(report_of(), OPTIONS))
-    assert chart.panels[0].y.log
-    assert [mark.name for mark in marks_of(chart)] == [
-        *("top 0.02 %", "top 0.2 %", "top 2 %", "top 20 %", "top 50 %", "covariance, all tokens")
-    ]
-
-
-def test_accuracy_has_a_panel_for_responses_and_no_empty_one(report_of):
-    chart = chart_named("accuracy", run_charts(report_of(), OPTIONS))
-    assert [[mark.name for mark in panel.marks] for panel in chart.panels] == [
-        ["hard (about 1 of 8 correct)", "easy (about 7 of 8)"]
-    ]
-    assert "is 0.0" in chart.note  # 0.08 - 0.02
 
 
 def test_the_fall_of_entropy_lies_over_its_covariance(report_of):
@@ -415,12 +254,3 @@ def test_a_step_that_dwarfs_the_others_is_cut(make_contents, make_report_run):
     # 95 % of the steps take 100 s, so that 1.6 times as much is shown
     assert panel.y.ends == (0.0, pytest.approx(160.0, rel=1e-9))
     assert panel.said == "up to 5.03e+03 s, cut"
-
-
-def test_data_sources_are_drawn_where_a_run_logs_them(make_contents, make_report_run):
-    with_sources = make_contents(
-        make_report_run("run", only=["reward", "source/aime/reward", "source/gsm8k/pass_rate"])
-    )
-    panels = pictures(with_sources)["sources"].panels
-    assert {panel.title: panel.y.share for panel in panels} == {"reward, aime": False, "pass rate, gsm8k": True}
-    assert "sources" not in pictures(make_contents(make_report_run("run", only=["reward"])))

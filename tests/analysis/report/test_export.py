@@ -1,10 +1,8 @@
 import json
-import math
 
-import numpy as np
 import pytest
 
-from openrlhf_cov.analysis.report.export import SCHEMA, export_text, record
+from openrlhf_cov.analysis.report.export import SCHEMA, export_text
 
 
 def refuse(constant):
@@ -81,24 +79,3 @@ def test_theory_and_covariance(contents):
     assert holds["group_correlation"]["estimate"] == pytest.approx(1.0)
     assert accuracy["means"]["mid"]["estimate"] is None
     assert bare["covariance_by_accuracy"] is None
-
-
-def test_nothing_but_numbers_texts_and_null(contents):
-    def check(value):
-        if isinstance(value, dict):
-            assert all(isinstance(key, str) for key in value)
-            list(map(check, value.values()))
-        elif isinstance(value, list | tuple):
-            list(map(check, value))
-        else:
-            assert value is None or isinstance(value, bool | int | float | str), type(value)
-            assert not isinstance(value, np.generic), value
-
-    check(record(contents))
-
-
-def test_one_run_has_nothing_across_runs(make_contents, make_report_run):
-    written = record(make_contents(make_report_run("a")))
-    assert written["same_coefficients"] is written["against_size"] is None
-    assert written["settings_that_differ"] == {}
-    assert math.isfinite(written["runs"][0]["seconds"])

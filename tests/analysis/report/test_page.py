@@ -4,7 +4,6 @@ import pytest
 from html_page import Page
 from plotly.offline import get_plotlyjs
 
-from openrlhf_cov.analysis.pages.html import prose
 from openrlhf_cov.analysis.report.report_page import report_page
 
 
@@ -34,15 +33,6 @@ def page(three):
     return Page(report_page(three))
 
 
-def set_to(x):
-    return {"--algo.kl.init_coef": "0", "--x": str(x)}
-
-
-@pytest.fixture(scope="module")
-def five(page_of, make_report_run):
-    return page_of(*(make_report_run(f"r{n}", steps=30, seed=n, settings=set_to(n % 2)) for n in range(5)))
-
-
 def test_the_page_holds_all_sections_and_charts(page):
     ids = page.ids()
     assert len(set(ids)) == len(ids)
@@ -66,12 +56,6 @@ def test_the_page_needs_no_network_and_allows_its_scripts_alone(page):
     page.check_policy()
     assert page.scripts[1] == get_plotlyjs()
     assert "Plotly.react" in page.scripts[2]
-
-
-def test_numbers_of_the_law_need_no_script(three, page):
-    words = " ".join(page.words)
-    assert f"{three.runs[0].law.result.fit.ceiling.estimate:.3f}" in words
-    assert "noscript" in [tag for tag, _ in page.tags]
 
 
 def test_no_placeholder_is_left_and_none_of_a_run_is_filled(page, page_of, make_report_run):
@@ -110,37 +94,6 @@ def test_a_single_run_has_no_choice_of_runs(page_of, make_report_run):
 # --- sections
 
 
-def test_the_law_in_words_or_why_not(page):
-    box = page.section("law").text.split('class="box"')[1].split("<figure")[0]
-    none, kl_cov, foreign = box.split("<strong>")[1:]
-    assert "With no entropy left, reward would reach" in none
-    assert prose("Fitted to the first 20 %") in none
-    assert "Theorem 1 (policy gradient)" in none
-    assert "<li>--cov_type kl_cov acts on the entropy" in kl_cov
-    assert not re.search("would reach|Fitted to", kl_cov)
-    assert "Theorem" not in foreign
-
-
-def test_many_runs_are_folded(page, five):
-    assert "The law describes 5 of 5 runs." in five.section("law").text
-    assert "runs." not in page.section("law").text.split('class="box"')[1].split("<strong>")[0]
-
-
-def test_the_table_of_runs_is_plain_html_with_keys_to_sort_by(three, page):
-    found = page.section("runs")
-    head = found.rows[0]
-    assert head == ["run", "steps", "time", "reward", "entropy", "length", "selected", "eval/aime24/avg@32"]
-    none, kl_cov, foreign = (dict(zip(head, row, strict=True)) for row in found.rows[1:4])
-    keys = [dict(zip(head, row, strict=True)) for row in found.keys[1:4]]
-    assert none["reward"] == f"{three.runs[0].reward.first:.3f} → {three.runs[0].reward.last:.3f}"
-    assert (none["run"], none["steps"], none["time"]) == ("none", "60", "59 min")
-    assert float(keys[0]["reward"]) == three.runs[0].reward.last
-    assert (none["selected"], kl_cov["selected"]) == ("-", "0.2 %")
-    assert none["eval/aime24/avg@32"] == "0.100 → 0.200"
-    assert (foreign["time"], keys[2]["time"], foreign["length"]) == ("-", "", "-")
-    assert "<li>kl_cov: &lt;line 7&gt; is cut</li>" in found.text
-
-
 def test_numbers_of_the_law_are_there_for_the_runs_that_it_describes(three, page):
     head, none, kl_cov, foreign = page.section("law").rows[:4]
     fit = three.runs[0].law.result.fit
@@ -159,42 +112,6 @@ def test_settings_that_differ_and_all_of_them_folded(page):
     assert "<dt>--actor.adam.lr</dt><dd>5e-7</dd>" in found.text
     assert "<dt>--logger.wandb.key</dt><dd>***</dd>" in found.text
     assert "abc123" not in page.text
-
-
-def test_a_setting_that_a_run_leaves_alone(page_of, make_report_run):
-    runs = [make_report_run("a", settings={"--x": "1"}), make_report_run("b", settings={"--y": "2"})]
-    assert page_of(*runs).section("runs").rows[-2:] == [["--x", "1", "–"], ["--y", "–", "2"]]
-    same = [make_report_run(name, settings={"--x": "1"}) for name in "ab"]
-    assert "Settings that differ" not in page_of(*same).text
-
-
-def test_settings_of_many_runs_have_a_row_per_run(five):
-    found = five.section("runs")
-    assert found.rows[6:] == [["run", "--x"], ["r0", "0"], ["r1", "1"], ["r2", "0"], ["r3", "1"], ["r4", "0"]]
-    assert found.text.count("<details>") == 6
-
-
-def test_comparison_of_coefficients_and_sizes(three, page):
-    found = page.section("law")
-    assert f"(p {three.same.result.p_value:.3f}): a = 0.30" in found.text
-    assert "The law does not apply to kl_cov" in found.text
-    assert [row[0] for row in found.rows[5:]] == ["none − kl_cov", "none − foreign", "kl_cov − foreign"]
-    (difference, *_) = three.same.result.differences
-    assert found.rows[5][1].startswith(f"{difference.a.estimate:.3g}"[:4])
-    assert "2 runs from 1B to 7B" in found.text
-    assert "Extrapolated at 32B parameters: a" in found.text
-
-
-def test_lines_to_which_the_law_does_not_apply_have_no_common_numbers(page_of, make_report_run):
-    runs = [make_report_run(name, seed=seed, method="kl_cov") for seed, name in enumerate("ab")]
-    text = page_of(*runs, sizes={"a": 1e9, "b": 7e9}, extrapolate_to=32e9).section("law").text
-    assert "No trend in model size: the law applies to none of them." in text
-    assert [part for part in ("a =", "Extrapolated", "a − b") if part in text] == []
-
-
-def test_sizes_without_a_trend_say_why(page_of, make_report_run):
-    said = page_of(make_report_run("a"), sizes={"a": 1e9}).section("law").text
-    assert "No trend in model size: a line in the size of models needs two different" in said
 
 
 def test_tables_of_a_run(page):

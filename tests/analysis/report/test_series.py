@@ -1,29 +1,10 @@
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.analysis.report.curves import MAX_DRAWN, extremes, running_mean, spread_out, stacked, to_series
+from openrlhf_cov.analysis.report.curves import MAX_DRAWN, extremes, running_mean, stacked, to_series
 
 NAN = float("nan")
-
-
-def test_a_short_series_is_kept_as_it_is():
-    curve = to_series([1, 2, 5], [3.0, 1.0, 2.0])
-    assert curve.steps.tolist() == [1, 2, 5]
-    assert curve.values.tolist() == curve.mean.tolist() == [3, 1, 2]
-    assert curve.window == 1
-
-
-def test_a_series_without_values_is_none():
-    assert to_series([1, 2], [NAN, NAN]) is None
-    assert to_series([], []) is None
-
-
-def test_a_value_that_is_missing_now_and_then_is_bridged():
-    curve = to_series(range(6), [1.0, NAN, 2.0, NAN, NAN, 3.0])
-    assert curve.steps.tolist() == [0, 2, 5]
-    assert curve.values.tolist() == [1, 2, 3]
 
 
 def test_a_long_gap_is_a_gap():
@@ -34,12 +15,6 @@ def test_a_long_gap_is_a_gap():
     assert curve.steps[100] == (99 + 111) / 2
     assert np.isnan(curve.mean[100])
     assert not np.isnan(to_series([*range(100), *range(109, 130)], np.arange(121.0)).values).any()
-
-
-def test_gaps_that_no_one_would_see_are_none():
-    # 11 missing of 100,000 steps are a ten-thousandth of the width
-    steps = np.array([*range(50_000), *range(50_011, 100_000)])
-    assert not np.isnan(to_series(steps, steps * 1.0).values).any()
 
 
 def test_the_running_mean_by_hand():
@@ -58,10 +33,7 @@ def test_the_window_is_a_thirtieth_and_odd():
     assert to_series(range(300), np.arange(300.0), smoothed=0.0).window == 1
 
 
-@given(
-    values=st.lists(st.floats(-1e6, 1e6) | st.just(NAN), min_size=1, max_size=400),
-    most=st.integers(10, 60),
-)
+@given(values=st.lists(st.floats(-1e6, 1e6) | st.just(NAN), min_size=1, max_size=400), most=st.integers(10, 60))
 def test_a_drawn_series_has_the_extremes_and_is_short(values, most):
     series = np.array(values)
     curve = to_series(np.arange(len(values)), series, most=most)
@@ -89,13 +61,6 @@ def test_a_spike_in_a_million_steps_is_drawn():
 def test_extremes_of_equal_parts():
     # two parts of four: lowest and highest of each, and both ends
     assert extremes(np.array([5.0, 9.0, 1.0, 5.0, 5.0, 0.0, 7.0, 5.0]), 6).tolist() == [0, 1, 2, 5, 6, 7]
-
-
-@pytest.mark.parametrize(
-    ("count", "most", "places"), [(0, 3, []), (1, 3, [0]), (3, 3, [0, 1, 2]), (5, 3, [0, 2, 4]), (7, 2, [0, 6])]
-)
-def test_dots_are_spread_out(count, most, places):
-    assert spread_out(count, most).tolist() == places
 
 
 def test_a_stack_has_the_means_of_equal_parts():

@@ -7,23 +7,14 @@ import pytest
 from openrlhf_cov.analysis.across import SameCoefficients
 from openrlhf_cov.analysis.report.contents import Options, SameSection, TheorySection
 from openrlhf_cov.analysis.report.words import (
-    asked,
     early_facts,
-    ends,
-    error_of,
-    forecast_sentence,
-    law_facts,
     law_row,
-    law_sentence,
     number,
-    percent,
-    run_table,
     same_sentence,
     share,
     size_text,
     summary,
     theory_sentence,
-    with_interval,
 )
 from openrlhf_cov.analysis.theory import TheoryCheck
 from openrlhf_cov.utils.estimates import Interval
@@ -34,73 +25,12 @@ def run(make_contents, make_report_run):
     return make_contents(make_report_run("run", steps=200)).runs[0]
 
 
-@pytest.fixture(scope="module")
-def restrained(make_contents, make_report_run):
-    return make_contents(make_report_run("run", method="kl_cov")).runs[0]
-
-
 @pytest.mark.parametrize(
     ("value", "expected"),
     [(0.0, "0 %"), (0.15, "15 %"), (0.995, "100 %"), (0.0012, "0.12 %"), (0.0841, "8.4 %"), (math.nan, "-")],
 )
 def test_shares(value, expected):
     assert share(value) == expected
-
-
-def test_errors_are_percent_where_the_reward_is_a_share():
-    assert error_of(0.0091, Options()) == "0.9 %"
-    assert error_of(-0.005, Options()) == "-0.5 %"
-    assert error_of(0.0091, Options(highest_reward=None)) == "0.0091"
-
-
-def test_ends():
-    assert ends(Interval(0.5, 0.25, 0.75, 0.95)) == "0.250 to 0.750"
-    assert ends(Interval(0.5, math.nan, math.nan, 0.95)) == "-"
-
-
-def test_what_is_said_of_a_run_that_follows_the_law(run):
-    fit = run.law.result.fit
-    low, high = fit.ceiling.low, fit.ceiling.high
-    assert law_sentence(run, Options()) == (
-        f"The law describes this run. With no entropy left, reward would reach {fit.ceiling.estimate:.3f} "
-        f"({low:.3f} to {high:.3f}); it ended at {run.reward.last:.3f}."
-    )
-    facts = dict(law_facts(run, Options()))
-    assert facts["ceiling, R at H = 0"] == f"{fit.ceiling.estimate:.3f}, 95 % interval {low:.3f} to {high:.3f}"
-    assert facts["R²"] == f"{fit.r2:.3f}"
-    slope = -fit.a.estimate * math.exp(run.entropy.last)
-    (value,) = [value for name, value in facts.items() if name.startswith("dR/dH")]
-    assert value.startswith(f"{slope:.3f} [")
-
-
-def test_independent_points_are_named_where_they_are_fewer(run):
-    def points(effective):
-        fit = replace(run.law.result.fit, effective_points=effective)
-        law = replace(run.law, result=replace(run.law.result, fit=fit))
-        return dict(law_facts(replace(run, law=law), Options()))["points"]
-
-    assert points(40.4) == "200, worth 40 independent points"
-    assert points(200.0) == "200"
-
-
-def test_a_run_that_does_not_has_no_numbers(restrained):
-    assert restrained.law.result.fit is not None
-    assert law_facts(restrained, Options()) == []
-    assert set(law_row(restrained, Options())[1:]) == {"-"}
-
-
-def test_the_forecast_as_the_paper_reports_it(run):
-    found = replace(run.law.forecast, rmse=0.0123, final_error=-0.004, in_band_frac=0.93, persistence_rmse=0.2)
-    law = replace(run.law, forecast=found)
-    said = forecast_sentence(law, Options())
-    assert [each for each in ("30 of 200 points", "1.2 %", "0.4 %", "93 %", "20.0 %") if each not in said] == []
-    assert "worth nothing" not in said
-    few = replace(found, fit=replace(found.fit, points=29))
-    assert "29 points" in forecast_sentence(replace(law, forecast=few), Options())
-    useless = replace(law, forecast=replace(found, persistence_rmse=0.01))
-    assert "worth nothing" in forecast_sentence(useless, Options())
-    assert "paper" not in forecast_sentence(law, Options(highest_reward=5.0))
-    assert "too short" in forecast_sentence(replace(law, forecast=None, no_forecast="too short"), Options())
 
 
 @pytest.mark.parametrize(
@@ -143,11 +73,6 @@ def test_numbers(value, text):
     assert number(value) == text
 
 
-def test_an_interval():
-    assert with_interval(Interval(0.71, 0.69, 0.73, 0.95)) == "0.710 [0.690, 0.730]"
-    assert with_interval(Interval(0.71, -math.inf, math.inf, 0.95)) == "0.710 [no interval]"
-
-
 @pytest.mark.parametrize(
     ("size", "text"), [(7e9, "7B"), (1.5e9, "1.5B"), (494e6, "494M"), (1e12, "1T"), (2e3, "2K"), (12, "12")]
 )
@@ -174,17 +99,6 @@ def test_a_run_that_follows_the_law_has_its_numbers(make_contents, make_report_r
     assert "does not apply" not in summary(contents)
 
 
-def test_the_table_of_runs_has_the_columns_with_values(make_contents, make_report_run):
-    runs = [make_report_run("none"), make_report_run("kl_cov", method="kl_cov")]
-    contents = make_contents(*runs)
-    head, none, kl_cov = (line.split() for line in run_table(contents))
-    assert head == ["run", "steps", "reward", "entropy", "length", "selected", "eval/aime24/avg@32"]
-    assert none[:3] == ["none", "60", f"{contents.runs[0].reward.first:.3f}"]
-    assert ("-" in none, "0.2" in kl_cov) == (True, True)
-    bare = make_contents(make_report_run("bare", only=["reward", "entropy/mean"]))
-    assert run_table(bare)[0].split() == ["run", "steps", "reward", "entropy"]
-
-
 def test_a_run_that_does_not_has_reasons_instead(make_contents, make_report_run):
     contents = make_contents(make_report_run("kl", steps=200, method="kl_cov"))
     lines = summary(contents).splitlines()
@@ -206,24 +120,6 @@ def test_no_forecast_and_a_worthless_one_are_said(make_contents, make_report_run
     assert "0.125" in line
 
 
-def test_the_comparison_names_runs_and_what_it_is_worth(make_contents, make_report_run):
-    runs = [make_report_run("a", steps=100), make_report_run("b", steps=100, seed=1)]
-    contents = make_contents(*runs, sizes={"a": 1e9, "b": 1e10}, extrapolate_to=1e11)
-    text = summary(contents)
-    assert f"(p {contents.same.result.p_value:.3f})" in text
-    assert "\n  a minus b: a " in text
-    # of two sizes the change for ten times the parameters is the difference itself
-    a = [run.law.result.fit.a.estimate for run in contents.runs]
-    assert f"ten times the parameters change a {number(a[1] - a[0])}, b " in text
-    assert f"\nExtrapolated at 100B parameters: a {number(2 * a[1] - a[0])} [no interval]" in text
-
-
-def test_a_forecast_of_few_points_says_that_its_interval_is_too_narrow(make_contents, make_report_run):
-    # 15 % of 199 are 29 points, of 200 are 30
-    assert "fitted to 29 points" in summary(make_contents(make_report_run("run", steps=199)))
-    assert "too narrow" not in summary(make_contents(make_report_run("run", steps=200)))
-
-
 def test_lines_to_which_the_law_does_not_apply_are_not_compared(make_contents, make_report_run):
     runs = [make_report_run(name, seed=seed, method="kl_cov") for seed, name in enumerate("ab")]
     text = summary(make_contents(*runs, sizes={"a": 1e9, "b": 1e10}, extrapolate_to=1e11))
@@ -232,18 +128,3 @@ def test_lines_to_which_the_law_does_not_apply_are_not_compared(make_contents, m
     one = make_contents(make_report_run("c", seed=2), runs[0], sizes={"a": 1e9, "c": 1e10})
     assert "share one a" not in summary(one)
     assert "The law does not apply to a" in summary(one)
-
-
-@pytest.mark.parametrize(("share", "text"), [(0.15, "15"), (0.999, "99.9"), (0.07, "7"), (0.0001, "0.01")])
-def test_a_share_keeps_its_digits(make_contents, make_report_run, share, text):
-    assert percent(share) == text
-    contents = make_contents(make_report_run("run"), forecast_share=share)
-    assert f"forecast from the first {text} % of the points" in asked(contents.options)
-    assert asked(contents.options) in summary(contents)
-
-
-def test_many_pairs_are_counted(make_contents, make_report_run):
-    contents = make_contents(*(make_report_run(f"run{seed}", seed=seed) for seed in range(5)))
-    lines = summary(contents).splitlines()
-    assert sum(" minus " in line for line in lines) == 6
-    assert lines[-1] == "  4 more pairs with --export"

@@ -2,7 +2,6 @@ import pytest
 
 from openrlhf_cov.analysis.report.contents import Options, build_contents, read_runs
 from openrlhf_cov.analysis.report.write import write_files, write_report
-from openrlhf_cov.errors import UsageError
 
 
 @pytest.mark.slow
@@ -23,9 +22,3 @@ def test_one_format_and_no_page(write_run, tmp_path):
     assert {path.suffix for path in written.figures} == {".png"}
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["figures"]
     assert sorted(written.figures) == sorted((tmp_path / "out" / "figures").iterdir())
-
-
-def test_what_cannot_be_read_writes_nothing(tmp_path):
-    with pytest.raises(UsageError, match="does not exist"):
-        write_report([tmp_path / "none"], tmp_path / "out")
-    assert not (tmp_path / "out").exists()
