@@ -1,24 +1,31 @@
-"""Write docs/study/, its figures, the figure of README.md and the tables of docs/methods/index.md.
+"""Write docs/study/, its figures, the figure of README.md, and the numbers of docs/study.md and docs/methods/index.md.
 
-The sources are ``studies/results/`` and the specs. In docs/methods/index.md, the text between the comments
-"equal tuning" and "end of equal tuning" is replaced.
+The sources are ``studies/results/`` and the specs. Runs that are not finished are left out, and the pages say how many
+are. In docs/methods/index.md, the text between the comments "equal tuning" and "end of equal tuning" is replaced; in
+docs/study.md, the text between "numbers NAME" and "end of NAME".
 """
 
 import math
 import re
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 from openrlhf_cov.analysis.pages.chart import STEPS, Axis, Chart, Look, Mark, Panel, bands, look_of
 from openrlhf_cov.analysis.pages.picture import write_pictures
+from openrlhf_cov.experiments.study import summary
 from openrlhf_cov.experiments.study.answer import AGAINST, Runs, finished_runs
 from openrlhf_cov.experiments.study.document import Document, Section, document, markdown, markdown_table
+from openrlhf_cov.experiments.study.entropy_drop_page import drop_document, drop_row
+from openrlhf_cov.experiments.study.forecast_page import by_task_in_short, forecast_document, study_errors
+from openrlhf_cov.experiments.study.mechanism_page import mechanism_chart, mechanism_section
 from openrlhf_cov.experiments.study.questions import agreement
 from openrlhf_cov.experiments.study.run_results import Result, unpack
 from openrlhf_cov.experiments.study.seed_estimates import mean_over_seeds
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.spec_file import read_spec
+from openrlhf_cov.experiments.study.summary import Finished
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, SPECS = ROOT / "studies" / "results", ROOT / "studies"
@@ -44,11 +51,41 @@ OVERVIEW_NAMES = {"Clip-Cov": "Clip-Cov (5 %, no upper bound)", "KL-Cov": "KL-Co
 SHOWN = ("test", "first_token_entropy", "pass_at_k")
 # A study with this ending ran on the whole trainer; the study without it ran in the lab.
 WHOLE_TRAINER = "_ray"
+STUDY = ROOT / "docs" / "study.md"
+NUMBERS = re.compile(r"(?<=<!-- numbers )(\w+) -->\n.*?(?=<!-- end of \1 -->)", re.DOTALL)
+# Studies behind docs/study.md. Each may lack results.
+SHORTCUT = "shortcut"
+LEARNING_RATES = "learning_rate_map"
+MECHANISM = "mechanism"
+# Results of ``scripts/make_entropy_drops.py``, which is not a study.
+DROPS = "entropy_drops"
+FORECASTS = "forecasts"
+# Seeds below which a study is no part of the forecasts.
+FEWEST_SEEDS = 3
+# Rows of the list of docs/study.md: what studies are about, and their names. Those without results are listed, too.
+LISTED = {
+    "the shortcut": (SHORTCUT, LEARNING_RATES, MECHANISM),
+    "rare skills and paths": ("tail", "graph_paths"),
+    "commands, eight updates per rollout": ("commands", "commands_methods", "commands_surrogates"),
+    "commands, one update": ("commands_one_update", "commands_methods_one_update"),
+    "defaults, scope, random tokens, learning rates": ("methods", "scope", "random_drop", "divergence"),
+    "one entropy, several methods": ("matched_first_token", "matched_entropy"),
+    "addition": ("addition", "addition_methods"),
+    "through Ray": ("commands_ray", "addition_ray"),
+    "`make demo-compare`; SmolLM2-135M": ("demo_compare", "smollm2"),
+    "law and theorems": (FORECASTS, DROPS),
+}
+# Where each further page of docs/study/ comes from.
+SOURCES = {
+    FORECASTS: "the reward and the entropy of all runs in `studies/results/`",
+    DROPS: f"`studies/results/{DROPS}.jsonl.xz` and `studies/results/{MECHANISM}.jsonl.xz`",
+}
 
 
 def names() -> list[str]:
     """Return the studies that have published runs."""
-    return sorted(path.name.removesuffix(".jsonl.xz") for path in RESULTS.glob("*.jsonl.xz"))
+    found = (path.name.removesuffix(".jsonl.xz") for path in RESULTS.glob("*.jsonl.xz"))
+    return sorted(name for name in found if name != DROPS)
 
 
 def results_of(name: str) -> tuple[Spec, list[Result]]:
@@ -71,20 +108,108 @@ def beside(name: str) -> str:
     return f"## {answer.question}\n\n{answer.text}\n\n" + "\n".join(table) + "\n\n"
 
 
-def shown(content: Document) -> list:
+def shown(name: str, content: Document) -> list:
     """Return the charts of a study that its page shows."""
-    return [chart for chart in content.charts if chart.name in SHOWN]
+    charts = [chart for chart in content.charts if chart.name in SHOWN]
+    return [mechanism_chart(finished_runs(*results_of(name))), *charts] if name == MECHANISM else charts
+
+
+def explained(name: str) -> str:
+    """Return the table of what happens to the names of skills, of the study that records it; else nothing."""
+    if name != MECHANISM:
+        return ""
+    section = mechanism_section(finished_runs(*results_of(name)))
+    text = "\n\n".join(section.paragraphs)
+    return f"## {section.title}\n\n{text}\n\n" + "\n".join(markdown_table(section)) + "\n\n"
 
 
 def page(name: str, content: Document) -> str:
     """Return the page of one study as Markdown."""
-    pictures = "".join(f"![{chart.title}](../assets/study/{name}/{chart.name}.svg)\n\n" for chart in shown(content))
+    pictures = "".join(
+        f"![{chart.title}](../assets/study/{name}/{chart.name}.svg)\n\n" for chart in shown(name, content)
+    )
     source = (
         f"`python scripts/write_study_docs.py` writes this page from `studies/results/{name}.jsonl.xz`; the spec is "
-        f"`studies/{name}.yaml`. [Study](../study.md#answers) summarises all studies."
+        f"`studies/{name}.yaml`. [Study](../study.md) summarises all studies."
     )
     title, rest = markdown(content).split("\n", 1)
-    return f"{title}\n\n{source}\n{rest}\n{beside(name)}{pictures}".rstrip() + "\n"
+    return f"{title}\n\n{source}\n{rest}\n{beside(name)}{explained(name)}{pictures}".rstrip() + "\n"
+
+
+def further_pages() -> dict[str, Document]:
+    """Return the pages of docs/study/ that are about several studies, by name."""
+    return {FORECASTS: forecasts(), DROPS: entropy_drops()}
+
+
+@cache
+def forecasts() -> Document:
+    """Return the forecasts of the ends of all lab runs without a sweep."""
+    found = []
+    for name in names():
+        spec, results = results_of(name)
+        runs = {} if spec.sweep or spec.engine == "ray" else finished_runs(spec, results)
+        if max(map(len, runs.values()), default=0) >= FEWEST_SEEDS:
+            found.append(study_errors(name, spec.task, runs))
+    return forecast_document(found)
+
+
+@cache
+def entropy_drops() -> Document:
+    """Return the predicted and measured falls of the entropy, by task and by method."""
+    by_task: dict[str, list[Result]] = {}
+    for result in unpack(RESULTS / f"{DROPS}.jsonl.xz"):
+        by_task.setdefault(f"{result.run.arm}, GRPO, 1 update", []).append(result)
+    rows = [drop_row(name, results) for name, results in by_task.items()]
+    of_methods = finished_runs(*results_of(MECHANISM)) if MECHANISM in names() else {}
+    rows += [
+        drop_row(f"shortcut, {name}, 4 updates", list(runs.values())) for name, runs in of_methods.items() if runs
+    ]
+    return drop_document(rows)
+
+
+def further_page(name: str, content: Document) -> str:
+    """Return a page of docs/study/ that is about several studies."""
+    source = f"`python scripts/write_study_docs.py` writes this page from {SOURCES[name]}."
+    title, rest = markdown(content).split("\n", 1)
+    pictures = "".join(f"![{chart.title}](../assets/study/{name}/{chart.name}.svg)\n\n" for chart in content.charts)
+    return f"{title}\n\n{source}\n{rest}\n{pictures}".rstrip() + "\n"
+
+
+def finished(name: str) -> Finished:
+    """Return the finished runs of a study, none if it has no published ones."""
+    if name in names():
+        return Finished(name, *results_of(name))
+    return Finished(name, read_spec(SPECS / f"{name}.yaml"), [])
+
+
+def main_figure() -> Chart:
+    """Return the figure of docs/study.md."""
+    return summary.figure(finished(LEARNING_RATES), finished(MECHANISM))
+
+
+def links() -> str:
+    """Return the list of all studies as a table, with links to the pages of those that have results."""
+    known = {*names(), *SOURCES}
+    lines = ["| about | studies |", "|---|---|"]
+    for about, studies in LISTED.items():
+        cells = (f"[`{name}`](study/{name}.md)" if name in known else f"`{name}` (no run yet)" for name in studies)
+        lines.append(f"| {about} | {', '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def with_numbers(text: str) -> str:
+    """Return docs/study.md with its numbers brought up to date."""
+    shortcut, mechanism = finished(SHORTCUT), finished(MECHANISM)
+    parts = {
+        "answer": summary.answer(shortcut, mechanism),
+        "figure": summary.said_of_figure(finished(LEARNING_RATES), mechanism),
+        "table": "\n".join(markdown_table(summary.table(shortcut, mechanism))),
+        "mechanism": "\n".join(markdown_table(summary.mechanism_numbers(mechanism))),
+        "drops": summary.said_of_drops(entropy_drops()),
+        "forecasts": "\n".join(markdown_table(by_task_in_short(forecasts()))),
+        "links": links(),
+    }
+    return NUMBERS.sub(lambda match: f"{match[1]} -->\n\n{parts[match[1]]}\n\n", text)
 
 
 def with_tables(text: str) -> str:
@@ -163,7 +288,12 @@ if __name__ == "__main__":
     PAGES.mkdir(exist_ok=True)
     for each in names():
         found = content_of(each)
-        write_pictures(shown(found), FIGURES / each, ("svg",))
+        write_pictures(shown(each, found), FIGURES / each, ("svg",))
         (PAGES / f"{each}.md").write_text(page(each, found), encoding="utf-8")
+    for each, found in further_pages().items():
+        write_pictures(found.charts, FIGURES / each, ("svg",))
+        (PAGES / f"{each}.md").write_text(further_page(each, found), encoding="utf-8")
+    write_pictures([main_figure()], FIGURES, ("svg",))
+    STUDY.write_text(with_numbers(STUDY.read_text(encoding="utf-8")), encoding="utf-8")
     write_pictures([overview(finished_runs(*results_of(README_STUDY)))], README_FIGURES, ("svg",))
     METHODS.write_text(with_tables(METHODS.read_text(encoding="utf-8")), encoding="utf-8")

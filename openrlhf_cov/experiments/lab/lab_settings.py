@@ -50,6 +50,10 @@ class LabSettings(Settings):
     stop_early: bool = setting(
         False, "end a run when two evaluations in a row find the task solved, or the policy collapsed"
     )
+    record_mechanism: bool = setting(
+        False,
+        "record the probability of each skill's name, what happens to decision tokens, and predicted entropy changes",
+    )
 
     @property
     def evaluated(self) -> tuple[int, ...]:

@@ -89,6 +89,10 @@ class Task:
     replicas: tuple[Question, ...] = ()
     # Place in a response, from 0, of the token that decides between answers.
     decision_token: int = 0
+    # Prompt -> the name of its skill, for a task whose decision token names a skill. None: no token does.
+    skill_of: Callable[[str], str] | None = None
+    # The names of the skills.
+    skills: tuple[str, ...] = ()
     # Prefix of the names of the parameters that are trained; "" trains all.
     trained: str = ""
 
@@ -156,6 +160,8 @@ def _commands() -> Task:
         is_right=commands.is_right,
         policy=COMMANDS_POLICY,
         make=lambda seed: make_commands_policy(COMMANDS_POLICY, seed),
+        skill_of=lambda prompt: commands.SKILL_OF[prompt[0]],
+        skills=tuple(commands.SKILLS),
     )
 
 
@@ -226,6 +232,8 @@ def _hidden_skills(skills: hidden_skills.SkillTask) -> Task:
         policy=SKILLS_POLICY,
         make=lambda seed: make_skills_policy(skills, SKILLS_POLICY, seed),
         needs_exploration=lambda question: asked(question).needs_exploration,
+        skill_of=lambda prompt: hidden_skills.SKILL_OF[prompt[0]],
+        skills=tuple(hidden_skills.SKILLS),
     )
 
 

@@ -20,14 +20,16 @@ from transformers import LlamaForCausalLM
 from openrlhf_cov.data.rollout_files import RolloutHeader, tokenizer_digest
 from openrlhf_cov.data.templates import prompts_ids
 from openrlhf_cov.experiments.lab.early_stop import DECISION_ENTROPY, outcome_of
-from openrlhf_cov.experiments.lab.lab_policy import Samples, log_probs_and_entropy, sample, until_end
+from openrlhf_cov.experiments.lab.lab_policy import Samples, log_probs_and_entropy, logits_of, sample, until_end
 from openrlhf_cov.experiments.lab.lab_rollouts import read_step, recorded_samples, tensors_of, write_step
 from openrlhf_cov.experiments.lab.lab_settings import PPO_CLIP, LabSettings
+from openrlhf_cov.experiments.lab.mechanism import decision_metrics, drop_metrics, name_probabilities
 from openrlhf_cov.experiments.lab.tasks import Question, Task
 from openrlhf_cov.experiments.tiny_task.tokenizer import PAD_TOKEN
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.diagnostics import update_metrics
 from openrlhf_cov.models.dynamics import EntropyDynamics
+from openrlhf_cov.models.entropy_change import predicted_drop
 from openrlhf_cov.models.loss import clip_of, draws_of_step, plan_micro_batch, policy_loss
 from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.planning import PlanningStep, WindowPart, plan_window, policy_seen
@@ -136,7 +138,7 @@ class Lab:
             self.settings.group,
             self.generator,
             self.config.proxy_min_p,
-            self.config.needs_discriminator_mean,
+            self._needs_discriminator_mean,
         )
         if self.task.mean_reward is None:
             scores = self._right(samples, asked, self.settings.group).flatten().float()
@@ -146,6 +148,10 @@ class Lab:
         if self.settings.random_reward:
             scores = torch.tensor([float(self.coin.random() < 0.5) for _ in scores])
         return prompts.repeat_interleave(self.settings.group, 0), samples, scores
+
+    @property
+    def _needs_discriminator_mean(self) -> bool:
+        return self.config.needs_discriminator_mean or self.settings.record_mechanism
 
     def dump(self, folder: Path, step: int, prompts: Tensor, samples: Samples, scores: Tensor) -> None:
         """Write the file of a global step, from 1. The arguments are what ``roll_out`` returns.
@@ -171,7 +177,7 @@ class Lab:
         prompts, responses, scores = tensors_of(recorded, self.pad)
         samples = sample(
             self.model, prompts[::each], self.task.tokens, self.generator, self.eos, self.pad, each,
-            self.config.proxy_min_p, forced=responses,
+            self.config.proxy_min_p, self._needs_discriminator_mean, forced=responses,
         )  # fmt: skip
         return prompts, samples, scores
 
@@ -227,7 +233,37 @@ class Lab:
             norms.append(norm)
             chosen[rows] = selected
         buffer.add(*selection_metrics(rollout.entropy, rollout.action_mask, chosen))
-        return {"policy_loss": sum(losses) / len(losses), "gradient/norm": sum(norms) / len(norms)}
+        means = {"policy_loss": sum(losses) / len(losses), "gradient/norm": sum(norms) / len(norms)}
+        if self.settings.record_mechanism:
+            return means | self.mechanism(prompts, responses, rollout, chosen)
+        return means
+
+    @torch.no_grad()
+    def mechanism(
+        self, prompts: Tensor, responses: Tensor, rollout: RolloutTokens, chosen: Tensor
+    ) -> dict[str, float]:
+        """Return what ``--record_mechanism`` adds to the metrics of a step, after its updates.
+
+        Args:
+            prompts: (B, P) of all samples of the rollout.
+            responses: (B, A).
+            rollout: The policy that sampled them.
+            chosen: Mask (B, A) of the tokens that the method acted on.
+        """
+        assert rollout.discriminator_mean is not None
+        mask = rollout.action_mask
+        predicted = predicted_drop(
+            rollout.log_probs, rollout.entropy, rollout.discriminator_mean, rollout.advantages, mask
+        )
+        _, entropy_after = log_probs_and_entropy(self.model, prompts, responses)
+        values = drop_metrics(predicted, rollout.entropy, entropy_after, mask)
+        if self.task.skill_of is None:
+            return values
+        place = self.task.decision_token
+        asked = [self.task.skill_of(self._words(prompt)) for prompt in prompts.tolist()]
+        said = [self.words[token] for token in responses[:, place].tolist()]
+        advantages = rollout.advantages[:, place]
+        return values | decision_metrics(self.task.skills, asked, said, advantages, chosen[:, place])
 
     def optimize(
         self,
@@ -367,7 +403,21 @@ class Lab:
         positions = (entropy.sum(0) / tokens).tolist()
         if self.task.decision_token < len(positions):
             values[DECISION_ENTROPY] = positions[self.task.decision_token]
+        if settings.record_mechanism:
+            values |= self._name_probabilities()
         return values | {f"entropy/position_{p}": value for p, value in enumerate(positions)}
+
+    @torch.no_grad()
+    def _name_probabilities(self) -> dict[str, float]:
+        """Return the probability of each skill's name on the validation prompts of each skill; {} without skills."""
+        task = self.task
+        if task.skill_of is None:
+            return {}
+        prompts = torch.tensor(prompts_ids([problem.prompt for problem in task.validation], self.tokenizer))
+        policy = logits_of(self.model, prompts, 1, [])[:, -1].softmax(-1)
+        names = torch.tensor(self.tokenizer.convert_tokens_to_ids(list(task.skills)))
+        asked = [task.skill_of(problem.prompt) for problem in task.validation]
+        return name_probabilities(task.skills, asked, policy[:, names])
 
     def test(self) -> tuple[Tensor, Tensor]:
         """Return which test problems (N,) are solved greedily, and which samples (N, K) of each are correct."""
@@ -422,7 +472,10 @@ class Lab:
         """Return the responses as texts, each with its end if it has one."""
         lengths = until_end(samples.responses, self.eos).sum(1).tolist()
         rows = zip(samples.responses.tolist(), lengths, strict=True)
-        return ["".join(self.words[token] for token in row[:length]) for row, length in rows]
+        return [self._words(row[:length]) for row, length in rows]
+
+    def _words(self, tokens: Sequence[int]) -> str:
+        return "".join(self.words[token] for token in tokens)
 
 
 def frozen(model: LlamaForCausalLM) -> LlamaForCausalLM:

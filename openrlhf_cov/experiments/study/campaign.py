@@ -12,7 +12,7 @@ from openrlhf_cov.experiments.lab.request import base_policies as default_base_p
 from openrlhf_cov.experiments.study.lab_runs import KILLED, LabStudy, Study, result_of, workers
 from openrlhf_cov.experiments.study.ray_runs import RayStudy, RayStudyOfLabFlags
 from openrlhf_cov.experiments.study.run_plan import StudyRun, number_of_runs, runs_due
-from openrlhf_cov.experiments.study.run_results import pack, unpack
+from openrlhf_cov.experiments.study.run_results import pack, reported_metrics, unpack
 from openrlhf_cov.experiments.study.spec_file import read_spec
 from openrlhf_cov.utils.json_lines import write_lines
 from openrlhf_cov.utils.output_folders import check_folder
@@ -191,4 +191,4 @@ def write(study: Study, pack_to: Path | None = None) -> None:
                 "another file, or --unpack it, too"
             )
         pack_to.parent.mkdir(parents=True, exist_ok=True)
-        pack(results, pack_to, study.asked)
+        pack(results, pack_to, study.asked, reported_metrics(study.spec))

@@ -14,8 +14,9 @@ from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.errors import UsageError, reason_of
 from openrlhf_cov.experiments.study.result_records import Answers, Columns, LastEvaluation, PackedRun, read_record
 from openrlhf_cov.experiments.study.run_plan import REPORT, Score, StudyRun
+from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.utils.json_lines import parse_json, regular, replacing
-from openrlhf_cov.utils.metric_table import STEP, STEP_TOTAL, TIME
+from openrlhf_cov.utils.metric_table import CPU_TIME, STEP, STEP_TOTAL, TIME
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, RESULT_FILE, TEST_FILE, read_metrics
 from openrlhf_cov.utils.record_checks import checked_value
 
@@ -27,6 +28,15 @@ STOPPED_AT = "stopped_at"
 DIGITS = 4
 # Metrics that a packed run of tuning keeps, beside its evaluations and its test, by which points are chosen.
 OF_TUNING = ("reward", "entropy/mean", "entropy/position_0", "gradient/norm", "response_length", STEP_TOTAL)
+# The same of every run of a sweep, whose page reads nothing but evaluations: what the law and its forecasts need.
+OF_SWEEP = ("reward", "entropy/mean")
+# The same of the reported runs of a task that is learned or not, which are long: what pages read. A name that ends
+# with a slash stands for all names that begin with it.
+OF_LEARNED = (
+    *OF_TUNING,
+    *("truncated", "cov/selected_frac", "gradient/positive_mass", "gradient/negative_mass", "gradient/zero_frac"),
+    *("entropy/delta", "entropy/delta_theorem1", "entropy/delta_theorem2", CPU_TIME, "decision/", "drop/"),
+)
 # Metrics that no packed run keeps: two more averages of what ``cov/group_weighted_acc_…``, the paper's, are of.
 LEFT_OUT = tuple(f"cov/{kind}_{share}" for kind in ("acc", "token_acc") for share in ("low", "mid", "high"))
 # A run that is no part of a study.
@@ -112,21 +122,37 @@ def read_run(place: Path, run: StudyRun = ALONE, *, evaluated: Collection[int] =
         raise ValueError(f"{place} is damaged: {reason_of(error)}") from error
 
 
-def pack(results: Sequence[Result], path: Path, asked: Callable[[StudyRun], Sequence[str]]) -> None:
-    """One file of all results, a line of JSON each, compressed; numbers have ``DIGITS`` digits.
+def reported_metrics(spec: Spec) -> tuple[str, ...] | None:
+    """Return the metrics that the reported runs of a study keep in its packed file; None stands for all of them."""
+    if spec.sweep:
+        return OF_SWEEP
+    return OF_LEARNED if spec.learned is not None else None
 
-    Of what a run logged step by step, those of tuning keep ``OF_TUNING`` and the others all but ``LEFT_OUT``; all else
-    is there of all runs.
 
-    ``asked``: the flags of a run, by which ``unpack`` knows those of another study.
+def pack(
+    results: Sequence[Result],
+    path: Path,
+    asked: Callable[[StudyRun], Sequence[str]],
+    reported: Collection[str] | None = None,
+) -> None:
+    """Write one file of all results, a line of JSON each, compressed; numbers have ``DIGITS`` digits.
+
+    Runs of tuning keep the metrics ``OF_TUNING``, but no more than reported runs do. All else is there of all runs.
+
+    Args:
+        results: The runs, in the order of the file.
+        path: The file.
+        asked: The flags of a run, by which ``unpack`` knows those of another study.
+        reported: Metrics that reported runs keep, see ``OF_LEARNED``. None: all but ``LEFT_OUT``.
     """
+    tuned = OF_TUNING if reported is None else tuple(name for name in OF_TUNING if name in reported)
     with replacing(path) as file, lzma.LZMAFile(file, "w", preset=9) as lines:
         for each in results:
             test = {"kinds": each.kinds, "greedy": each.greedy.astype(int).tolist(), "right": each.right.tolist()}
             record = {
                 "run": asdict(each.run),
                 "asked": asked(each.run),
-                "metrics": _columns(each.metrics, None if each.run.stage == REPORT else OF_TUNING),
+                "metrics": _columns(each.metrics, reported if each.run.stage == REPORT else tuned),
                 "evaluations": _columns(each.evaluations),
                 "test": test | {"samples": each.samples},
             }
@@ -211,8 +237,11 @@ def _unpacked(columns: Columns) -> Table:
 
 
 def _columns(table: Table, names: Collection[str] | None = None) -> dict[str, list[float | None]]:
-    """Every column that has a number, of these names alone if there are any."""
-    asked = {name: table.columns[name] for name in names if name in table.columns} if names else table.columns
+    """Every column that has a number, of these names alone if there are any; "x/" stands for all that begin so."""
+    asked = table.columns
+    if names is not None:
+        beginnings = tuple(name for name in names if name.endswith("/"))
+        asked = {name: each for name, each in asked.items() if name in names or name.startswith(beginnings)}
     kept = {name: values for name, values in asked.items() if name not in LEFT_OUT and np.isfinite(values).any()}
     return {STEP: table.steps.tolist()} | {name: [_rounded(value) for value in kept[name]] for name in sorted(kept)}
 

@@ -44,9 +44,13 @@ def mean_over_questions(scores: Sequence[NDArray[np.float64]]) -> Interval:
 
 
 def difference_of_means(first: ArrayLike, second: ArrayLike) -> Interval:
-    """Mean of ``first`` minus mean of ``second``, of runs that are no pairs: Welch's interval (1947)."""
+    """Mean of ``first`` minus mean of ``second``, of runs that are no pairs: Welch's interval (1947).
+
+    All NaN for a group of fewer than two values, and for values that are not finite, such as pass@32 of a test with
+    fewer samples.
+    """
     groups = [np.asarray(each, dtype=np.float64) for each in (first, second)]
-    if min(map(len, groups)) < FEWEST:
+    if min(map(len, groups)) < FEWEST or not all(np.isfinite(group).all() for group in groups):
         return Interval(math.nan, math.nan, math.nan, LEVEL)
     errors = [group.var(ddof=1) / len(group) for group in groups]
     difference = float(groups[0].mean() - groups[1].mean())

@@ -34,6 +34,11 @@ def test_a_difference_of_groups_by_hand():
     assert difference_of_means([1.0, 1.0], [0.0, 0.0]).low == 1.0
 
 
+def test_values_that_are_not_finite_have_no_difference():
+    # pass@32 of a test with 8 samples; the quantile of an undefined freedom would never be found.
+    assert math.isnan(difference_of_means([math.nan, math.nan], [0.1, 0.2]).estimate)
+
+
 def test_intervals_hold_the_truth_as_often_as_they_say():
     rng = np.random.default_rng(0)
     hits = [

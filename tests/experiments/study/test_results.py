@@ -10,7 +10,8 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.scores import pass_at_k
 from openrlhf_cov.experiments.study import result_records, run_results
 from openrlhf_cov.experiments.study.run_plan import REPORT, SCREEN, Score, StudyRun
-from openrlhf_cov.experiments.study.run_results import area, pack, read_result, score_of, unpack
+from openrlhf_cov.experiments.study.run_results import area, pack, read_result, reported_metrics, score_of, unpack
+from openrlhf_cov.experiments.study.spec import spec_of
 
 
 def test_an_area_by_hand():
@@ -126,3 +127,22 @@ def test_a_folder_without_its_last_file_is_unfinished(tmp_path):
     (tmp_path / run.folder).mkdir(parents=True)
     (tmp_path / run.folder / "test.json").write_text("{}")
     assert read_result(tmp_path, run) is None
+
+
+def test_the_metrics_of_reported_runs_depend_on_the_study(tmp_path, make_result):
+    tuned, reported = (make_result(StudyRun("GRPO", stage, (), 0), 0.8) for stage in (SCREEN, REPORT))
+    extra = ("decision/sampled_own/a", "decision_other", "cov/mean")
+    reported.metrics.columns.update(dict.fromkeys(extra, reported.metrics.column("reward")))
+    pack([tuned, reported], tmp_path / "x.jsonl.xz", asked, ("reward", "decision/"))
+    tuned_after, reported_after = unpack(tmp_path / "x.jsonl.xz")
+    # Runs of tuning keep no more than reported ones. A slash stands for a whole group, and for its names alone.
+    assert set(tuned_after.metrics.columns) == {"reward"}
+    assert set(reported_after.metrics.columns) == {"reward", "decision/sampled_own/a"}
+
+
+def test_long_studies_keep_what_their_pages_read():
+    content = {"title": "t", "task": "shortcut", "seeds": [0], "arms": [{"name": "GRPO"}]}
+    assert reported_metrics(spec_of(content)) is None
+    assert "gradient/zero_frac" in reported_metrics(spec_of(content | {"learned": 0.5}))
+    sweep = {"grid": {"--shortcut_share": [0.1, 0.2]}}
+    assert reported_metrics(spec_of(content | {"learned": 0.5, "sweep": sweep})) == ("reward", "entropy/mean")

@@ -1,0 +1,172 @@
+"""The page that compares forecasts of the end of a run: the entropy law against a sigmoid in compute (pure)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from openrlhf_cov.analysis.end_forecast import END_SHARE, EndForecast, forecast_end
+from openrlhf_cov.experiments.study.answer import Runs, shown
+from openrlhf_cov.experiments.study.document import Document, Section
+from openrlhf_cov.experiments.study.seed_estimates import mean_over_seeds
+from openrlhf_cov.experiments.study.study_law import points
+from openrlhf_cov.utils.estimates import Interval
+
+SHARES = (0.15, 0.3, 0.5)
+# Field of ``EndForecast`` -> heading.
+FORECASTS = {
+    "law": "law, told the entropy",
+    "ceiling": "law at entropy 0",
+    "sigmoid": "sigmoid",
+    "last": "last reward",
+}
+# Those of the long table.
+SHORT = {"law": "law", "sigmoid": "sigmoid"}
+ALL = "all methods"
+TITLE = "Forecasts of the end of a run"
+BY_TASK = "By task"
+OVER_STUDIES = (
+    "A row has the smallest and the largest mean error of the studies of a task. A forecast is better in a study if "
+    "the 95 % interval of the difference excludes zero. Studies of one task share runs of GRPO, so they are not "
+    "independent."
+)
+ABOUT = (
+    "Which curve forecasts the reward at the end of a run from its beginning: the law R = −a·exp(H) + b, or a "
+    f"sigmoid in the number of steps? The end is the mean training reward of the last {END_SHARE:.0%} of the steps. "
+    "All published lab runs with fresh seeds count."
+)
+HOW = (
+    "Errors are absolute, in units of the reward (0 to 1). The law is fitted to the known steps and then told the "
+    "entropy of the end, which no forecast knows in practice; at entropy 0 it is told nothing. The sigmoid is R = "
+    "R₀ + (A − R₀) / (1 + (C₀ / C)^B) with C in steps, as in arXiv 2510.13786, and levels from 0 to 1. The last "
+    "reward is the mean of the last tenth of the known steps. Every forecast stays within 0 and 1."
+)
+INTERVALS = (
+    "Means and 95 % intervals over seeds (Student's t). For all methods, errors are first averaged over the methods "
+    "of a seed, because runs with the same seed are not independent. A negative difference favours the law."
+)
+
+
+@dataclass(frozen=True)
+class StudyErrors:
+    """Forecasts of one study: share of known steps -> method -> seed -> forecast."""
+
+    study: str
+    task: str
+    forecasts: Mapping[float, Mapping[str, Mapping[int, EndForecast]]]
+
+
+def study_errors(study: str, task: str, runs: Runs) -> StudyErrors:
+    """Return the forecasts for all finished runs of a study.
+
+    Args:
+        study: Name of the study.
+        task: Its task.
+        runs: Finished runs, by method and seed. A run that is too short for a forecast is left out of that share.
+    """
+    found: dict[float, dict[str, dict[int, EndForecast]]] = {}
+    for share in SHARES:
+        by_method: dict[str, dict[int, EndForecast]] = {}
+        for method, of_method in runs.items():
+            for seed, result in of_method.items():
+                try:
+                    forecast = forecast_end(points(result), share)
+                except ValueError:
+                    continue
+                by_method.setdefault(method, {})[seed] = forecast
+        found[share] = by_method
+    return StudyErrors(study, task, found)
+
+
+def forecast_document(studies: Sequence[StudyErrors]) -> Document:
+    """Return the page: a table by task, one by study and one by method."""
+    by_study: list[tuple[str, ...]] = []
+    by_method: list[tuple[str, ...]] = []
+    for each in studies:
+        first = next(iter(each.forecasts[SHARES[0]]), None)
+        if first is None:
+            continue
+        for share in SHARES:
+            for name, methods in ((first, [first]), (ALL, list(each.forecasts[share]))):
+                by_study.append(_study_row(each, share, name, methods))
+        by_method += [_method_row(each, method) for method in each.forecasts[SHARES[0]]]
+    head = ("study", "methods", "runs", "known", *FORECASTS.values(), "law minus sigmoid")
+    long_head = ("study", "method", "runs", *(f"{name}, {share:.0%}" for share in SHARES for name in SHORT.values()))
+    task_head = ("task", "studies", "known", *FORECASTS.values(), "law better in", "sigmoid better in")
+    return Document(
+        TITLE,
+        ABOUT,
+        (
+            Section(BY_TASK, (HOW, OVER_STUDIES), task_head, tuple(_task_rows(studies))),
+            Section("By study", (INTERVALS,), head, tuple(by_study)),
+            Section("By method", ("The same errors for each method.",), long_head, tuple(by_method)),
+        ),
+        (),
+    )
+
+
+def by_task_in_short(content: Document) -> Section:
+    """Return the table by task of the page, without the columns that count studies."""
+    section = next(section for section in content.sections if section.title == BY_TASK)
+    columns = [section.head.index(name) for name in ("task", "known", *FORECASTS.values())]
+    rows = (section.head, *section.rows)
+    head, *body = (tuple(row[column] for column in columns) for row in rows)
+    return Section("", (), head, tuple(body))
+
+
+def _task_rows(studies: Sequence[StudyErrors]) -> list[tuple[str, ...]]:
+    """Return a row for each task and share: the range of the mean errors over its studies, and who is better."""
+    rows = []
+    for task in dict.fromkeys(each.task for each in studies):
+        of_task = [each for each in studies if each.task == task]
+        for share in SHARES:
+            means = [
+                [
+                    float(np.mean(list(errors_by_seed(each.forecasts[share].values(), name).values())))
+                    for each in of_task
+                ]
+                for name in FORECASTS
+            ]
+            differences = [difference(each.forecasts[share]) for each in of_task]
+            better = (sum(each.high < 0 for each in differences), sum(each.low > 0 for each in differences))
+            cells = (_range(values) for values in means)
+            rows.append((task, str(len(of_task)), f"{share:.0%}", *cells, *map(str, better)))
+    return rows
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+    return low if low == high else f"{low}–{high}"
+
+
+def errors_by_seed(forecasts: Iterable[Mapping[int, EndForecast]], name: str) -> dict[int, float]:
+    """Return seed -> mean error of a forecast over methods."""
+    by_seed: dict[int, list[float]] = {}
+    for of_method in forecasts:
+        for seed, forecast in of_method.items():
+            by_seed.setdefault(seed, []).append(forecast.error(name))
+    return {seed: float(np.mean(errors)) for seed, errors in by_seed.items()}
+
+
+def difference(forecasts: Mapping[str, Mapping[int, EndForecast]]) -> Interval:
+    """Return the error of the law minus that of the sigmoid, over the seeds of all methods."""
+    law = errors_by_seed(forecasts.values(), "law")
+    sigmoid = errors_by_seed(forecasts.values(), "sigmoid")
+    return mean_over_seeds([law[seed] - sigmoid[seed] for seed in law])
+
+
+def _study_row(study: StudyErrors, share: float, name: str, methods: Sequence[str]) -> tuple[str, ...]:
+    of_methods = {method: study.forecasts[share][method] for method in methods if method in study.forecasts[share]}
+    runs = sum(map(len, of_methods.values()))
+    cells = (_mean(of_methods.values(), forecast) for forecast in FORECASTS)
+    return (study.study, name, str(runs), f"{share:.0%}", *cells, shown(difference(of_methods), signed=True))
+
+
+def _method_row(study: StudyErrors, method: str) -> tuple[str, ...]:
+    found = [study.forecasts[share].get(method, {}) for share in SHARES]
+    cells = [_mean([each], name) for each in found for name in SHORT]
+    return (study.study, method, str(max(map(len, found))), *cells)
+
+
+def _mean(forecasts: Iterable[Mapping[int, EndForecast]], name: str) -> str:
+    return shown(mean_over_seeds(list(errors_by_seed(forecasts, name).values())))

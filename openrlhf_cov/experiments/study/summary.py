@@ -1,0 +1,263 @@
+"""The numbers and the figure of docs/study.md, from however many runs of its studies are finished (pure)."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from openrlhf_cov.analysis.entropy_drop import PREDICTIONS
+from openrlhf_cov.analysis.pages.chart import STEPS, Axis, Chart, Look, Mark, Panel, bands, look_of
+from openrlhf_cov.experiments.study.answer import Runs, finished_runs, listed
+from openrlhf_cov.experiments.study.critical import fit_critical_value
+from openrlhf_cov.experiments.study.document import Document, Section
+from openrlhf_cov.experiments.study.headroom import decision_column
+from openrlhf_cov.experiments.study.mechanism_page import EARLY_STEPS, name_probability, removed_share, spread
+from openrlhf_cov.experiments.study.run_plan import has_learned, number_of_runs
+from openrlhf_cov.experiments.study.run_results import Result, hard_accuracy, score_of
+from openrlhf_cov.experiments.study.seed_estimates import share_of_seeds
+from openrlhf_cov.experiments.study.spec import Spec
+from openrlhf_cov.experiments.study.sweeps import (
+    LEARNING_RATE,
+    bounded,
+    color_of_share,
+    outcomes_of,
+    settings_of,
+)
+from openrlhf_cov.utils.estimates import Interval
+
+# Rows of the table, in the order of the specs.
+METHODS = ("GRPO", "entropy bonus", "Clip-Cov", "KL-Cov", "pass@k training", "random drop")
+BASELINE = METHODS[0]
+# The row of the map that the figure shows.
+MAP_UPDATES = "4"
+HEAD = (
+    "method",
+    "critical share, tuned",
+    "runs of it",
+    "untuned: seeds that learn",
+    "hard accuracy",
+    "decision-token entropy, nats",
+)
+NONE = "–"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A study and the runs of it that are finished; none if nothing was published yet."""
+
+    name: str
+    spec: Spec
+    results: Sequence[Result]
+
+    @property
+    def progress(self) -> str:
+        """How many of its runs are finished."""
+        return f"{len(self.results)} of {number_of_runs(self.spec)} runs of `studies/{self.name}.yaml`"
+
+    @property
+    def is_complete(self) -> bool:
+        """True if no run is missing."""
+        return len(self.results) == number_of_runs(self.spec)
+
+    @property
+    def runs(self) -> Runs:
+        """The reported runs of a study without a sweep, by method and seed."""
+        return finished_runs(self.spec, self.results)
+
+
+def critical_share(study: Finished, method: str) -> tuple[Interval, int] | None:
+    """Return the critical share of a method with its interval, and the number of runs; None without a run."""
+    if not study.results or method not in (arm.name for arm in study.spec.arms):
+        return None
+    outcomes = outcomes_of(study.spec, study.spec.arm(method), study.results)
+    values: list[float] = []
+    learned: list[bool] = []
+    for cell, by_seed in outcomes.items():
+        [value] = settings_of(cell).values()
+        values += [float(value)] * len(by_seed)
+        learned += by_seed.values()
+    if not values:
+        return None
+    return fit_critical_value(values, learned).value, len(values)
+
+
+def table(shortcut: Finished, mechanism: Finished) -> Section:
+    """Return the table of six methods. A cell without a finished run has a dash."""
+    tried = shares(shortcut.spec)
+    rows = []
+    for method in METHODS:
+        found = critical_share(shortcut, method)
+        cells = (bounded(found[0], tried), str(found[1])) if found else (NONE, "0")
+        rows.append((method, *cells, *_untuned(mechanism, list(mechanism.runs.get(method, {}).values()))))
+    return Section("", (), HEAD, tuple(rows))
+
+
+def shares(spec: Spec) -> list[float]:
+    """Return the values of the one flag of a sweep."""
+    assert spec.sweep is not None
+    return [float(value) for cell in spec.sweep.cells for value in settings_of(cell).values()]
+
+
+def _untuned(mechanism: Finished, found: Sequence[Result]) -> tuple[str, str, str]:
+    if not found:
+        return NONE, NONE, NONE
+    successes = sum(has_learned(mechanism.spec, score_of(each)) for each in found)
+    entropies = [each.evaluations.column(decision_column(each))[-1] for each in found]
+    return (
+        f"{successes} of {len(found)}",
+        spread([hard_accuracy(each)[-1] for each in found]),
+        spread(entropies),
+    )
+
+
+def answer(shortcut: Finished, mechanism: Finished) -> str:
+    """Return the answer in three sentences: the critical shares, the untuned runs, and what is finished."""
+    found = {method: critical_share(shortcut, method) for method in METHODS}
+    known = {method: each[0] for method, each in found.items() if each}
+    baseline = known.get(BASELINE)
+    if baseline is None or len(known) < len(METHODS):
+        first = "Critical shares are not known yet, because their runs are not finished for all six methods."
+    else:
+        above = [method for method, each in known.items() if each.low > baseline.high]
+        below = [method for method, each in known.items() if each.high < baseline.low]
+        tried = shares(shortcut.spec)
+        first = (
+            f"Tuned GRPO learns the task up to a shortcut on {bounded(baseline, tried)} of the prompts; further than "
+            f"GRPO learn: {listed(above)}; less far: {listed(below)}."
+        )
+    return f"{first} {_said_of_untuned(mechanism)} {_said_of_progress(shortcut, mechanism)}"
+
+
+def _said_of_untuned(mechanism: Finished) -> str:
+    counts = []
+    for method in METHODS:
+        runs = mechanism.runs.get(method, {}).values()
+        if runs:
+            counts.append(
+                f"{method} {sum(has_learned(mechanism.spec, score_of(each)) for each in runs)} of {len(runs)}"
+            )
+    return f"Without tuning, at a share of 0.2, these seeds learn: {listed(counts)}."
+
+
+def _said_of_progress(*studies: Finished) -> str:
+    state = " and ".join(each.progress for each in studies)
+    return f"Finished are {state}."
+
+
+def said_of_figure(learning_rates: Finished, mechanism: Finished) -> str:
+    """Return the caption of the figure, with how many runs it has."""
+    curves = (
+        f"Curves: untuned runs at a share of 0.2, mean, lowest and highest seed ({mechanism.progress} are finished)."
+    )
+    if map_panel(learning_rates) is None:
+        return f"{curves} The map of learning rates joins this figure when it has runs ({learning_rates.progress})."
+    return f"Map: four updates, a share of 0.15 ({learning_rates.progress}). {curves}"
+
+
+def said_of_drops(content: Document) -> str:
+    """Return one sentence on how well each prediction of the entropy's fall does, over the rows of its page."""
+    [section] = content.sections
+    parts = []
+    for prediction in PREDICTIONS.values():
+        column = section.head.index(prediction)
+        found = [float(row[column].split()[0]) for row in section.rows if row[column] != "-"]
+        if found:
+            parts.append(f"{prediction} {min(found):+.2f} to {max(found):+.2f}")
+    return f"Rank correlations with the measured fall, over {len(section.rows)} groups of runs: {'; '.join(parts)}."
+
+
+def mechanism_numbers(mechanism: Finished) -> Section:
+    """Return the table behind the explanation: rare names on own and other prompts, and what a method removes."""
+    rows = []
+    for method in METHODS:
+        found = list(mechanism.runs.get(method, {}).values())
+        if found:
+            ratios = [peak_ratio(each) for each in found]
+            rows.append(
+                (
+                    method,
+                    str(len(found)),
+                    spread([name_at(each, EARLY_STEPS) for each in found], 3),
+                    spread(ratios, 0),
+                    spread([removed_share(each, -1) for each in found]),
+                    spread([removed_share(each, 1) for each in found]),
+                )
+            )
+    head = (
+        "method",
+        "runs",
+        f"rare name, own, step {EARLY_STEPS}",
+        "largest ratio, own to other",
+        "push down selected",
+        "push up selected",
+    )
+    return Section("", (), head, tuple(rows))
+
+
+def name_at(result: Result, step: int) -> float:
+    """Return the probability of a rare name on its own prompts at the evaluation of a step."""
+    [place] = np.nonzero(result.evaluations.steps == step)[0]
+    return float(name_probability(result, own=True)[place])
+
+
+def peak_ratio(result: Result) -> float:
+    """Return the largest ratio of a rare name's probability on its own prompts to that on other prompts."""
+    return float((name_probability(result, own=True) / name_probability(result, own=False)).max())
+
+
+def figure(learning_rates: Finished, mechanism: Finished) -> Chart:
+    """Return the figure: the map of learning rates, if it has runs, and two curves of the untuned runs."""
+    runs = {method: mechanism.runs.get(method, {}) for method in METHODS}
+    panels = [panel for panel in (map_panel(learning_rates),) if panel]
+    panels += [
+        Panel(_curves(runs, hard_accuracy), STEPS, Axis(share=True), "accuracy on hard questions"),
+        Panel(_curves(runs, _decision_entropy), STEPS, Axis(), "entropy of the decision token (nats)"),
+    ]
+    note = "Mean, lowest and highest of the finished seeds at a share of 0.2."
+    return Chart("headroom", "", tuple(panels), note, note, columns=len(panels))
+
+
+def _decision_entropy(result: Result) -> np.ndarray:
+    return result.evaluations.column(decision_column(result))
+
+
+def _curves(runs: Mapping[str, Mapping[int, Result]], number: Callable[[Result], np.ndarray]) -> tuple[Mark, ...]:
+    marks: list[Mark] = []
+    for place, (method, of_method) in enumerate(runs.items()):
+        found = list(of_method.values())
+        if not found:
+            continue
+        steps = found[0].evaluations.steps
+        values = np.array([number(each) for each in found])
+        look = look_of(place, marker="")
+        marks += bands(steps, values.min(0), values.max(0), Look(look.color, opacity=0.12), group=method)
+        marks.append(Mark("line", look, steps, values.mean(0), name=method))
+    return tuple(marks)
+
+
+def map_panel(study: Finished) -> Panel | None:
+    """Return methods by learning rates with four updates, colored by the share of the seeds that learn.
+
+    None without a finished run. A cell without a run has no square.
+    """
+    if not study.results:
+        return None
+    marks = []
+    rates: set[float] = set()
+    names = [arm.name for arm in study.spec.arms]
+    for place, arm in enumerate(study.spec.arms):
+        for cell, learned in outcomes_of(study.spec, arm, study.results).items():
+            settings = settings_of(cell)
+            rate = float(settings.pop(LEARNING_RATE))
+            if not learned or settings != {"--updates": MAP_UPDATES}:
+                continue
+            share = share_of_seeds(sum(learned.values()), len(learned)).estimate
+            rates.add(rate)
+            look = Look(color_of_share(share), marker="square", size=14.0)
+            marks.append(Mark("dots", look, [math.log10(rate)], [len(names) - place]))
+    if not marks:
+        return None
+    y = Axis(ticks={float(len(names) - place): name for place, name in enumerate(names)}, ends=(0.4, len(names) + 0.6))
+    x = Axis("learning rate", ticks={math.log10(rate): f"{rate:g}" for rate in sorted(rates)})
+    return Panel(tuple(marks), x, y, "share of seeds that learn, grey none, blue all")

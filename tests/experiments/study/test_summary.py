@@ -1,0 +1,207 @@
+"""The numbers of docs/study.md: with no run, with some, and with all of them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from openrlhf_cov.analysis.table import Table
+from openrlhf_cov.experiments.lab.mechanism import probability_column
+from openrlhf_cov.experiments.study import summary
+from openrlhf_cov.experiments.study.entropy_drop_page import drop_document, drop_row
+from openrlhf_cov.experiments.study.forecast_page import by_task_in_short, forecast_document, study_errors
+from openrlhf_cov.experiments.study.mechanism_page import (
+    RARE,
+    mechanism_chart,
+    mechanism_section,
+    name_probability,
+    removed_share,
+    spread,
+)
+from openrlhf_cov.experiments.study.run_plan import REPORT, SCREEN, StudyRun
+from openrlhf_cov.experiments.study.spec_file import read_spec
+from openrlhf_cov.experiments.study.summary import METHODS, Finished
+from openrlhf_cov.experiments.tiny_task.hidden_skills import SKILLS
+
+SPECS = Path(__file__).resolve().parents[3] / "studies"
+STEPS = 120
+EVALUATED = np.array([0, 100, 120])
+
+
+def spec_named(name):
+    return read_spec(SPECS / f"{name}.yaml")
+
+
+@pytest.fixture
+def recorded(make_result):
+    """Function (run, hard accuracy, own, other) -> a run with ``--record_mechanism``.
+
+    Rare names have the probabilities ``own`` and ``other`` at the last evaluation, and 0.05 before.
+    """
+
+    def make(run, hard=0.9, own=0.4, other=0.02):
+        made = make_result(run, 0.5)
+        evaluations = {
+            "greedy": np.full(3, 0.5),
+            "greedy_hard": np.array([0.0, 0.1, hard]),
+            "decision_entropy": np.array([1.8, 1.0, 0.2]),
+        }
+        for name in SKILLS:
+            for skill in SKILLS:
+                end = own if name == skill else other
+                evaluations[probability_column(name, skill)] = np.array([0.05, 0.05, end])
+        zero = np.zeros(STEPS)
+        metrics = {"reward": np.linspace(0.1, 0.5, STEPS), "entropy/mean": np.linspace(1.0, 0.2, STEPS)}
+        for name in SKILLS:
+            for column in ("sampled", "selected", "advantage", "selected_advantage"):
+                metrics |= {f"decision/{column}_{side}/{name}": zero.copy() for side in ("own", "other")}
+        # One rare name: in step 3, two tokens on other prompts with -1 and -3, of which the second is selected; one on
+        # own prompts with 2, which is not. In step 110, after the first 100, another one that would be seen.
+        rare = RARE[0]
+        metrics[f"decision/advantage_other/{rare}"][2] = -4.0
+        metrics[f"decision/selected_advantage_other/{rare}"][2] = -3.0
+        metrics[f"decision/selected_other/{rare}"][2] = 1
+        metrics[f"decision/advantage_own/{rare}"][2] = 2.0
+        metrics[f"decision/advantage_other/{rare}"][109] = -100.0
+        return replace(
+            made, metrics=Table(np.arange(1, STEPS + 1), metrics), evaluations=Table(EVALUATED, evaluations)
+        )
+
+    return make
+
+
+def of_mechanism(recorded, seeds=(0, 1, 2), **settings):
+    """The study of the mechanism with these seeds of every method."""
+    spec = spec_named("mechanism")
+    runs = [recorded(StudyRun(arm.name, REPORT, (), seed), **settings) for arm in spec.arms for seed in seeds]
+    return Finished("mechanism", spec, runs)
+
+
+def of_shortcut(make_result, critical, seeds=range(3)):
+    """The study of the shortcut, tuned to the first configuration: method -> share up to which all seeds learn."""
+    spec = spec_named("shortcut")
+    found = []
+    for arm in spec.arms:
+        if arm.name not in critical:
+            continue
+        for cell in arm.cells:
+            # The first configuration is the best one; three of them run again.
+            accuracy = 0.9 if cell == arm.cells[0] else 0.1
+            found.append(make_result(StudyRun(arm.name, SCREEN, cell, 100), accuracy))
+            found.append(make_result(StudyRun(arm.name, "final", cell, 101), accuracy))
+        for seed in seeds:
+            for cell in spec.sweep.cells:
+                learns = float(cell[1]) <= critical[arm.name]
+                run = StudyRun(arm.name, REPORT, (*arm.cells[0], *cell), seed)
+                found.append(make_result(run, 0.9 if learns else 0.1))
+    return Finished("shortcut", spec, found)
+
+
+def test_without_a_run_nothing_looks_like_a_result():
+    shortcut = Finished("shortcut", spec_named("shortcut"), [])
+    mechanism = Finished("mechanism", spec_named("mechanism"), [])
+    rates = Finished("learning_rate_map", spec_named("learning_rate_map"), [])
+    table = summary.table(shortcut, mechanism)
+    assert [row[0] for row in table.rows] == list(METHODS)
+    assert all(row[1:] == ("–", "0", "–", "–", "–") for row in table.rows)
+    answer = summary.answer(shortcut, mechanism)
+    assert "not known yet" in answer
+    assert "0 of 528 runs of `studies/shortcut.yaml`" in answer
+    assert "0 of 18 runs" in answer
+    assert summary.map_panel(rates) is None
+    assert "0 of 315 runs" in summary.said_of_figure(rates, mechanism)
+    assert summary.mechanism_numbers(mechanism).rows == ()
+
+
+def test_critical_shares_decide_the_answer(make_result, recorded):
+    # Every seed of Clip-Cov learns up to 0.3, of KL-Cov up to 0.05, of the others up to 0.15.
+    critical = dict.fromkeys(METHODS, 0.15) | {"Clip-Cov": 0.3, "KL-Cov": 0.05}
+    shortcut = of_shortcut(make_result, critical)
+    mechanism = of_mechanism(recorded)
+    answer = summary.answer(shortcut, mechanism)
+    assert "further than GRPO learn: Clip-Cov; less far: KL-Cov." in answer
+    rows = {row[0]: row for row in summary.table(shortcut, mechanism).rows}
+    # Perfectly separated between 0.15 and 0.2: the geometric middle is 0.173. Seven shares, three seeds.
+    assert rows["GRPO"][1].startswith("0.173 [")
+    assert rows["GRPO"][2] == "21"
+    assert rows["GRPO"][3] == "3 of 3"
+
+
+def test_a_method_without_runs_leaves_the_question_open(make_result, recorded):
+    shortcut = of_shortcut(make_result, {"GRPO": 0.15, "Clip-Cov": 0.3})
+    assert "not known yet" in summary.answer(shortcut, of_mechanism(recorded))
+    rows = {row[0]: row for row in summary.table(shortcut, of_mechanism(recorded)).rows}
+    assert rows["KL-Cov"][1:3] == ("–", "0")
+
+
+def test_probabilities_and_pushes_by_hand(recorded):
+    run = recorded(StudyRun("Clip-Cov", REPORT, (), 0))
+    assert name_probability(run, own=True)[-1] == pytest.approx(0.4)
+    assert name_probability(run, own=False)[-1] == pytest.approx(0.02)
+    # -3 of -4 was selected in the first 100 steps; on own prompts nothing of 2.
+    assert removed_share(run, -1) == pytest.approx(0.75)
+    assert removed_share(run, 1) == 0.0
+    assert np.isnan(removed_share(run, -1, steps=2))
+    assert summary.peak_ratio(run) == pytest.approx(20.0)
+    assert summary.name_at(run, 100) == pytest.approx(0.05)
+
+
+def test_a_range_is_that_of_the_seeds():
+    assert spread([0.5, 0.661, 0.2]) == "0.20–0.66"
+    assert spread([-0.001, 0.001]) == "0.00"  # no minus before zero
+    assert spread([-0.02, 0.3]) == "−0.02–0.30"
+
+
+def test_the_table_of_the_mechanism_has_the_methods_that_ran(recorded):
+    study = of_mechanism(recorded, seeds=(0, 1))
+    section = mechanism_section(study.runs)
+    assert [row[0] for row in section.rows] == [arm.name for arm in study.spec.arms]
+    assert section.rows[0][1:4] == ("2", "0.400", "0.020")
+    chart = mechanism_chart(study.runs)
+    assert [panel.title for panel in chart.panels] == [arm.name for arm in study.spec.arms]
+    # Three lines and one row of marks for each seed: nothing was selected on own prompts.
+    assert len(chart.panels[0].marks) == 2 * 4
+    assert mechanism_chart({"GRPO": {}}).panels == ()
+
+
+def test_the_figure_gets_its_map_when_the_map_has_runs(make_result, recorded):
+    spec = spec_named("learning_rate_map")
+    cells = [cell for cell in spec.sweep.cells if cell[-1] == "4"]
+    runs = [make_result(StudyRun("GRPO", REPORT, cell, seed), 0.9) for cell in cells for seed in (0, 1)]
+    rates = Finished("learning_rate_map", spec, runs)
+    mechanism = of_mechanism(recorded, seeds=(0, 1))
+    chart = summary.figure(rates, mechanism)
+    assert len(chart.panels) == 3
+    assert len(chart.panels[0].marks) == len(cells) == 5
+    assert len(summary.figure(replace(rates, results=[]), mechanism).panels) == 2
+    assert "10 of 315 runs" in summary.said_of_figure(rates, mechanism)
+
+
+def test_forecasts_are_told_by_task(arms):
+    # The reward of ``make_result`` lies on the law, so the law has a smaller error than the sigmoid.
+    study = study_errors("one", "commands", arms(**dict.fromkeys(("GRPO", "other"), [{"accuracy": 0.5}] * 3)))
+    content = forecast_document([study])
+    by_study = {(row[1], row[3]): row for row in content.sections[1].rows}
+    assert by_study["GRPO", "50%"][2] == "3"
+    assert by_study["all methods", "50%"][2] == "6"
+    assert float(by_study["all methods", "50%"][4].split()[0]) < float(by_study["all methods", "50%"][6].split()[0])
+    short = by_task_in_short(content)
+    # 15 % of 40 steps are the six points that a forecast needs at least.
+    assert [row[1] for row in short.rows] == ["15%", "30%", "50%"]
+    assert content.sections[0].rows[2][-2:] == ("1", "0")
+
+
+def test_falls_are_told_by_group_of_runs(recorded):
+    run = recorded(StudyRun("GRPO", REPORT, (), 0))
+    rising = np.arange(STEPS, dtype=float)
+    columns = {**run.metrics.columns, "drop/measured": rising, "drop/theorem1": rising**3, "drop/theorem2": -rising}
+    recorded_run = replace(run, metrics=Table(run.metrics.steps, columns))
+    content = drop_document([drop_row("shortcut", [recorded_run])])
+    row = dict(zip(content.sections[0].head, content.sections[0].rows[0], strict=True))
+    assert row["theorem 1"] == "+1.00"
+    assert row["theorem 2"] == "-1.00"
+    assert row["discriminator"] == "-"
+    assert "theorem 2 -1.00 to -1.00" in summary.said_of_drops(content)
+    # Predictions that no run has get no panel.
+    assert [panel.title for panel in content.charts[0].panels] == ["theorem 1", "theorem 2"]
