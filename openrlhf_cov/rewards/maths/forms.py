@@ -8,30 +8,16 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from openrlhf_cov.rewards.maths.answer_words import (
-    EMPTY,
-    GROUP,
-    LETTER,
-    SECOND_LETTER,
-    YES_OR_NO,
-    is_words,
-    number_in_base,
-    option_of,
-    ratio_items,
-    text_key,
-    time_of_day,
-)
-from openrlhf_cov.rewards.maths.derivatives import is_derivative
 from openrlhf_cov.rewards.maths.labels import NUMERIC, SCALAR, Label, typed
 from openrlhf_cov.rewards.maths.latex import Refused, parse_formula
 from openrlhf_cov.rewards.maths.names import (
     COMPOSED_NAME,
     NAME_SIGN,
+    is_derivative,
     is_same_name,
     name_key,
     tuple_name,
     without_domain,
-    without_suffix,
 )
 from openrlhf_cov.rewards.maths.normalization import compact
 from openrlhf_cov.rewards.maths.numerals import (
@@ -44,21 +30,31 @@ from openrlhf_cov.rewards.maths.numerals import (
     numbers_equal,
     parse_number,
 )
-from openrlhf_cov.rewards.maths.prompt import ProblemText
+from openrlhf_cov.rewards.maths.prompt import FACTORS, PERCENT, PERCENTAGES, ProblemText
 from openrlhf_cov.rewards.maths.shapes import (
     CONNECTOR,
+    EMPTY,
     EQUALS,
+    GROUP,
     INFINITY,
+    LETTER,
     MEMBER,
     RELATION,
+    SECOND_LETTER,
     THOUSANDS,
+    YES_OR_NO,
     Piece,
+    is_words,
     list_items,
     matrix_rows,
+    number_in_base,
+    option_of,
     outer_brackets,
+    ratio_items,
     real_set,
     split,
-    system_lines,
+    text_key,
+    time_of_day,
     tuple_items,
 )
 from openrlhf_cov.rewards.maths.units import COUNTED_UNITS, UNITS, split_percent, split_unit
@@ -132,9 +128,7 @@ class _Reader:
         has_new_thousands = label.kind == "list" and THOUSANDS.search(text) and not THOUSANDS.search(label.text)
         if key == label.key and not is_yes_or_no and not has_new_thousands:
             return bool(key)
-        if label.condition and key.endswith(compact(label.condition)):
-            text = without_suffix(text, label.condition)
-        elif label.has_names:
+        if label.has_names:
             text = without_domain(text, label.text)
         return self.read(text.strip(), label)
 
@@ -188,7 +182,7 @@ class _Reader:
 
     def as_equation(self, text: str, label: Label) -> Verdict:
         """Compare an equation with a label such as ``y = 2x + 3``, which is solved for its name."""
-        if not label.has_names or len(_sides(text)) != 2 or self.problem.asks_factors:
+        if not label.has_names or len(_sides(text)) != 2 or self.problem.asks(FACTORS):
             return False
         equation = replace(label, kind="equation", text=f"{label.name}={label.text}", name="")
         return self.computed(text, equation, self.problem)
@@ -245,7 +239,7 @@ class _Reader:
             return self.computed(text, label, self.problem) if is_rounded else None
         if label.kind != "integer" and not self.has_form_asked_for(text, number, gold, label, percent=percent):
             return False
-        is_given = percent and self.problem.text and not self.problem.asks_percent
+        is_given = percent and self.problem.text and not self.problem.asks(PERCENTAGES)
         if is_given and label.kind == "integer" and not label.percent:
             return False
         number, gold = self.same_scale(number, gold, label, percent=percent)
@@ -270,10 +264,10 @@ class _Reader:
         """Return the numbers without percent signs: a sign is a unit where percent is asked for, else a hundredth."""
         problem = self.problem
         if percent and not label.percent:
-            is_unit = problem.asks_percent if problem.text else gold.value > 1 and label.kind != "fraction"
+            is_unit = problem.asks(PERCENTAGES) if problem.text else gold.value > 1 and label.kind != "fraction"
             number = number if is_unit else number.hundredth
         if label.percent and not percent:
-            is_share = not problem.has_percent if problem.text else number.value < gold.value
+            is_share = not problem.asks(PERCENT) if problem.text else number.value < gold.value
             gold = gold.hundredth if is_share else gold
         return number, gold
 
@@ -300,13 +294,9 @@ class _Reader:
         sides = _sides(text)
         if len(sides) == 2 and name_key(sides[0]) is not None and sides[1].startswith(r"\lbrace"):
             text = sides[1]
-        if lines := system_lines(text):
-            return lines
         items = list_items(text)
-        if items is None:
-            found = tuple_items(text)
-            return found[1] if found and label.items and all(item.name for item in label.items) else None
-        return items
+        found = tuple_items(text) if items is None and all(item.name for item in label.items) else None
+        return found[1] if found else items
 
     def read_tuple(self, text: str, label: Label) -> Verdict:
         """Read items in order and in the brackets of the label, with one name or a tuple of names before it."""
@@ -327,7 +317,7 @@ class _Reader:
 
     def assignment(self, text: str, label: Label) -> Verdict:
         """Read ``x = 1, y = 2`` for a problem that asks for ``(x, y)``."""
-        sides = [_sides(item) for item in system_lines(text) or list_items(text) or []]
+        sides = [_sides(item) for item in list_items(text) or []]
         if len(sides) != len(label.items) or any(len(side) != 2 or name_key(side[0]) is None for side in sides):
             return None
         names = [str(name_key(side[0])) for side in sides]

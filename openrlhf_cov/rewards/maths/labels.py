@@ -10,37 +10,33 @@ import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from openrlhf_cov.rewards.maths.answer_words import (
-    EMPTY,
-    GROUP,
-    LETTER,
-    TEXT_GROUP,
-    WORDS,
-    YES_OR_NO,
-    is_words,
-    number_in_base,
-    option_of,
-    ratio_items,
-    text_key,
-    time_of_day,
-)
-from openrlhf_cov.rewards.maths.derivatives import has_derivative
 from openrlhf_cov.rewards.maths.extraction import last_boxed
 from openrlhf_cov.rewards.maths.latex import Refused, parse_formula
-from openrlhf_cov.rewards.maths.names import name_key, tuple_name, without_condition
+from openrlhf_cov.rewards.maths.names import has_derivative, name_key, tuple_name, without_condition
 from openrlhf_cov.rewards.maths.normalization import clean, compact, without_end_mark
 from openrlhf_cov.rewards.maths.numerals import INTEGER, Number, parse_number
 from openrlhf_cov.rewards.maths.shapes import (
+    EMPTY,
     EQUALS,
+    GROUP,
     INFINITY,
+    LETTER,
     RELATION,
+    TEXT_GROUP,
+    WORDS,
+    YES_OR_NO,
     RealSet,
+    is_words,
     list_items,
     matrix_rows,
+    number_in_base,
+    option_of,
     outer_brackets,
+    ratio_items,
     real_set,
     split,
-    system_lines,
+    text_key,
+    time_of_day,
     tuple_items,
 )
 from openrlhf_cov.rewards.maths.units import split_percent, split_unit
@@ -198,9 +194,6 @@ def _quantity(label: Label, depth: int) -> Label | None:
 
 
 def _matrix(label: Label, depth: int) -> Label | None:
-    """Return a matrix, or a system of equations as a list."""
-    if lines := system_lines(label.text):
-        return replace(label, kind="list", items=tuple(typed(line, depth + 1) for line in lines))
     found = matrix_rows(label.text)
     if found is None:
         return None

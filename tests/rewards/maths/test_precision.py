@@ -5,7 +5,7 @@ import pytest
 
 from openrlhf_cov.rewards.maths.latex import parse_formula
 from openrlhf_cov.rewards.maths.normalization import clean
-from openrlhf_cov.rewards.maths.precision import Undecided, difference, numeric_value
+from openrlhf_cov.rewards.maths.values import Undecided, difference, numeric_value
 from openrlhf_cov.rewards.maths.values import NoValue
 
 
