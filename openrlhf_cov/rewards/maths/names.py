@@ -24,18 +24,6 @@ COMPOSED_NAME = re.compile(
 FUNCTION_NAME = re.compile(r"([fghFGHy])\([a-z](?:,[a-z])*\)")
 NAME_SIGN = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
 
-# A condition behind a label: words, a membership, a relation of one of its names, or a modulus.
-LABEL_CONDITION = re.compile(
-    r",?\s?(?:\\text\s?\{\s?,?\s?(?:for|where|if|when|with|whenever|provided)(?![a-z])|"
-    r"(?<![A-Za-z\\{])(?:for|where|if|when|with)(?![A-Za-z])|"
-    rf",\s?\(?(?:{VARIABLE}\s?,\s?){{0,4}}{VARIABLE}\s?\\in(?![a-z])|\s\(?{VARIABLE}\s?\\in\s?\\mathbb).*\Z",
-    re.DOTALL,
-)
-MODULUS = re.compile(r"\s?(?:\\pmod\s?\{?\s?\d+\s?\}?|\(\s?\\?(?:mod|text\s?\{\s*mod\s*\})\s?\{?\s?\d+\s?\}?\s?\))\Z")
-RELATION_BEHIND = re.compile(
-    rf"(?:,\s?|\s?\()(?P<name>{VARIABLE})\s?(?:\\(?:ne|le|ge)(?![a-z])|<|>|!=)\s?[^,()=]{{1,30}}\)?\Z"
-)
-BEGINS_WITH_RELATION = re.compile(rf"{VARIABLE}\s?(?:\\ne|<|>|\\[lg]e)")
 # The condition that an answer may have: a name is a whole or a real number, as in "for any integer n".
 DOMAIN = r"\\mathbb\s?\{?\s?(?P<set>[ZNR])\s?\}?(?:\s?[\^_]\s?\{?[+*]\}?)?"
 MEMBERSHIP = re.compile(rf",?\s?\(?(?P<name>{VARIABLE})\s?\\in\s?{DOMAIN}\)?\Z")
@@ -75,18 +63,6 @@ def is_same_name(name: str, own: str) -> bool:
     functions = [FUNCTION_NAME.fullmatch(side) for side in (name, own)]
     letters = [found[1] if found else side for found, side in zip(functions, (name, own), strict=True)]
     return any(functions) and (letters[0] == letters[1] or "y" in letters)
-
-
-def without_condition(text: str) -> tuple[str, str]:
-    """Return the value of a label and its condition, as in ``2k`` and ``\\text{ for integers } k``; "" for none."""
-    found = LABEL_CONDITION.search(text) or MODULUS.search(text)
-    if found is None and not BEGINS_WITH_RELATION.match(text):
-        found = RELATION_BEHIND.search(text)
-        if found and found["name"].strip() not in NAME_SIGN.findall(text[: found.start()]):
-            found = None
-    if found is None or found.start() == 0:
-        return text, ""
-    return text[: found.start()].strip(" ,;"), text[found.start() :]
 
 
 def without_domain(text: str, label_text: str) -> str:

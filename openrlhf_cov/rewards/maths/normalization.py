@@ -149,9 +149,9 @@ def _plain_character(char: str) -> str:
 
 
 def _respell(match: re.Match) -> str:
-    name = match[1]
+    name = match[1] or ""
     sign = match[2]
-    if name is None:
+    if not name:
         if sign in "{}":
             return r"\lbrace " if sign == "{" else r"\rbrace "
         return " " if sign in SPACING else match[0]

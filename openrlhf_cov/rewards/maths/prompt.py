@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 
-from openrlhf_cov.rewards.maths.latex import Node, Refused, parse_formula
+from openrlhf_cov.rewards.maths.latex import MAX_NODES, FormulaKeys, Node, Refused, TreePart, parse_formula, size
 from openrlhf_cov.rewards.maths.normalization import clean, compact
 from openrlhf_cov.rewards.maths.numerals import parse_number
 from openrlhf_cov.rewards.maths.shapes import GROUP
-from openrlhf_cov.rewards.maths.trees import MAX_NODES, FormulaKeys, TreePart, size
 from openrlhf_cov.rewards.maths.units import COUNTED_UNITS, POWERS, SPELLINGS, UNITS, singular
 
 # Characters of a problem that are read, from its end.

@@ -9,9 +9,8 @@ import math
 from collections import Counter
 from fractions import Fraction
 
-from openrlhf_cov.rewards.maths.latex import Node
+from openrlhf_cov.rewards.maths.latex import FormulaKeys, Node, factors, literal, terms
 from openrlhf_cov.rewards.maths.prompt import FACTORS, SIMPLE_ROOTS, TERMS, ProblemText
-from openrlhf_cov.rewards.maths.trees import FormulaKeys, factors, literal, terms
 
 # Family of functions or constants -> kinds of nodes.
 FAMILIES = {

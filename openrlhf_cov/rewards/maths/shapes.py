@@ -207,7 +207,7 @@ def _union(text: str, variable: str) -> RealSet | None:
         names |= {found.variable} - {""}
     if len(names) > 1:
         return None
-    return RealSet(joined(tuple(pieces)), next(iter(names), ""))
+    return RealSet(tuple(pieces), next(iter(names), ""))
 
 
 def _interval(text: str) -> RealSet | None:
@@ -276,36 +276,6 @@ def _line(text: str) -> RealSet | None:
         items = [item for _, item in sorted(zip((v.value for v in values if v), items, strict=True))]
     ends = [LOWEST, *items, HIGHEST]
     return RealSet(tuple(Piece("(", low, high, ")") for low, high in pairwise(ends)), variable)
-
-
-def joined(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
-    """Sort pieces and join those that meet, if all of their ends are plain numbers or infinite."""
-    spans = []
-    for piece in pieces:
-        low = _position(piece.low)
-        high = _position(piece.high)
-        if low is None or high is None or low > high or (low == high and piece.opening + piece.closing != "[]"):
-            return pieces
-        # the low end is 0 at its value or 1 behind it, the high end 1 with its value or 0 before it
-        spans.append(((low, piece.opening == "("), (high, piece.closing == "]"), piece))
-    spans.sort(key=lambda span: span[0])
-    result = spans[:1]
-    for low, high, piece in spans[1:]:
-        last_low, last_high, last = result[-1]
-        if low > last_high:
-            result.append((low, high, piece))
-        elif high > last_high:
-            result[-1] = (last_low, high, Piece(last.opening, last.low, piece.high, piece.closing))
-    return tuple(piece for _, _, piece in result)
-
-
-def _position(end: str):
-    """Return a key by which plain numbers and infinities are ordered; None for any other end."""
-    infinite = INFINITY.fullmatch(end)
-    if infinite:
-        return (-1 if infinite["minus"] else 1, 0)
-    number = parse_number(end)
-    return None if number is None else (0, number.value)
 
 
 # Words, options of a choice, times of day, ratios and numbers in a base

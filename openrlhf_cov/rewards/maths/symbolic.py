@@ -6,14 +6,12 @@ from functools import lru_cache
 
 import mpmath
 
-from openrlhf_cov.rewards.maths.forms import Verdict, accepts
-from openrlhf_cov.rewards.maths.labels import Label, read_label
-from openrlhf_cov.rewards.maths.latex import Node, Refused, parse_formula
+from openrlhf_cov.rewards.maths.grammar import Label, Verdict, accepts, read_label
+from openrlhf_cov.rewards.maths.latex import MAX_NODES, FormulaKeys, Node, Refused, literal, parse_formula, size
 from openrlhf_cov.rewards.maths.names import same_derivatives
 from openrlhf_cov.rewards.maths.prompt import ProblemText, read_problem
 from openrlhf_cov.rewards.maths.rules import breaks_form, has_idle_part, misses_request
 from openrlhf_cov.rewards.maths.shapes import EQUALS, RELATION, split
-from openrlhf_cov.rewards.maths.trees import MAX_NODES, FormulaKeys, literal, size
 from openrlhf_cov.rewards.maths.values import (
     POINTS,
     NoValue,

@@ -33,6 +33,7 @@ COUNTED_UNITS = frozenset(
     "way unit person man woman child student people point digit piece pair triple solution integer side root".split()
 )
 GENERIC = frozenset({"unit", "unit^2", "unit^3"})
+POWERS_AFTER = {"squared": "^2", "cubed": "^3"}
 POWERS = {"square": "^2", "cubic": "^3", "sq": "^2"}
 # Words that may stand inside the name of a unit, before its last noun.
 INSIDE = frozenset({"of", "per", "the", "in", "a", "an"})
@@ -150,6 +151,8 @@ def _key(unit: str, words: Collection[str], any_noun: bool, *, letters: bool, sp
             names.append(word)
         elif (word in ADJECTIVES and not names and not is_last) or (word == "old" and names == ["year"]):
             continue
+        elif word in POWERS_AFTER and names:
+            names[-1] += POWERS_AFTER[word]
         elif word in POWERS:
             prefix = POWERS[word]
         elif word in INSIDE and not prefix and not is_last and (names or word == "per"):

@@ -3,7 +3,7 @@
 import math
 import operator
 import secrets
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -378,9 +378,7 @@ POINTS = 14
 POSITIVE = 8
 FAR = (150, 300, 450, 600, 10**6, 10**6, 10**12, 10**12)
 WHOLE_NAMES = tuple("ijklmnpqKMN")
-ROUNDING = frozenset({"floor", "ceil"})
 INTEGER_ONLY = frozenset({"gcd", "lcm"})
-CIRCULAR = frozenset({"sin", "cos", "tan", "exp", "pow"})
 
 
 def names_in(node: Node) -> frozenset[str]:
@@ -388,33 +386,14 @@ def names_in(node: Node) -> frozenset[str]:
 
 
 def points(a: Node, b: Node) -> Iterator[Point]:
-    """Return fixed irregular points. A name is whole only if it is whole in both formulas: no side can choose."""
-    return points_of(sorted(names_in(a)), whole_names(a) & whole_names(b))
-
-
-def points_of(names: list[str], whole: Collection[str]) -> Iterator[Point]:
+    """Yield fixed irregular points. Letters such as n, and all names beside a gcd, are whole numbers."""
+    names = sorted(names_in(a))
+    has_divisors = any(side.has(kind) for side in (a, b) for kind in INTEGER_ONLY)
     for point in range(POINTS + len(FAR)):
-        yield {name: _coordinate(place, len(names), point, name in whole) for place, name in enumerate(names)}
-
-
-def whole_names(node: Node) -> set[str]:
-    r"""Return the names of whole numbers: all in a gcd, and letters such as n in a rounding, (-1)^n or \cos n\pi."""
-    found: set[str] = set()
-    for part in node.walk():
-        names = names_in(part)
-        usual = {name for name in names if name.startswith(WHOLE_NAMES)}
-        if part.kind in INTEGER_ONLY:
-            found |= names
-        elif part.kind in ROUNDING or _is_alternating(part):
-            found |= usual
-    return found
-
-
-def _is_alternating(node: Node) -> bool:
-    if node.kind not in CIRCULAR:
-        return False
-    base = exact_value(node.args[0]) if node.kind == "pow" else None
-    return (base is not None and base < 0) or any(part.kind == "pi" for part in node.args[-1].walk())
+        yield {
+            name: _coordinate(place, len(names), point, has_divisors or name.startswith(WHOLE_NAMES))
+            for place, name in enumerate(names)
+        }
 
 
 def _coordinate(place: int, count: int, point: int, whole: bool) -> Fraction:
@@ -427,7 +406,7 @@ def _coordinate(place: int, count: int, point: int, whole: bool) -> Fraction:
     mixed = (place * 7919 + point * 104729 + 12345) * 2654435761 % 2**32
     far = FAR[point - POINTS] if point >= POINTS else 0
     if whole:
-        low = point + place if point in (1, 2) else 3 + mixed % 11 + 2 * place
+        low = point + place if point in (1, 2) else 3 + mixed % 8 + 8 * place
         return Fraction(low + far)
     medium = Fraction(mixed % 99991, 37321) + Fraction(1, 3)
     small = Fraction(mixed % 99991 + 1, 100_003)

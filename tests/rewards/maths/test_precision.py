@@ -5,8 +5,7 @@ import pytest
 
 from openrlhf_cov.rewards.maths.latex import parse_formula
 from openrlhf_cov.rewards.maths.normalization import clean
-from openrlhf_cov.rewards.maths.values import Undecided, difference, numeric_value
-from openrlhf_cov.rewards.maths.values import NoValue
+from openrlhf_cov.rewards.maths.values import NoValue, Undecided, difference, numeric_value
 
 
 def formula(text):
