@@ -433,8 +433,8 @@ class _Reader:
             return None
         if is_derivative(text) or (key is not None and compact(text) != label.key):
             argument = re.fullmatch(r"[A-Za-z]\(([A-Za-z0-9])\)", key or "")
-            is_free = argument and label.has_names and key not in self.problem.keys
-            if is_free and argument[1] not in NAME_SIGN.findall(label.text):
+            is_free = label.has_names and key not in self.problem.keys
+            if is_free and argument and argument[1] not in NAME_SIGN.findall(label.text):
                 return None  # f(2) = x^2 + 1
             return key or compact(text)
         key = compact(text)
@@ -512,39 +512,28 @@ class _Reader:
 
     def read_list(self, text: str, label: Label) -> Verdict:
         """Read items in any order. If the label has names, items without names keep the order of the label."""
-        own = list(label.items)
-        names = [item.name for item in own]
-        sides = _sides(text)
-        if len(sides) == 2 and all(names) and tuple_name(sides[0]) == f"({','.join(names)})":
-            text = sides[1]
-        items = self.items(text, label)
+        names = [item.name for item in label.items]
+        own_name = f"({','.join(names)})" if all(names) else ""
+        text = TEXT_NUMBER.sub(r"\1", text)
+        name, value = _named(text)
+        if name and (name == own_name or value.startswith(r"\lbrace")):
+            text = value
+        items = list_items(text)
+        if items is None and own_name and (found := tuple_items(text)):
+            items = found[1]
         if items is None:
             return None
-        keeps_order = all(names) and len(set(names)) == len(names) and not any("=" in item for item in items)
-        if keeps_order:
-            return self.each(items, own)
-        return _match(items, own, self.accepts)
-
-    def items(self, text: str, label: Label) -> list[str] | None:
-        """Return the items of a list, without the one name before all of them."""
-        text = TEXT_NUMBER.sub(r"\1", text)
-        sides = _sides(text)
-        if len(sides) == 2 and name_key(sides[0]) is not None and sides[1].startswith(r"\lbrace"):
-            text = sides[1]
-        items = list_items(text)
-        found = tuple_items(text) if items is None and all(item.name for item in label.items) else None
-        return found[1] if found else items
+        if own_name and len(set(names)) == len(names) and not any("=" in item for item in items):
+            return self.each(items, label.items)
+        return _match(items, label.items, self.accepts)
 
     def read_tuple(self, text: str, label: Label) -> Verdict:
         """Read items in order and in the brackets of the label, with one name or a tuple of names before it."""
-        sides = _sides(text)
-        names = tuple_name(sides[0])
-        if len(sides) == 2 and (names or name_key(sides[0]) is not None):
-            if names and self.problem.has_in_other_order(names):
-                return False
-            if label.name and not is_same_name(names or name_key(sides[0]) or "", label.name):
-                return False
-            text = sides[1]
+        name, text = _named(text)
+        if name.startswith("(") and self.problem.has_in_other_order(name):
+            return False
+        if name and label.name and not is_same_name(name, label.name):
+            return False
         if member := MEMBER.match(text):
             text = text[member.end() :]
         found = tuple_items(text)
@@ -579,10 +568,7 @@ class _Reader:
 
     def read_reals(self, text: str, label: Label) -> Verdict:
         """Read a union of intervals, inequalities in one variable and points."""
-        sides = _sides(text)
-        if len(sides) == 2 and name_key(sides[0]) is not None and real_set(sides[1]) is not None:
-            text = sides[1]
-        found = real_set(text)
+        found = real_set(_named(text)[1]) or real_set(text)
         if found is None or label.reals is None:
             return None
         if found.variable and label.reals.variable and compact(found.variable) != compact(label.reals.variable):
@@ -606,8 +592,7 @@ class _Reader:
         return self.end(text, label) if INFINITY.fullmatch(text) else None
 
     def read_matrix(self, text: str, label: Label) -> Verdict:
-        sides = _sides(text)
-        found = matrix_rows(sides[1] if len(sides) == 2 and name_key(sides[0]) is not None else text)
+        found = matrix_rows(_named(text)[1])
         if found is None:
             return None
         kind, rows = found
@@ -664,6 +649,13 @@ class _Reader:
 def _sides(text: str) -> list[str]:
     """Return the sides of an equation or a chain of equations."""
     return [side.strip() for side in split(text, EQUALS)]
+
+
+def _named(text: str) -> tuple[str, str]:
+    """Return the name or the tuple of names before a value, "" for none, and the value."""
+    sides = _sides(text)
+    name = (tuple_name(sides[0]) or name_key(sides[0])) if len(sides) == 2 else None
+    return (name, sides[1]) if name else ("", text)
 
 
 def _all_true(verdicts: Sequence[Verdict]) -> Verdict:

@@ -157,7 +157,7 @@ def _respell(match: re.Match) -> str:
         return " " if sign in SPACING else match[0]
     if name in DROPPED:
         return " "
-    new = RENAMED.get(name, name)
+    new = RENAMED.get(name) or name
     if new.isalpha():
         followed_by_letter = match.string[match.end() : match.end() + 1].isalpha()
         return f"\\{new}" if new in ("frac", "text") and not followed_by_letter else f"\\{new} "

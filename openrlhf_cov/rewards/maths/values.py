@@ -15,6 +15,8 @@ from openrlhf_cov.rewards.maths.latex import BIG_OPERATORS, Node
 MAX_EXACT_BITS = 200_000
 # Bits of a number of which an exact root is looked for.
 MAX_ROOT_BITS = 20_000
+# Largest number of which an exact factorial or binomial is computed.
+MAX_FACTORIAL = 5_000
 # A result this many bits, plus the demand, below its terms is zero: 45 digits beyond the smallest term.
 RESOLUTION = 150
 # Working precision for no demand. More than twice the resolution: an arc cosine loses half of the bits next to 1.
@@ -92,22 +94,12 @@ def _integer_root(number: int, index: int) -> int:
     return root
 
 
-def _exact_factorial(value: Fraction) -> Fraction:
-    if value.denominator != 1 or not 0 <= value <= 5_000:
-        raise NoValue("factorial")
-    return Fraction(math.factorial(value.numerator))
-
-
-def _exact_binomial(n: Fraction, k: Fraction) -> Fraction:
-    if n.denominator != 1 or k.denominator != 1 or not 0 <= k <= n <= 5_000:
-        raise NoValue("binomial")
-    return Fraction(math.comb(n.numerator, k.numerator))
-
-
-def _of_integers(function):
+def _of_integers(function: Callable[..., int], largest: int | None = None) -> Callable[..., Fraction]:
     def of_integers(*values: Fraction) -> Fraction:
         if any(value.denominator != 1 for value in values):
             raise NoValue("not whole")
+        if largest is not None and not (min(values) >= 0 and max(values) <= largest):
+            raise NoValue("too large, or negative")
         return Fraction(function(*(value.numerator for value in values)))
 
     return of_integers
@@ -120,8 +112,8 @@ EXACT = {
     "div": operator.truediv,
     "pow": _exact_power,
     "root": exact_root,
-    "factorial": _exact_factorial,
-    "binom": _exact_binomial,
+    "factorial": _of_integers(math.factorial, MAX_FACTORIAL),
+    "binom": _of_integers(math.comb, MAX_FACTORIAL),
     "abs": abs,
     "floor": lambda a: Fraction(math.floor(a)),
     "ceil": lambda a: Fraction(math.ceil(a)),
@@ -291,11 +283,6 @@ class _Evaluation:
             raise NoValue("not whole")
         return mpmath.mpf(function(*(int(value) for value in values)))
 
-    def extreme(self, function: Callable, *values: Any) -> Any:
-        if not all(map(_is_real, values)):
-            raise NoValue("complex")
-        return function(values)
-
     def function(self, kind: str, argument: Any) -> Any:
         """Compute a function of one argument. Large arguments and results near zero or infinity lose bits."""
         if kind != "log" and abs(argument) > MAX_MAGNITUDE:
@@ -367,8 +354,8 @@ OPERATIONS = {
     "degrees": lambda work, a: a * mpmath.pi / 180,
     "gcd": lambda work, *values: work.whole(math.gcd, *values),
     "lcm": lambda work, *values: work.whole(math.lcm, *values),
-    "min": lambda work, *values: work.extreme(min, *values),
-    "max": lambda work, *values: work.extreme(max, *values),
+    "min": lambda work, *values: min(values),
+    "max": lambda work, *values: max(values),
 }
 
 
