@@ -433,25 +433,6 @@ class _Parser:
 # Formulas without regard to order, brackets and signs
 
 
-@dataclass(frozen=True)
-class TreePart:
-    """A sum, product or other operation: its ``kind``, and the keys of its operands with their counts."""
-
-    kind: str
-    operands: tuple[tuple[str, int], ...]
-    leaves: int
-    operations: int
-
-    def contains(self, other: "TreePart") -> bool:
-        """Return True if every operand of ``other`` is one of this part, or if both are the same operation."""
-        if self.kind != other.kind:
-            return False
-        if self.kind not in COMMUTATIVE:
-            return self.operands == other.operands
-        counts = dict(self.operands)
-        return all(counts.get(key, 0) >= count for key, count in other.operands)
-
-
 def size(node: Node) -> int:
     """Return the number of nodes, counted up to a little more than ``MAX_NODES``."""
     count = 0
@@ -514,51 +495,48 @@ def factors(node: Node) -> tuple[int, list[Node], list[Node]]:
 
 
 class FormulaKeys:
-    """Keys of a formula and of all of its parts. Parts with one key differ in order, brackets and signs at most."""
+    """The key of a formula, and its parts. Formulas with one key differ in order, brackets and signs at most.
+
+    A part is an operation: its kind, and the keys of its operands with their counts. The last part is the whole.
+    """
 
     def __init__(self, node: Node) -> None:
-        self.parts: list[TreePart] = []
-        self.key, _, _ = self._read(node)
+        self.parts: list[tuple[str, Counter[str]]] = []
+        self.leaves = 0
+        self.key = self._read(node)
 
-    def _read(self, node: Node) -> tuple[str, int, int]:
-        """Return the key of a node, its leaves and its operations, and keep it as a part."""
+    def _read(self, node: Node) -> str:
+        """Return the key of a node, and keep it as a part if it is an operation."""
         value = literal(node)
-        if value is not None:
-            return str(value), 1, 0
-        if not node.args:
-            return node.name or node.kind, 1, 0
+        if value is not None or not node.args:
+            self.leaves += 1
+            return str(value) if value is not None else node.name or node.kind
         if node.kind == "root" and (index := literal(node.args[1])):
             node = Node("pow", (node.args[0], Node("num", value=1 / index)))
         if node.kind in ("add", "neg"):
-            found = [(sign, self._read(term)) for sign, term in terms(node)]
-            if len(found) == 1:
-                sign, (key, leaves, operations) = found[0]
-                return (f"-{key}" if sign < 0 else key), leaves, operations
             kind = "add"
-            operands = [_signed(sign, read[0]) for sign, read in found]
-            reads = [read for _, read in found]
+            operands = [_signed(sign, self._read(term)) for sign, term in terms(node)]
+            if len(operands) == 1:
+                return operands[0]
         elif node.kind in ("mul", "div") or _is_inverse(node):
             kind = "mul"
             sign, above, below = factors(node)
-            tops = [self._read(factor) for factor in above]
-            bottoms = [self._read(factor) for factor in below]
-            reads = tops + bottoms
-            operands = [read[0] for read in tops] + [f"1/{read[0]}" for read in bottoms]
+            operands = [self._read(factor) for factor in above] + [f"1/{self._read(factor)}" for factor in below]
             if sign < 0:
                 operands.append("-1")
         else:
             kind = node.kind
-            reads = [self._read(arg) for arg in node.args]
-            operands = [f"{place}:{read[0]}" for place, read in enumerate(reads)]
-        leaves = sum(read[1] for read in reads)
-        operations = 1 + sum(read[2] for read in reads)
-        counts = tuple(sorted(Counter(operands).items()))
-        self.parts.append(TreePart(kind, counts, leaves, operations))
-        return f"({kind} {' '.join(sorted(operands))})", leaves, operations
+            operands = [f"{place}:{self._read(arg)}" for place, arg in enumerate(node.args)]
+        self.parts.append((kind, Counter(operands)))
+        return f"({kind} {' '.join(sorted(operands))})"
 
-    def contains(self, part: TreePart) -> bool:
-        """Return True if one of the parts contains ``part``."""
-        return any(own.contains(part) for own in self.parts)
+    def contains(self, other: "FormulaKeys") -> bool:
+        """Return True if a part is the operation ``other``, or for sums and products has all of its operands."""
+        kind, operands = other.parts[-1]
+        return any(
+            kind == own_kind and (operands == own or (kind in COMMUTATIVE and operands <= own))
+            for own_kind, own in self.parts
+        )
 
 
 def _is_inverse(node: Node) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 
-from openrlhf_cov.rewards.maths.latex import MAX_NODES, FormulaKeys, Node, Refused, TreePart, parse_formula, size
+from openrlhf_cov.rewards.maths.latex import MAX_NODES, FormulaKeys, Node, Refused, parse_formula, size
 from openrlhf_cov.rewards.maths.normalization import clean, compact
 from openrlhf_cov.rewards.maths.numerals import parse_number
 from openrlhf_cov.rewards.maths.shapes import GROUP
@@ -129,27 +129,20 @@ class ProblemText:
         return frozenset(name for span in (*spans, *RUN.findall(rest)) for name in NAME.findall(clean(span)))
 
     @cached_property
-    def forms(self) -> tuple[frozenset[str], tuple[TreePart, ...]]:
-        """The keys of the formulas that can be read, and those large enough to be found in an answer."""
-        keys: set[str] = set()
-        parts: dict[TreePart, None] = {}
+    def formulas(self) -> dict[str, FormulaKeys]:
+        """The formulas of the problem that can be read, by their keys."""
+        found: dict[str, FormulaKeys] = {}
         for snippet in self.snippets:
-            if len(keys) >= MAX_FORMULAS:
+            if len(found) >= MAX_FORMULAS:
                 break
-            if parse_number(snippet) is not None:
-                continue
             try:
                 node = parse_formula(snippet)
             except (Refused, RecursionError):
                 continue
-            if size(node) > MAX_NODES or not node.args:
-                continue
-            forms = FormulaKeys(node)
-            keys.add(forms.key)
-            whole = forms.parts[-1] if forms.parts else None
-            if whole and (whole.leaves >= MIN_LEAVES or whole.operations >= MIN_OPERATIONS):
-                parts[whole] = None
-        return frozenset(keys), tuple(parts)
+            if node.args and size(node) <= MAX_NODES and parse_number(snippet) is None:
+                forms = FormulaKeys(node)
+                found[forms.key] = forms
+        return found
 
     @cached_property
     def numbers(self) -> frozenset[Fraction]:
@@ -204,12 +197,18 @@ class ProblemText:
         """Return True if an answer is a formula of the problem, or has one in it that the label does not have."""
         if not self.text:
             return False
-        keys, parts = self.forms
         forms = FormulaKeys(answer)
         own = FormulaKeys(label)
         if forms.key == own.key:
             return False
-        return forms.key in keys or any(forms.contains(part) and not own.contains(part) for part in parts)
+        large = [
+            formula
+            for formula in self.formulas.values()
+            if formula.parts and (formula.leaves >= MIN_LEAVES or len(formula.parts) >= MIN_OPERATIONS)
+        ]
+        return forms.key in self.formulas or any(
+            forms.contains(formula) and not own.contains(formula) for formula in large
+        )
 
 
 NO_PROBLEM = ProblemText()

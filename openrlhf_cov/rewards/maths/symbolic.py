@@ -144,7 +144,7 @@ def _is_unfit_relation(answer: list[Node], gold: list[Node], problem: ProblemTex
     whole = Node("list", tuple(gold))
     if any(breaks_form(side, whole, in_equation=True) for side in answer if side.args):
         return True
-    return all(key in problem.forms[0] or literal(side) is not None for key, side in zip(keys, answer, strict=True))
+    return all(key in problem.formulas or literal(side) is not None for key, side in zip(keys, answer, strict=True))
 
 
 def _ratio(a: Node, b: Node) -> mpmath.mpf | mpmath.mpc | None:
