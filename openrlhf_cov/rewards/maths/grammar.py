@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from openrlhf_cov.rewards.maths import shapes
 from openrlhf_cov.rewards.maths.extraction import last_boxed
 from openrlhf_cov.rewards.maths.latex import Refused, parse_formula
 from openrlhf_cov.rewards.maths.names import (
@@ -54,18 +55,6 @@ from openrlhf_cov.rewards.maths.shapes import (
     YES_OR_NO,
     Piece,
     RealSet,
-    is_words,
-    list_items,
-    matrix_rows,
-    number_in_base,
-    option_of,
-    outer_brackets,
-    ratio_items,
-    real_set,
-    split,
-    text_key,
-    time_of_day,
-    tuple_items,
 )
 from openrlhf_cov.rewards.maths.units import COUNTED_UNITS, UNITS, split_percent, split_unit
 from openrlhf_cov.rewards.maths.values import exact_value
@@ -158,7 +147,7 @@ def read_label(label: str) -> Label:
 def typed(text: str, depth: int = 0) -> Label:
     """Return the type of a label, or of a part of one, that is clean."""
     text = text.strip()
-    while (span := outer_brackets(text)) and span[0] == "{" and span[1]:
+    while (span := shapes.outer_brackets(text)) and span[0] == "{" and span[1]:
         text = span[1]
     if (group := TEXT_GROUP.fullmatch(text)) and not WORDS.fullmatch(group[1].strip()):
         text = group[1].strip()  # a number in another font
@@ -190,25 +179,25 @@ def _number(label: Label) -> Label | None:
 def _word(label: Label) -> Label | None:
     """Return a label that is not mathematics: a base, a time, a ratio, an option or plain words."""
     text = label.text
-    if base := number_in_base(text):
+    if base := shapes.number_in_base(text):
         return replace(label, kind="base", text=base)
-    if (time := time_of_day(text)) and re.search("[a-z]", text, re.IGNORECASE):
+    if (time := shapes.time_of_day(text)) and re.search("[a-z]", text, re.IGNORECASE):
         return replace(label, kind="time", time=time[0])
-    if items := ratio_items(text):
+    if items := shapes.ratio_items(text):
         return replace(label, kind="ratio", items=tuple(map(typed, items)))
     if INFINITY.fullmatch(text):
         return replace(label, kind="infinity")
     flat = GROUP.sub("", text).strip()
     if flat.casefold().rstrip(".!") in YES_OR_NO:
-        return replace(label, kind="word", text=text_key(flat))
+        return replace(label, kind="word", text=shapes.text_key(flat))
     if match := LETTER.fullmatch(flat):
         return replace(label, kind="choice", text=match["letter"])
-    if text_key(flat) == "emptyset" or label.key in EMPTY:
+    if shapes.text_key(flat) == "emptyset" or label.key in EMPTY:
         return replace(label, kind="word", text="emptyset")
-    option = option_of(text)
+    option = shapes.option_of(text)
     if option and (option[1][:1].isalpha() or parse_number(option[1]) is not None):
         return replace(label, kind="choice", text=option[0], items=(typed(option[1], MAX_DEPTH),))
-    return replace(label, kind="word", text=text_key(text)) if is_words(text) else None
+    return replace(label, kind="word", text=shapes.text_key(text)) if shapes.is_words(text) else None
 
 
 def _quantity(label: Label, depth: int) -> Label | None:
@@ -224,7 +213,7 @@ def _quantity(label: Label, depth: int) -> Label | None:
 
 
 def _matrix(label: Label, depth: int) -> Label | None:
-    found = matrix_rows(label.text)
+    found = shapes.matrix_rows(label.text)
     if found is None:
         return None
     brackets, rows = found
@@ -234,22 +223,22 @@ def _matrix(label: Label, depth: int) -> Label | None:
 
 def _reals(label: Label, depth: int) -> Label | None:
     """Return a set of real numbers; ``(1, 2)`` is a tuple, ``[1, 2]`` an interval if its ends are in order."""
-    found = real_set(label.text)
+    found = shapes.real_set(label.text)
     if found is None:
         return None
-    span = tuple_items(label.text)
+    span = shapes.tuple_items(label.text)
     if span and "infty" not in label.text and span[0] in ("()", "[]"):
         low, high = (parse_number(item) for item in span[1])
         if span[0] == "()" or low is None or high is None or low.value >= high.value:
             return None
     ends = tuple(typed(end, depth + 1) for piece in found.pieces for end in (piece.low, piece.high))
-    if any(end.has_names for end in ends) and len(split(label.text, RELATION)) == 2:
+    if any(end.has_names for end in ends) and len(shapes.split(label.text, RELATION)) == 2:
         return None  # y < 2 - x may be solved for the other name
     return replace(label, kind="reals", reals=found, items=ends)
 
 
 def _list(label: Label, depth: int) -> Label | None:
-    items = list_items(label.text) if depth < MAX_DEPTH else None
+    items = shapes.list_items(label.text) if depth < MAX_DEPTH else None
     if items is None:
         return None
     labels = [typed(item, depth + 1) for item in items]
@@ -261,7 +250,7 @@ def _list(label: Label, depth: int) -> Label | None:
 
 
 def _tuple(label: Label, depth: int) -> Label | None:
-    found = tuple_items(label.text) if depth < MAX_DEPTH else None
+    found = shapes.tuple_items(label.text) if depth < MAX_DEPTH else None
     if found is None:
         return None
     return replace(label, kind="tuple", brackets=found[0], items=tuple(typed(item, depth + 1) for item in found[1]))
@@ -277,7 +266,7 @@ def _relation(label: Label, depth: int) -> Label | None:
             return replace(value, key=label.key, name=name)
         if len(sides) == 2:
             return replace(label, kind="equation")
-    if len(split(label.text, RELATION)) == 2:
+    if len(shapes.split(label.text, RELATION)) == 2:
         return replace(label, kind="inequality")
     return None
 
@@ -296,7 +285,7 @@ def _sentence(label: Label) -> Label | None:
     has_word = re.search(r"[A-Za-z]{3}", re.sub(r"\\[A-Za-z]+", " ", flat))
     if not has_word or re.search(r"[\\^_=<>+*/]", flat):
         return None
-    return replace(label, kind="word", text=text_key(label.text.replace(r"\text", "")))
+    return replace(label, kind="word", text=shapes.text_key(label.text.replace(r"\text", "")))
 
 
 # Answers
@@ -346,7 +335,7 @@ def choice_of(text: str, problem: ProblemText) -> str | None:
     flat = re.sub(r"\A(?:option|choice)\s+", "", GROUP.sub("", text).strip(), flags=re.IGNORECASE)
     if match := LETTER.fullmatch(flat):
         return match["letter"]
-    option = option_of(flat)
+    option = shapes.option_of(flat)
     if option is None or SECOND_LETTER.search(option[1]) or re.match(r"[=+*/^_<>-]\s", option[1]):
         return None
     return option[0] if not problem.has_option(option[0]) or problem.has_option(*option) else None
@@ -371,7 +360,7 @@ class _Reader:
 
     def read(self, text: str, label: Label) -> Verdict:
         text = text.removeprefix("=").strip()
-        while (span := outer_brackets(text)) and span[0] == "{":
+        while (span := shapes.outer_brackets(text)) and span[0] == "{":
             text = span[1]
         if label.kind not in ("word", "choice"):
             text = _unfonted(LEAD.sub("", _unfonted(text)))
@@ -392,7 +381,7 @@ class _Reader:
 
         Every side of a chain is a name, an accepted answer, or a computation with exactly the value of the label.
         """
-        option = option_of(text)
+        option = shapes.option_of(text)
         if option and OPTION_VALUE.match(option[1]) and (not self.problem.text or self.problem.has_option(*option)):
             text = option[1]
         if label.kind == "decimal":
@@ -518,8 +507,8 @@ class _Reader:
         name, value = _named(text)
         if name and (name == own_name or value.startswith(r"\lbrace")):
             text = value
-        items = list_items(text)
-        if items is None and own_name and (found := tuple_items(text)):
+        items = shapes.list_items(text)
+        if items is None and own_name and (found := shapes.tuple_items(text)):
             items = found[1]
         if items is None:
             return None
@@ -536,14 +525,14 @@ class _Reader:
             return False
         if member := MEMBER.match(text):
             text = text[member.end() :]
-        found = tuple_items(text)
+        found = shapes.tuple_items(text)
         if found is None:
             return self.assignment(text, label) or self.open_interval(text, label)
         return self.each(found[1], label.items) if found[0] == label.brackets else False
 
     def assignment(self, text: str, label: Label) -> Verdict:
         """Read ``x = 1, y = 2`` for a problem that asks for ``(x, y)``."""
-        sides = [_sides(item) for item in list_items(text) or []]
+        sides = [_sides(item) for item in shapes.list_items(text) or []]
         if len(sides) != len(label.items) or any(len(side) != 2 or name_key(side[0]) is None for side in sides):
             return None
         names = [str(name_key(side[0])) for side in sides]
@@ -561,14 +550,14 @@ class _Reader:
             return None
         if self.problem.text and not INTERVAL_WORDS.search(self.problem.text):
             return None
-        found = real_set(text)
+        found = shapes.real_set(text)
         if found is None or len(found.pieces) != 1:
             return None
         return self.piece(found.pieces[0], Piece("(", "", "", ")"), label.items)
 
     def read_reals(self, text: str, label: Label) -> Verdict:
         """Read a union of intervals, inequalities in one variable and points."""
-        found = real_set(_named(text)[1]) or real_set(text)
+        found = shapes.real_set(_named(text)[1]) or shapes.real_set(text)
         if found is None or label.reals is None:
             return None
         if found.variable and label.reals.variable and compact(found.variable) != compact(label.reals.variable):
@@ -592,7 +581,7 @@ class _Reader:
         return self.end(text, label) if INFINITY.fullmatch(text) else None
 
     def read_matrix(self, text: str, label: Label) -> Verdict:
-        found = matrix_rows(_named(text)[1])
+        found = shapes.matrix_rows(_named(text)[1])
         if found is None:
             return None
         kind, rows = found
@@ -603,7 +592,7 @@ class _Reader:
     def read_ratio(self, text: str, label: Label) -> Verdict:
         sides = _sides(text)
         is_named = len(sides) == 2 and all(name_key(part) is not None for part in sides[0].split(":"))
-        items = ratio_items(sides[1] if is_named else text)
+        items = shapes.ratio_items(sides[1] if is_named else text)
         return None if items is None else self.each(items, label.items)
 
     # Equations, words and letters
@@ -618,20 +607,20 @@ class _Reader:
         return self.computed(text, label, self.problem)
 
     def read_inequality(self, text: str, label: Label) -> Verdict:
-        return self.computed(text, label, self.problem) if len(split(text, RELATION)) == 2 else None
+        return self.computed(text, label, self.problem) if len(shapes.split(text, RELATION)) == 2 else None
 
     def read_base(self, text: str, label: Label) -> Verdict:
-        number = number_in_base(text)
+        number = shapes.number_in_base(text)
         return None if number is None else number == label.text
 
     def read_time(self, text: str, label: Label) -> Verdict:
         """Read a time of day that says whether it is before or after noon."""
-        time = time_of_day(text)
+        time = shapes.time_of_day(text)
         return None if time is None else time == (label.time, True)
 
     def read_choice(self, text: str, label: Label) -> Verdict:
         letter = choice_of(text, self.problem)
-        option = option_of(GROUP.sub("", text).strip())
+        option = shapes.option_of(GROUP.sub("", text).strip())
         if letter == label.text and option and label.items:
             return self.accepts(option[1], label.items[0])
         return None if letter is None else letter == label.text
@@ -642,13 +631,13 @@ class _Reader:
         flat = PRODUCT_SIGN.sub("", GROUP.sub("", text)).strip()
         if STRAY_MARK.search(flat) or (label.text in YES_OR_NO and " " in flat):
             return None
-        is_equal = text_key(flat) == label.text
-        return is_equal if is_equal or is_words(text) or is_words(flat) else None
+        is_equal = shapes.text_key(flat) == label.text
+        return is_equal if is_equal or shapes.is_words(text) or shapes.is_words(flat) else None
 
 
 def _sides(text: str) -> list[str]:
     """Return the sides of an equation or a chain of equations."""
-    return [side.strip() for side in split(text, EQUALS)]
+    return [side.strip() for side in shapes.split(text, EQUALS)]
 
 
 def _named(text: str) -> tuple[str, str]:
@@ -683,16 +672,17 @@ def _match(items: Sequence, labels: Sequence, accepts: Callable[..., Verdict]) -
 
 def _unfonted(text: str) -> str:
     r"""Drop a font around all of a text: ``\text{5}``, which ``clean`` makes of ``\mathbf{5}``, is 5."""
-    span = outer_brackets(text[5:].lstrip()) if text.startswith(r"\text") else None
+    span = shapes.outer_brackets(text[5:].lstrip()) if text.startswith(r"\text") else None
     return span[1] if span and span[0] == "{" else text
 
 
 def _unbracketed(text: str) -> str:
     text = text.strip()
-    if text.startswith("-(") and (span := outer_brackets(text[1:])) and parse_number(span[1]) and span[1][0].isdigit():
+    span = shapes.outer_brackets(text[1:]) if text.startswith("-(") else None
+    if span and span[1][:1].isdigit() and parse_number(span[1]):
         return f"-{span[1]}"
     for _ in range(3):
-        span = outer_brackets(text)
+        span = shapes.outer_brackets(text)
         if span is None or span[0] not in "({" or span[2] not in ")}" or "," in span[1]:
             return text
         text = span[1]

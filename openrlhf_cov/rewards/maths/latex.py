@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from openrlhf_cov.rewards.maths.numerals import MAX_DIGITS, Number, parse_number
+from openrlhf_cov.rewards.maths.numerals import MAX_DIGITS, parse_number
 
 FUNCTIONS = frozenset(
     "sin cos tan cot sec csc arcsin arccos arctan acot asin acos atan asec acsc arcsec arccsc arccot sinh cosh tanh "
@@ -112,11 +112,6 @@ class Node:
 
 
 ZERO = Node("num")
-
-
-def node_of(number: Number) -> Node:
-    """Return a literal number as a formula."""
-    return Node("num" if number.exact else "decimal", value=number.value)
 
 
 def parse_formula(text: str) -> Node:
@@ -272,7 +267,7 @@ class _Parser:
         number = parse_number(token)
         if number is None or len(token) > MAX_DIGITS:
             raise Refused(f"number {token[:20]}")
-        return node_of(number)
+        return Node("num" if number.exact else "decimal", value=number.value)
 
     def command(self, name: str) -> Node:
         if name == "frac":
@@ -450,16 +445,13 @@ def literal(node: Node) -> Fraction | None:
     if node.kind == "neg":
         value = literal(node.args[0])
         return None if value is None else -value
-    if node.kind == "div" and all(_is_signed_integer(arg) for arg in node.args):
-        top, bottom = (literal(arg) or Fraction(0) for arg in node.args)
-        return top / bottom if bottom else None
-    return None
-
-
-def _is_signed_integer(node: Node) -> bool:
-    if node.kind == "neg":
-        node = node.args[0]
-    return node.kind == "num" and node.value.denominator == 1
+    if node.kind != "div":
+        return None
+    integers = [arg.args[0] if arg.kind == "neg" else arg for arg in node.args]
+    if any(arg.kind != "num" or arg.value.denominator > 1 for arg in integers):
+        return None
+    top, bottom = (literal(arg) or Fraction(0) for arg in node.args)
+    return top / bottom if bottom else None
 
 
 def terms(node: Node) -> list[tuple[int, Node]]:
@@ -518,7 +510,7 @@ class FormulaKeys:
             operands = [_signed(sign, self._read(term)) for sign, term in terms(node)]
             if len(operands) == 1:
                 return operands[0]
-        elif node.kind in ("mul", "div") or _is_inverse(node):
+        elif node.kind in ("mul", "div") or (node.kind == "pow" and (literal(node.args[1]) or 0) < 0):
             kind = "mul"
             sign, above, below = factors(node)
             operands = [self._read(factor) for factor in above] + [f"1/{self._read(factor)}" for factor in below]
@@ -537,10 +529,6 @@ class FormulaKeys:
             kind == own_kind and (operands == own or (kind in COMMUTATIVE and operands <= own))
             for own_kind, own in self.parts
         )
-
-
-def _is_inverse(node: Node) -> bool:
-    return node.kind == "pow" and (literal(node.args[1]) or 0) < 0
 
 
 def _signed(sign: int, key: str) -> str:

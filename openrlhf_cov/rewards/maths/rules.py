@@ -262,7 +262,9 @@ def has_idle_part(node: Node) -> bool:
             return True
         if part.kind == "add" and 0 in values:
             return True
-        if part.kind == "div" and (values[1] in (1, -1) or values[0] == 0 or _is_whole(values)):
+        if part.kind == "div" and (values[1] in (1, -1) or values[0] == 0):
+            return True
+        if part.kind == "div" and (value := literal(part)) is not None and value.denominator == 1:
             return True
         if part.kind in ("pow", "root") and (values[1] in (0, 1) or values[0] in (0, 1)):
             return True
@@ -273,8 +275,3 @@ def has_idle_part(node: Node) -> bool:
 
 def _is_negative(node: Node) -> bool:
     return node.kind == "neg" or (node.kind in ("mul", "div") and _is_negative(node.args[0]))
-
-
-def _is_whole(values: list[Fraction | None]) -> bool:
-    top, bottom = values
-    return top is not None and bool(bottom) and (top / bottom).denominator == 1

@@ -137,7 +137,9 @@ def _split_words(text: str, words: Collection[str], any_noun: bool, letters: boo
 def _key(unit: str, words: Collection[str], any_noun: bool, *, letters: bool, spaced: bool) -> str | None:
     """Return ``unit`` in one spelling; None if it is none."""
     marked = unit.startswith((r"\text", r"\mu"))
-    letters = letters or marked or unit in COMPOUND or ("/" in unit and any(map(_is_unit, LONG_WORD.findall(unit))))
+    words_in_unit = LONG_WORD.findall(unit.lower())
+    has_unit = any(word in SPELLINGS or singular(word) in UNITS for word in words_in_unit)
+    letters = letters or marked or unit in COMPOUND or ("/" in unit and has_unit)
     plain = IDLE.sub(" ", POWER.sub(r"^\1\2", unit)).replace(r"\mu", " micro ").replace(r"\Omega", " ohm ")
     parts = WORD.findall(plain)
     names: list[str] = []
@@ -170,10 +172,6 @@ def _key(unit: str, words: Collection[str], any_noun: bool, *, letters: bool, sp
     if not (marked or spaced or is_quotient or names[0].partition("^")[0] in UNITS):
         return None
     return " ".join(name for name in names if name not in GENERIC)
-
-
-def _is_unit(word: str) -> bool:
-    return word.lower() in SPELLINGS or singular(word.lower()) in UNITS
 
 
 def _name(word: str, words: Collection[str], any_noun: bool) -> str | None:
