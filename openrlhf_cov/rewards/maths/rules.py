@@ -119,7 +119,7 @@ def _has_term_to_expand(node: Node) -> bool:
 
 
 def _has_sum_to_simplify(node: Node) -> bool:
-    r"""Return True for a sum of constants that is a denominator, a base of a power, or has a term to expand.
+    r"""Return True for a sum of constants that is a denominator or a base of a power.
 
     A power of a complex number or a division by one counts as well. So ``\frac{1}{\sqrt2-1}`` is no answer to
     ``1+\sqrt2``.
@@ -141,7 +141,7 @@ def _has_sum_to_simplify(node: Node) -> bool:
 def arithmetic(node: Node) -> Counter[str]:
     r"""Count the parts of a formula that can be computed, by kind: joined numbers, like terms and like factors.
 
-    Examples are ``37 \cdot 43``, ``2x + 3x``, ``\sqrt{16}``, ``\frac{2x}{x}``, ``\sqrt2\sqrt3`` and ``\log_2 8``. A
+    Examples are ``37 \cdot 43``, ``2x + 3x``, ``\sqrt{16}``, ``\frac{2x}{x}`` and ``\sqrt2\sqrt3``. A
     fraction of two integers is a number, reduced or not. A product may have one number above and one below its bar.
     """
     return Counter(part.kind for part in node.walk() if _is_arithmetic(part))
