@@ -7,7 +7,6 @@ from openrlhf_cov.rewards.verdicts import MAX_RESPONSE, without_end_tokens
 
 BOX = re.compile(r"\\f?box(?:ed)?(?![a-zA-Z])")
 BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-WHITE_SPACE = re.compile(r"\s*")
 BARE_ARGUMENT = re.compile(r"-?\d+(?:[.,]\d+)*|[a-zA-Z](?![a-zA-Z])")
 GSM8K_MARK = "####"
 # Boxes side by side that are one answer.
@@ -66,8 +65,8 @@ ANSWER_MARK = re.compile(
 IDLE_START = re.compile(r"(?:\\\\|\\[ \n,;:!]|\\q?quad(?![a-z])|~|\s)+")
 # A line of Markdown signs alone.
 RULE_LINE = re.compile(r"[*_#>=-]+[ \t]*$", re.MULTILINE)
-DISPLAYS = (("$$", "$$"), (r"\[", r"\]"), (r"\(", r"\)"))
-ENVIRONMENT = re.compile(r"\\begin\s?\{(\w{1,20}\*?)\}")
+OPENING = re.compile(r"\$\$|\\\[|\\\(|```|\\begin\s?\{(?P<name>\w{1,20}\*?)\}")
+CLOSING = {"$$": "$$", r"\[": r"\]", r"\(": r"\)", "```": "```"}
 # A displayed formula, or a block of code, that is the whole answer.
 BLOCK = re.compile(
     r"(?:\$\$|\\[\[(])(?P<display>.*?)(?:\$\$|\\[\])])|```\w*\n(?P<code>.*?)\n?```"
@@ -138,7 +137,7 @@ def _name_between(text: str) -> str | None:
     """Return the name of the second of two boxes, "" for none; None if the text between them is more than a name."""
     if len(text) > MAX_BETWEEN or ("\n" in text and not text.replace("\\]", "").strip("$\\[]() \n\t")):
         return None
-    rest = text[BETWEEN_BOXES.match(text).end() :].rstrip("$ \n\t")
+    rest = BETWEEN_BOXES.sub("", text, count=1).rstrip("$ \n\t")
     return rest if not rest or NAMED_BOX.match(rest) else None
 
 
@@ -228,26 +227,16 @@ def _first_content(text: str) -> str:
 def _content_end(text: str) -> int:
     """Return where the first line of a text ends, or the line on which what it opened is closed."""
     end = (text + "\n").index("\n")
-    line = text[:end]
-    closing = None
-    start = 0
-    if line.startswith("```") and "```" not in line[3:]:
-        closing = "```"
-        start = 3
-    elif found := ENVIRONMENT.search(line):
-        closing = rf"\end{{{found[1]}}}"
-        start = found.end()
-    for opens, closes in DISPLAYS:
-        place = line.rfind(opens)
-        is_open = line.count("$$") % 2 == 1 if opens == closes else place > line.rfind(closes)
-        if place >= 0 and is_open:
-            closing = closes
-            start = place + len(opens)
-            break
-    place = text.find(closing, start, MAX_BLOCK) if closing else -1
-    if closing is None or place < 0:
-        return end
-    return (text + "\n").index("\n", place + len(closing))
+    place = 0
+    while opening := OPENING.search(text, place, end):
+        closing = CLOSING.get(opening[0], rf"\end{{{opening['name']}}}")
+        closed = text.find(closing, opening.end(), MAX_BLOCK)
+        if closed < 0:
+            return end
+        place = closed + len(closing)
+        if place > end:
+            return (text + "\n").index("\n", place)
+    return end
 
 
 def _without_open_braces(text: str) -> str:
@@ -284,7 +273,9 @@ EXTRACTORS: dict[str, Callable[[str], str | None]] = {
 
 def _argument(text: str, position: int, closing: dict[int, int]) -> tuple[str | None, int]:
     """Return the LaTeX argument at ``position`` and its end; (None, where to search next) if there is none."""
-    start = WHITE_SPACE.match(text, position).end()
+    start = position
+    while text[start : start + 1].isspace():
+        start += 1
     if text[start : start + 1] == "{":
         end = closing.get(start)
         return (None, start + 1) if end is None else (text[start + 1 : end], end + 1)

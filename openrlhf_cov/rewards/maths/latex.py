@@ -1,11 +1,12 @@
 r"""A whitelist parser for LaTeX and plain-text formulas. It refuses what it does not know, and evaluates nothing."""
 
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from openrlhf_cov.rewards.maths.numerals import MAX_DIGITS, Number, parse_number
+from openrlhf_cov.rewards.maths.numerals import MAX_DIGITS, parse_number
 
 FUNCTIONS = frozenset(
     "sin cos tan cot sec csc arcsin arccos arctan acot asin acos atan asec acsc arcsec arccsc arccot sinh cosh tanh "
@@ -61,10 +62,12 @@ def tokenize(text: str) -> list[str]:
 
 
 def is_number(token: str | None) -> bool:
-    """Return True if a token is a number."""
     return token is not None and (token[0].isdigit() or token[0] == ".")
 
 
+# Nodes of a formula that is computed. The longest label of the usual sets has 65.
+MAX_NODES = 200
+COMMUTATIVE = frozenset({"add", "mul"})
 MAX_LENGTH = 4_000
 MAX_DEPTH = 60
 MAX_TOKENS = 1_500
@@ -91,7 +94,7 @@ class Node:
     value: Fraction = Fraction(0)
     name: str = ""
 
-    def walk(self):
+    def walk(self) -> Iterator["Node"]:
         """Yield every node of this formula."""
         yield self
         for arg in self.args:
@@ -109,11 +112,6 @@ class Node:
 
 
 ZERO = Node("num")
-
-
-def node_of(number: Number) -> Node:
-    """Return a literal number as a formula."""
-    return Node("num" if number.exact else "decimal", value=number.value)
 
 
 def parse_formula(text: str) -> Node:
@@ -269,7 +267,7 @@ class _Parser:
         number = parse_number(token)
         if number is None or len(token) > MAX_DIGITS:
             raise Refused(f"number {token[:20]}")
-        return node_of(number)
+        return Node("num" if number.exact else "decimal", value=number.value)
 
     def command(self, name: str) -> Node:
         if name == "frac":
@@ -305,10 +303,9 @@ class _Parser:
 
     def argument(self) -> Node:
         """Parse a braced group or, as in ``\\frac12``, one digit, letter or command."""
-        if self.next == "{" or not is_number(self.next) or len(self.next) == 1:
+        token = self.next or ""
+        if len(token) < 2 or not is_number(token):
             return self.atom()
-        token = self.take()
-        self.position -= 1
         self.tokens[self.position] = token[1:]
         return self.number(token[0])
 
@@ -346,7 +343,7 @@ class _Parser:
             node = self.atom()
             return Node("pow", (node, self.script())) if self.next == "^" and self.take() else node
         node = self.power()
-        while self.starts_factor() and self.next[1:] not in FUNCTIONS and self.next not in ("(", "["):
+        while self.starts_factor() and self.tokens[self.position].lstrip("\\") not in FUNCTIONS | {"(", "["}:
             node = self.juxtaposed(node)
         return node
 
@@ -426,3 +423,115 @@ class _Parser:
         if len(parts) > MAX_DEPTH:
             raise Refused("a long subscript")
         return "".join(self.bound.get(part, part) for part in parts)
+
+
+# Formulas without regard to order, brackets and signs
+
+
+def size(node: Node) -> int:
+    """Return the number of nodes, counted up to a little more than ``MAX_NODES``."""
+    count = 0
+    stack = [node]
+    while stack and count <= MAX_NODES:
+        count += 1
+        stack.extend(stack.pop().args)
+    return count
+
+
+def literal(node: Node) -> Fraction | None:
+    """Return the value of a written number: an integer, a decimal, or a fraction of two integers, with a sign."""
+    if node.kind in ("num", "decimal"):
+        return node.value
+    if node.kind == "neg":
+        value = literal(node.args[0])
+        return None if value is None else -value
+    if node.kind != "div":
+        return None
+    integers = [arg.args[0] if arg.kind == "neg" else arg for arg in node.args]
+    if any(arg.kind != "num" or arg.value.denominator > 1 for arg in integers):
+        return None
+    top, bottom = (literal(arg) or Fraction(0) for arg in node.args)
+    return top / bottom if bottom else None
+
+
+def terms(node: Node) -> list[tuple[int, Node]]:
+    """Return the terms of a sum with their signs."""
+    if node.kind == "add":
+        return [term for arg in node.args for term in terms(arg)]
+    if node.kind == "neg":
+        return [(-sign, term) for sign, term in terms(node.args[0])]
+    return [(1, node)]
+
+
+def factors(node: Node) -> tuple[int, list[Node], list[Node]]:
+    """Return the sign of a product and its factors above and below the fraction bar."""
+    value = literal(node)
+    if value is not None:
+        return (-1, [Node("num", value=-value)], []) if value < 0 else (1, [node], [])
+    if node.kind == "neg":
+        sign, above, below = factors(node.args[0])
+        return -sign, above, below
+    exponent = literal(node.args[1]) if node.kind == "pow" else None
+    if exponent is not None and exponent < 0:
+        positive = Node("num", value=-exponent)
+        return 1, [], [node.args[0] if exponent == -1 else Node("pow", (node.args[0], positive))]
+    if node.kind == "mul":
+        first = factors(node.args[0])
+        second = factors(node.args[1])
+        return first[0] * second[0], first[1] + second[1], first[2] + second[2]
+    if node.kind == "div":
+        first = factors(node.args[0])
+        second = factors(node.args[1])
+        return first[0] * second[0], first[1] + second[2], first[2] + second[1]
+    return 1, [node], []
+
+
+class FormulaKeys:
+    """The key of a formula, and its parts. Formulas with one key differ in order, brackets and signs at most.
+
+    A part is an operation: its kind, and the keys of its operands with their counts. The last part is the whole.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.parts: list[tuple[str, Counter[str]]] = []
+        self.leaves = 0
+        self.key = self._read(node)
+
+    def _read(self, node: Node) -> str:
+        """Return the key of a node, and keep it as a part if it is an operation."""
+        value = literal(node)
+        if value is not None or not node.args:
+            self.leaves += 1
+            return str(value) if value is not None else node.name or node.kind
+        if node.kind == "root" and (index := literal(node.args[1])):
+            node = Node("pow", (node.args[0], Node("num", value=1 / index)))
+        if node.kind in ("add", "neg"):
+            kind = "add"
+            operands = [_signed(sign, self._read(term)) for sign, term in terms(node)]
+            if len(operands) == 1:
+                return operands[0]
+        elif node.kind in ("mul", "div") or (node.kind == "pow" and (literal(node.args[1]) or 0) < 0):
+            kind = "mul"
+            sign, above, below = factors(node)
+            operands = [self._read(factor) for factor in above] + [f"1/{self._read(factor)}" for factor in below]
+            if sign < 0:
+                operands.append("-1")
+        else:
+            kind = node.kind
+            operands = [f"{place}:{self._read(arg)}" for place, arg in enumerate(node.args)]
+        self.parts.append((kind, Counter(operands)))
+        return f"({kind} {' '.join(sorted(operands))})"
+
+    def contains(self, other: "FormulaKeys") -> bool:
+        """Return True if a part is the operation ``other``, or for sums and products has all of its operands."""
+        kind, operands = other.parts[-1]
+        return any(
+            kind == own_kind and (operands == own or (kind in COMMUTATIVE and operands <= own))
+            for own_kind, own in self.parts
+        )
+
+
+def _signed(sign: int, key: str) -> str:
+    if sign > 0:
+        return key
+    return key[1:] if key.startswith("-") else f"-{key}"

@@ -1,4 +1,4 @@
-"""Names of values, and the conditions under which a formula holds."""
+"""Names of values, derivatives among them, and the conditions under which a formula holds."""
 
 import re
 
@@ -24,18 +24,6 @@ COMPOSED_NAME = re.compile(
 FUNCTION_NAME = re.compile(r"([fghFGHy])\([a-z](?:,[a-z])*\)")
 NAME_SIGN = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
 
-# A condition behind a label: words, a membership, a relation of one of its names, or a modulus.
-LABEL_CONDITION = re.compile(
-    r",?\s?(?:\\text\s?\{\s?,?\s?(?:for|where|if|when|with|whenever|provided)(?![a-z])|"
-    r"(?<![A-Za-z\\{])(?:for|where|if|when|with)(?![A-Za-z])|"
-    rf",\s?\(?(?:{VARIABLE}\s?,\s?){{0,4}}{VARIABLE}\s?\\in(?![a-z])|\s\(?{VARIABLE}\s?\\in\s?\\mathbb).*\Z",
-    re.DOTALL,
-)
-MODULUS = re.compile(r"\s?(?:\\pmod\s?\{?\s?\d+\s?\}?|\(\s?\\?(?:mod|text\s?\{\s*mod\s*\})\s?\{?\s?\d+\s?\}?\s?\))\Z")
-RELATION_BEHIND = re.compile(
-    rf"(?:,\s?|\s?\()(?P<name>{VARIABLE})\s?(?:\\(?:ne|le|ge)(?![a-z])|<|>|!=)\s?[^,()=]{{1,30}}\)?\Z"
-)
-BEGINS_WITH_RELATION = re.compile(rf"{VARIABLE}\s?(?:\\ne|<|>|\\[lg]e)")
 # The condition that an answer may have: a name is a whole or a real number, as in "for any integer n".
 DOMAIN = r"\\mathbb\s?\{?\s?(?P<set>[ZNR])\s?\}?(?:\s?[\^_]\s?\{?[+*]\}?)?"
 MEMBERSHIP = re.compile(rf",?\s?\(?(?P<name>{VARIABLE})\s?\\in\s?{DOMAIN}\)?\Z")
@@ -77,18 +65,6 @@ def is_same_name(name: str, own: str) -> bool:
     return any(functions) and (letters[0] == letters[1] or "y" in letters)
 
 
-def without_condition(text: str) -> tuple[str, str]:
-    """Return the value of a label and its condition, as in ``2k`` and ``\\text{ for integers } k``; "" for none."""
-    found = LABEL_CONDITION.search(text) or MODULUS.search(text)
-    if found is None and not BEGINS_WITH_RELATION.match(text):
-        found = RELATION_BEHIND.search(text)
-        if found and found["name"].strip() not in NAME_SIGN.findall(text[: found.start()]):
-            found = None
-    if found is None or found.start() == 0:
-        return text, ""
-    return text[: found.start()].strip(" ,;"), text[found.start() :]
-
-
 def without_domain(text: str, label_text: str) -> str:
     """Return an answer without the condition that a name of its label is a whole or a real number.
 
@@ -105,11 +81,102 @@ def without_domain(text: str, label_text: str) -> str:
     return OPENED_TEXT.sub("", text[: found.start()]).rstrip(" ,;(")
 
 
-def without_suffix(text: str, condition: str) -> str:
-    """Drop the condition of the label, whatever its white space, from the end of a text that has it there."""
-    left = len(re.sub(r"\s", "", condition))
-    end = len(text)
-    while left and end:
-        end -= 1
-        left -= not text[end].isspace()
-    return text[:end].rstrip(" ,;")
+# Derivatives
+
+INDEX = r"_(?:\{[\w ]{1,12}\}|\w)"
+FUNCTION = r"(?:\\(?!d?dot|frac|partial)[a-z]+\s?|[A-Za-z])(?:_(?:\{[\w ]{1,12}\}|\w))?"
+OF_LETTER = r"(?:\(\s?[a-z]\s?\))?"
+TOP = (
+    r"(?P<d>d|\\text\s?\{\s?d\s?\}|\\partial)\s?"
+    r"(?:\^\s?(?:\{\s?(?P<order>\d)\s?\}|(?P<order1>\d)))?\s?"
+)
+BOTTOM = (
+    rf"(?P<below>d|\\text\s?\{{\s?d\s?\}}|\\partial)\s?(?P<by>{FUNCTION})\s?"
+    r"(?:\^\s?(?:\{\s?(?P<again>\d)\s?\}|(?P<again1>\d)))?"
+)
+QUOTIENT = re.compile(
+    rf"\\frac\s?\{{\s?{TOP}(?P<name>{FUNCTION})?\s?{OF_LETTER}\s?\}}\s?\{{\s?{BOTTOM}\s?\}}(?:\s?\(?(?P<after>{FUNCTION}))?"
+)
+SLASH = re.compile(rf"(?<![A-Za-z\\])d(?P<name>{FUNCTION})\s?/\s?d(?P<by>[a-z])(?![A-Za-z])")
+DOT = re.compile(
+    r"\\(?P<dots>d?dot)(?![a-z])\s?(?:\{\s?(?P<braced>\\?[A-Za-z]+)\s?\}|(?P<bare>\\[a-z]+|[A-Za-z]))"
+    r"(?P<index>_(?:\{[\w ]{1,12}\}|\w))?"
+)
+GREEK = r"\\(?:alpha|beta|theta|phi|omega|psi|rho|sigma|lambda|mu)\s?"
+PRIME = re.compile(
+    rf"(?P<name>(?:{GREEK}|[A-Za-z])(?:{INDEX})?)(?:(?P<primes>'{{1,4}})|\^\s?\{{\s?\((?P<order>\d)\)\s?\}})(?P<index>{INDEX})?"
+    r"|\\[A-Za-z]+"
+)
+ORDERED = re.compile(r"[a-z]\s?\^\s?\{\s?\(\d\)")
+OF_TIME = re.compile(rf"(?P<name>{GREEK}|[A-Za-z](?:{INDEX})?'{{0,4}}|(?<=D\}})\s?)\s?\(\s?[a-z]\s?\)|\\[A-Za-z]+")
+
+
+def same_derivatives(a: str, b: str) -> tuple[str, str]:
+    r"""Return both clean texts with derivatives in one notation, and functions beside them without arguments.
+
+    Texts without derivatives stay as they are. The name after which is differentiated counts where both texts give
+    one: :math:`dy/dx` is not :math:`dy/dt`, but both are :math:`y'`.
+    """
+    if any(map(has_derivative, (a, b))):
+        forms = [_named(text, by=True) for text in (a, b)]
+        if any(" by " not in form for form in forms):
+            forms = [_named(text, by=False) for text in (a, b)]
+        return forms[0], forms[1]
+    if all("=" in text for text in (a, b)) and any(match["name"] for match in PRIME.finditer(a + b)):
+        a, b = (OF_TIME.sub(_without_argument, text) for text in (a, b))
+    return a, b
+
+
+def is_derivative(text: str) -> bool:
+    """Return True for a text that is one derivative."""
+    return bool(
+        QUOTIENT.fullmatch(text) or SLASH.fullmatch(text) or DOT.fullmatch(text) or re.fullmatch(r"[a-z]'{1,4}", text)
+    )
+
+
+def has_derivative(text: str) -> bool:
+    """Return True for a text with a derivative in it that is written as a quotient, with dots or with an order."""
+    if ORDERED.search(text):
+        return True
+    if "d" not in text and r"\partial" not in text:
+        return False
+    quotients = QUOTIENT.finditer(text)
+    return any(_of_quotient(m, by=True) != m[0] for m in quotients) or bool(SLASH.search(text) or DOT.search(text))
+
+
+def _without_argument(match: re.Match) -> str:
+    return match[0] if match["name"] is None else match["name"]
+
+
+def _named(text: str, *, by: bool) -> str:
+    text = QUOTIENT.sub(lambda found: _of_quotient(found, by=by), text)
+    text = SLASH.sub(lambda found: _name(found["name"], 1, found["by"] if by else ""), text)
+    text = DOT.sub(_of_dots, text)
+    return OF_TIME.sub(_without_argument, PRIME.sub(_of_primes, text))
+
+
+def _of_dots(match: re.Match) -> str:
+    return _name((match["braced"] or match["bare"]) + (match["index"] or ""), match["dots"].count("d"))
+
+
+def _of_primes(match: re.Match) -> str:
+    if match["name"] is None:
+        return match[0]
+    return _name(match["name"] + (match["index"] or ""), int(match["order"] or len(match["primes"])))
+
+
+def _of_quotient(match: re.Match, *, by: bool) -> str:
+    orders = [int(match[name] or match[name + "1"] or 1) for name in ("order", "again")]
+    name = match["name"] or match["after"]
+    is_mixed = match["name"] and match["after"] is None and match["d"] != match["below"]
+    if orders[0] != orders[1] or name is None or is_mixed:
+        return match[0]
+    partial = "P" if "partial" in match["d"] else ""
+    rest = match["after"] or "" if match["name"] else ""
+    return _name(name, orders[0], match["by"] if by else "", partial) + rest
+
+
+def _name(name: str, order: int, by: str = "", partial: str = "") -> str:
+    letters = re.sub(r"[^A-Za-z0-9]", "", name)
+    after = re.sub(r"[^A-Za-z0-9]", "", by)
+    return rf"\text{{{letters} {partial}{order}{' by ' + after if after else ''} D}} "

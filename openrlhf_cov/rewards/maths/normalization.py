@@ -149,15 +149,15 @@ def _plain_character(char: str) -> str:
 
 
 def _respell(match: re.Match) -> str:
-    name = match[1]
+    name = match[1] or ""
     sign = match[2]
-    if name is None:
+    if not name:
         if sign in "{}":
             return r"\lbrace " if sign == "{" else r"\rbrace "
         return " " if sign in SPACING else match[0]
     if name in DROPPED:
         return " "
-    new = RENAMED.get(name, name)
+    new = RENAMED.get(name) or name
     if new.isalpha():
         followed_by_letter = match.string[match.end() : match.end() + 1].isalpha()
         return f"\\{new}" if new in ("frac", "text") and not followed_by_letter else f"\\{new} "

@@ -56,7 +56,8 @@ def parse_number(text: str) -> Number | None:
         return None
     if SPACED_THOUSANDS.fullmatch(text):
         text = text.replace(" ", "")
-    number = _slash(text) or _fraction(text.replace(" ", "")) or _decimal(text)
+    parts = _fraction_parts(text)
+    number = _quotient(*parts) if parts else _decimal(text)
     return None if number is None else replace(number, value=sign * number.value)
 
 
@@ -96,14 +97,11 @@ def number_form(text: str) -> str:
     bare = text.replace(" ", "").lstrip("-+")
     if power := POWER_OF_TEN.search(bare):
         return f"power {power['e'] or power['p'] or power['d']}"
-    match = SLASH.fullmatch(text.strip()) or SLASH.fullmatch(bare) or FRACTION.fullmatch(bare)
-    if match is None:
+    parts = _fraction_parts(text.strip()) or _fraction_parts(bare)
+    if parts is None:
         return "decimal"
-    if match["mixed"]:
-        return "mixed"
-    parts = match.groupdict()
-    sides = [(parts["n"] or parts["n1"]).strip("()-+"), (parts["d"] or parts["d1"]).strip("()-+")]
-    return "/".join(side.replace(",", "") for side in sides)
+    top, bottom, mixed = parts
+    return "mixed" if mixed else "/".join(side.strip("-+").replace(",", "") for side in (top, bottom))
 
 
 def _unwrapped(text: str) -> str:
@@ -112,16 +110,13 @@ def _unwrapped(text: str) -> str:
     return text
 
 
-def _slash(text: str) -> Number | None:
-    match = SLASH.fullmatch(text) or SLASH.fullmatch(text.replace(" ", ""))
+def _fraction_parts(text: str) -> tuple[str, str, str | None] | None:
+    """Return the numerator, the denominator and the whole number before them, None for no such number."""
+    bare = text.replace(" ", "")
+    match = SLASH.fullmatch(text) or SLASH.fullmatch(bare) or FRACTION.fullmatch(bare)
     if match is None:
         return None
-    return _quotient(match["n"].strip("()"), match["d"].strip("()"), match["mixed"])
-
-
-def _fraction(text: str) -> Number | None:
-    match = FRACTION.fullmatch(text)
-    return None if match is None else _quotient(match["n"] or match["n1"], match["d"] or match["d1"], match["mixed"])
+    return (match["n"] or match["n1"]).strip("()"), (match["d"] or match["d1"]).strip("()"), match["mixed"]
 
 
 def _quotient(top: str, bottom: str, mixed: str | None) -> Number | None:

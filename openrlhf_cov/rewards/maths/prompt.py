@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 
-from openrlhf_cov.rewards.maths.answer_words import GROUP
-from openrlhf_cov.rewards.maths.latex import Node, Refused, parse_formula
+from openrlhf_cov.rewards.maths.latex import MAX_NODES, FormulaKeys, Node, Refused, parse_formula, size
 from openrlhf_cov.rewards.maths.normalization import clean, compact
 from openrlhf_cov.rewards.maths.numerals import parse_number
-from openrlhf_cov.rewards.maths.trees import MAX_NODES, FormulaKeys, TreePart, size
+from openrlhf_cov.rewards.maths.shapes import GROUP
 from openrlhf_cov.rewards.maths.units import COUNTED_UNITS, POWERS, SPELLINGS, UNITS, singular
 
 # Characters of a problem that are read, from its end.
@@ -50,8 +49,9 @@ ASKS = re.compile(
     r"\b(?:find|compute|what|determine|evaluate|express|calculate|enter|how|give|which)\b", re.IGNORECASE
 )
 ASKED_UNIT = re.compile(r"\b(?:how many|in)\s(square |cubic )?([A-Za-z]{3,})", re.IGNORECASE)
+# Requests: what a problem says if it asks for a percentage, or for an answer in a form.
 PERCENT = re.compile(r"percent|per cent|%|百分", re.IGNORECASE)
-ASKS_PERCENT = re.compile(
+PERCENTAGES = re.compile(
     r"what\s(?:\w+\s){0,3}percent|how many percent|percentage|"
     r"percent (?:of|increase|decrease|change|profit|loss)[^.?]{0,80}\?|"
     r"(?:as|in|into|to) (?:a |the nearest (?:\w+ )?)?percent|百分之几|百分比",
@@ -60,10 +60,13 @@ ASKS_PERCENT = re.compile(
 FORM = re.compile(
     r"\b(?:fraction|decimal|lowest terms|simplest form|mixed number|scientific notation|convert)\b", re.IGNORECASE
 )
-FACTOR = re.compile(
+# A product or a square of sums.
+FACTORS = re.compile(
     r"\bfactor(?:i[sz]e|ed|ing)?\b|\bin the form\b|\bvertex form|\bcomplet\w+ the square", re.IGNORECASE
 )
-SIMPLIFY = re.compile(r"\bsimplif|\bexpand|\bcombine like|\bmultiply out", re.IGNORECASE)
+# A sum without products of sums in it.
+TERMS = re.compile(r"\bsimplif|\bexpand|\bcombine like|\bmultiply out", re.IGNORECASE)
+# Roots without square factors, none of them below a fraction bar.
 SIMPLE_ROOTS = re.compile(r"\brationali[sz]|\bsimpl\w+ (?:\w+ )?(?:radical|form)|\bsimplif", re.IGNORECASE)
 WORD = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)*|[\u4e00-\u9fff]")
 # The words behind those that count: how many white cats, 5 dogs, in square feet.
@@ -87,15 +90,9 @@ class ProblemText:
         """The problem with one spelling for each symbol."""
         return clean(self.text)
 
-    @cached_property
-    def has_percent(self) -> bool:
-        """True if the problem speaks of percent, or is not known."""
-        return not self.text or PERCENT.search(self.text) is not None
-
-    @cached_property
-    def asks_percent(self) -> bool:
-        """True if the problem asks for a percentage."""
-        return ASKS_PERCENT.search(self.text) is not None
+    def asks(self, request: re.Pattern) -> bool:
+        """Return True if the problem has the words of a request, such as ``FACTORS``."""
+        return request.search(self.text) is not None
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -132,54 +129,32 @@ class ProblemText:
         return frozenset(name for span in (*spans, *RUN.findall(rest)) for name in NAME.findall(clean(span)))
 
     @cached_property
-    def forms(self) -> tuple[frozenset[str], tuple[TreePart, ...]]:
-        """The keys of the formulas that can be read, and those large enough to be found in an answer."""
-        keys: set[str] = set()
-        parts: dict[TreePart, None] = {}
+    def formulas(self) -> dict[str, FormulaKeys]:
+        """The formulas of the problem that can be read, by their keys."""
+        found: dict[str, FormulaKeys] = {}
         for snippet in self.snippets:
-            if len(keys) >= MAX_FORMULAS:
+            if len(found) >= MAX_FORMULAS:
                 break
-            if parse_number(snippet) is not None:
-                continue
             try:
                 node = parse_formula(snippet)
             except (Refused, RecursionError):
                 continue
-            if size(node) > MAX_NODES or not node.args:
-                continue
-            forms = FormulaKeys(node)
-            keys.add(forms.key)
-            whole = forms.parts[-1] if forms.parts else None
-            if whole and (whole.leaves >= MIN_LEAVES or whole.operations >= MIN_OPERATIONS):
-                parts[whole] = None
-        return frozenset(keys), tuple(parts)
+            if node.args and size(node) <= MAX_NODES and parse_number(snippet) is None:
+                forms = FormulaKeys(node)
+                found[forms.key] = forms
+        return found
 
     @cached_property
     def numbers(self) -> frozenset[Fraction]:
         """The fractions and decimals of the problem; integers and percentages, too, if it asks for another form."""
         found = [parse_number(text) for text in NUMBER.findall(self.cleaned)]
         values = {number.value for number in found if number is not None}
-        if FORM.search(self.text):
+        if self.asks(FORM):
             integers = [parse_number(text) for text in INTEGERS.findall(self.cleaned)]
             percentages = [parse_number(text) for text in PERCENTAGE.findall(self.cleaned)]
             values |= {number.value for number in integers if number is not None}
             values |= {number.hundredth.value for number in percentages if number is not None}
         return frozenset(values)
-
-    @cached_property
-    def asks_factors(self) -> bool:
-        """True if the problem asks for a product or a square of sums."""
-        return FACTOR.search(self.text) is not None
-
-    @cached_property
-    def asks_terms(self) -> bool:
-        """True if the problem asks for a sum without products of sums in it."""
-        return SIMPLIFY.search(self.text) is not None
-
-    @cached_property
-    def asks_simple_roots(self) -> bool:
-        """True if the problem asks for roots without square factors, none of them below a fraction bar."""
-        return SIMPLE_ROOTS.search(self.text) is not None
 
     @cached_property
     def question(self) -> str:
@@ -218,18 +193,22 @@ class ProblemText:
         """Return True if a fraction or a decimal of the problem has this value, so that only its form is asked for."""
         return value in self.numbers or -value in self.numbers
 
-    def is_repeated_in(self, answer: Node, label: Node | None) -> bool:
+    def is_repeated_in(self, answer: Node, label: Node) -> bool:
         """Return True if an answer is a formula of the problem, or has one in it that the label does not have."""
         if not self.text:
             return False
-        keys, parts = self.forms
         forms = FormulaKeys(answer)
-        own = None if label is None else FormulaKeys(label)
-        if own is not None and forms.key == own.key:
+        own = FormulaKeys(label)
+        if forms.key == own.key:
             return False
-        if forms.key in keys:
-            return True
-        return any(forms.contains(part) and not (own and own.contains(part)) for part in parts)
+        large = [
+            formula
+            for formula in self.formulas.values()
+            if formula.parts and (formula.leaves >= MIN_LEAVES or len(formula.parts) >= MIN_OPERATIONS)
+        ]
+        return forms.key in self.formulas or any(
+            forms.contains(formula) and not own.contains(formula) for formula in large
+        )
 
 
 NO_PROBLEM = ProblemText()
@@ -260,11 +239,5 @@ def _divided(text: str) -> tuple[list[str], str]:
 @lru_cache(maxsize=256)
 def read_problem(prompt: str) -> ProblemText:
     """Return the problem in a prompt: its last turn of the user, without the template around it."""
-    text = prompt
-    turns = list(USER_TURN.finditer(text))
-    if turns:
-        text = text[turns[-1].end() :]
-    end = TURN_END.search(text)
-    if end:
-        text = text[: end.start()]
-    return ProblemText(text[-MAX_PROBLEM:].strip()) if text.strip() else NO_PROBLEM
+    text = USER_TURN.split(prompt)[-1]
+    return ProblemText(TURN_END.split(text)[0][-MAX_PROBLEM:].strip())

@@ -2,34 +2,29 @@ r"""Equality of formulas, equations and inequalities. Runs in a child process th
 
 import itertools
 import re
-from collections.abc import Iterator
-from fractions import Fraction
 from functools import lru_cache
 
 import mpmath
 
-from openrlhf_cov.rewards.maths.derivatives import same_derivatives
-from openrlhf_cov.rewards.maths.forms import Verdict, accepts
-from openrlhf_cov.rewards.maths.labels import Label, read_label
-from openrlhf_cov.rewards.maths.latex import Node, Refused, parse_formula
-from openrlhf_cov.rewards.maths.precision import Undecided, difference, numeric_value
+from openrlhf_cov.rewards.maths.grammar import Label, Verdict, accepts, read_label
+from openrlhf_cov.rewards.maths.latex import MAX_NODES, FormulaKeys, Node, Refused, literal, parse_formula, size
+from openrlhf_cov.rewards.maths.names import same_derivatives
 from openrlhf_cov.rewards.maths.prompt import ProblemText, read_problem
 from openrlhf_cov.rewards.maths.rules import breaks_form, has_idle_part, misses_request
 from openrlhf_cov.rewards.maths.shapes import EQUALS, RELATION, split
-from openrlhf_cov.rewards.maths.trees import MAX_NODES, FormulaKeys, literal, size
 from openrlhf_cov.rewards.maths.values import (
     POINTS,
     NoValue,
     Point,
+    Undecided,
+    difference,
     exact_value,
     names_in,
+    numeric_value,
     points,
-    points_of,
-    whole_names,
 )
 
 MAX_DENOMINATORS = 4
-ALL_BUT_ZERO = Fraction(1, 10**40)
 # Points at which two formulas with names must both have a value.
 ENOUGH = 3
 # Limits for a formula whose label is a decimal: long numbers come as near to any decimal as need be.
@@ -127,7 +122,7 @@ def _relations_equal(text: str, label: Label, problem: ProblemText) -> Verdict:
     ratio = _ratio(first, second)
     if ratio is not None:
         return is_equation or (isinstance(ratio, mpmath.mpf) and ratio > 0)
-    return is_equation and bool(_denominators(second)) and _same_without_denominators(first, second)
+    return is_equation and _same_without_denominators(first, second)
 
 
 def _sign(text: str, parts: list[str]) -> str:
@@ -149,7 +144,7 @@ def _is_unfit_relation(answer: list[Node], gold: list[Node], problem: ProblemTex
     whole = Node("list", tuple(gold))
     if any(breaks_form(side, whole, in_equation=True) for side in answer if side.args):
         return True
-    return all(key in problem.forms[0] or literal(side) is not None for key, side in zip(keys, answer, strict=True))
+    return all(key in problem.formulas or literal(side) is not None for key, side in zip(keys, answer, strict=True))
 
 
 def _ratio(a: Node, b: Node) -> mpmath.mpf | mpmath.mpc | None:
@@ -162,78 +157,18 @@ def _ratio(a: Node, b: Node) -> mpmath.mpf | mpmath.mpc | None:
     return None
 
 
-def _same_without_denominators(a: Node, b: Node) -> bool:
-    """Return True if two equations are the same but for a constant and denominators, as ``xy = 1`` and ``y = 1/x``.
-
-    An equation holds nowhere where one of its denominators is zero. The equation without this denominator must not
-    hold there either: ``x(y - 2x) = 0`` is not ``y = 2x``, and ``1/x = 0`` is not ``x = 0``.
-    """
-    own = [denominator for denominator in _denominators(a) if denominator not in _denominators(b)]
-    others = [denominator for denominator in _denominators(b) if denominator not in _denominators(a)]
-    if not 0 < len(own) + len(others) <= MAX_DENOMINATORS:
-        return False
-    for powers in itertools.product(range(3), repeat=len(own) + len(others)):
-        left = _times(a, own, powers[: len(own)])
-        right = _times(b, others, powers[len(own) :])
-        if _ratio(left, right) is not None:
-            places = [_near_zero_of(denominator, left, right) for denominator in own + others]
-            return all(place and not (_vanishes(left, place) or _vanishes(right, place)) for place in places)
+def _same_without_denominators(answer: Node, gold: Node) -> bool:
+    """Return True if an answer is the label multiplied by denominators of the label, as ``xy = 1`` for ``y = 1/x``."""
+    own = [part.args[1] for part in gold.walk() if part.kind == "div" and names_in(part.args[1])]
+    denominators = list(dict.fromkeys(own))[:MAX_DENOMINATORS]
+    for count in range(1, len(denominators) + 1):
+        for chosen in itertools.combinations(denominators, count):
+            product = gold
+            for denominator in chosen:
+                product = Node("mul", (product, denominator))
+            if _ratio(answer, product) is not None:
+                return True
     return False
-
-
-def _near_zero_of(denominator: Node, a: Node, b: Node) -> tuple[Point, Point] | None:
-    """Return points near and nearer to a zero of a denominator; None if it is linear in none of its names."""
-    point = next(iter(points(a, b)))
-    for name in sorted(names_in(denominator)):
-        low, high = (exact_value(denominator, point | {name: Fraction(x)}) for x in (0, 1))
-        if _degree(denominator, name) == 1 and low is not None and high is not None and low != high:
-            zero = -low / (high - low)
-            return point | {name: zero + ALL_BUT_ZERO}, point | {name: zero + ALL_BUT_ZERO**2}
-    return None
-
-
-def _degree(node: Node, name: str) -> int:
-    """Return the degree of a sum of products in a name, as it is written; 2 for any other formula with the name."""
-    if name not in names_in(node):
-        return 0
-    degrees = [_degree(arg, name) for arg in node.args]
-    if node.kind in ("neg", "add") or (node.kind == "div" and degrees[1] == 0):
-        return max(degrees)
-    if node.kind == "mul":
-        return sum(degrees)
-    return 1 if node.kind == "sym" else 2
-
-
-def _vanishes(node: Node, places: tuple[Point, Point]) -> bool:
-    """Return True if a value shrinks, or is unknown, where its names come nearer to a zero of a denominator."""
-    try:
-        near, nearer = (abs(numeric_value(node, place).number) for place in places)
-        return nearer <= near / 2
-    except (NoValue, Undecided):
-        return True
-
-
-def _times(node: Node, factors: list[Node], powers: tuple[int, ...]) -> Node:
-    for factor, power in zip(factors, powers, strict=True):
-        for _ in range(power):
-            node = Node("mul", (node, factor))
-    return node
-
-
-def _denominators(node: Node) -> list[Node]:
-    """Return the factors with names by which a formula divides, each once."""
-    found = [part.args[1] for part in node.walk() if part.kind == "div" and names_in(part.args[1])]
-    return list(dict.fromkeys(factor for part in found for factor in _factors(part)))
-
-
-def _factors(node: Node) -> Iterator[Node]:
-    if node.kind == "neg" or (node.kind == "pow" and exact_value(node.args[1]) is not None):
-        yield from _factors(node.args[0])
-    elif node.kind == "mul":
-        for arg in node.args:
-            yield from _factors(arg)
-    elif names_in(node):
-        yield node
 
 
 # Formulas
@@ -261,30 +196,15 @@ def _same_constant(a: Node, b: Node) -> bool:
 
 
 def _same_function(a: Node, b: Node) -> bool:
-    """Return True if two formulas agree wherever one of them has a real value.
-
-    Complex values count, too, if ``i`` is in a formula or if real values are few. A name that only one formula takes
-    for a whole number is set to whole numbers as well, so that everything that the formula equals agrees there.
-    """
-    with_i = any(part.kind == "i" for side in (a, b) for part in side.walk())
-    verdict = _agree_at_points(a, b, points(a, b), with_i)
-    if verdict is None and not with_i:
-        verdict = _agree_at_points(a, b, points(a, b), complex_values=True)
-    said = whole_names(a) ^ whole_names(b)
-    if verdict and said:
-        return _agree_at_points(a, b, points_of(sorted(names_in(a)), said), with_i) is not False
-    return bool(verdict)
-
-
-def _agree_at_points(a: Node, b: Node, points: Iterator[Point], complex_values: bool) -> bool | None:
-    """Return False if the formulas differ at a point, and None if too few points have a value."""
+    """Return True if two formulas agree wherever one of them has a value: a real one, or any if ``i`` is in one."""
+    complex_values = a.has("i") or b.has("i")
     agreements = 0
-    for place, point in enumerate(points):
+    for place, point in enumerate(points(a, b)):
         verdict = _agree_at(a, b, point, complex_values, is_near=place < POINTS)
         if verdict is False:
             return False
         agreements += bool(verdict)
-    return True if agreements >= ENOUGH else None
+    return agreements >= ENOUGH
 
 
 def _agree_at(a: Node, b: Node, point: Point, complex_values: bool, *, is_near: bool) -> bool | None:
@@ -292,20 +212,18 @@ def _agree_at(a: Node, b: Node, point: Point, complex_values: bool, *, is_near: 
     exact = exact_value(a, point), exact_value(b, point)
     if None not in exact:
         return exact[0] == exact[1]
+    is_equal = False
     try:
         rest = difference(a, b, point)
+        is_equal = rest.number == 0
         if rest.real:
-            return rest.number == 0
-        is_known = True
+            return is_equal
     except Undecided:  # only far away may a plain formula take too many digits; near it is made to
-        rest = None
-        is_known = is_near
+        if not is_near:
+            return None
     except NoValue:  # one side has no value here, which is wrong where the other side has one
-        rest = None
-        is_known = True
-    if not (is_known and any(_has_value(side, point, complex_values) for side in (a, b))):
-        return None
-    return rest is not None and rest.number == 0
+        pass
+    return is_equal if any(_has_value(side, point, complex_values) for side in (a, b)) else None
 
 
 def _has_value(node: Node, point: Point, complex_values: bool) -> bool:

@@ -23,8 +23,8 @@ SPELLINGS = {
 }  # fmt: skip
 
 UNITS = frozenset(SPELLINGS.values()) | frozenset(
-    "micrometer nanometer kilojoule megahertz kilohertz gigahertz kilopascal hectare acre gallon quart pint cup ton "
-    "tonne day week month year decade century dime nickel quarter penny pennies way unit ohm farad coulomb tesla "
+    "micro micrometer nanometer kilojoule megahertz kilohertz gigahertz kilopascal hectare acre gallon quart pint cup "
+    "ton tonne day week month year decade century dime nickel quarter penny pennies way unit ohm farad coulomb tesla "
     "arcsecond parsec lightyear erg bit byte person man woman child student people point digit light-year "
     "yuan piece pair triple solution integer side root".split()
 ) - {"quarter", "square"}  # fmt: skip
@@ -33,8 +33,8 @@ COUNTED_UNITS = frozenset(
     "way unit person man woman child student people point digit piece pair triple solution integer side root".split()
 )
 GENERIC = frozenset({"unit", "unit^2", "unit^3"})
-POWERS = {"square": "^2", "cubic": "^3", "sq": "^2"}
 POWERS_AFTER = {"squared": "^2", "cubed": "^3"}
+POWERS = {"square": "^2", "cubic": "^3", "sq": "^2"}
 # Words that may stand inside the name of a unit, before its last noun.
 INSIDE = frozenset({"of", "per", "the", "in", "a", "an"})
 
@@ -59,15 +59,16 @@ NOT_UNITS = frozenset(
     "pi mean average remainder sine cosine tangent log logarithm true both all any other another answers "
     "does do did is are was were can will would should could has have had be been than then how many much what "
     "which who whose find compute determine evaluate solve".split()
-)
+) | set("一二三四五六七八九十百千万亿兆半零两分之倍成折")
+ILLION = re.compile(r"ill(?:ion|iard)s?\Z")
 
-POWER = r"\^\s?(?:\{\s?-?\s?[1-9]\s?\}|-?[1-9])"
-PART = re.compile(
-    rf"(?P<power>{POWER})|(?P<word>[A-Za-z]+(?:-[A-Za-z]+)*)\.?|(?P<slash>/)|(?P<join>\\cdot(?![a-z])|[{{}}()]|\\text(?![a-z]))"
-    r"|(?P<micro>\\mu(?![a-z]))|(?P<ohm>\\Omega(?![a-z]))|(?P<cjk>[\u4e00-\u9fff]+)|(?P<space>\s+)"
-)
+# Where a unit may begin: a word, a command, a bracket or a slash.
+PART = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)*|\\(?:text|mu|Omega|cdot)(?![a-z])|[/({]|[\u4e00-\u9fff]+|\S")
+# Signs of LaTeX and brackets in a unit, and its powers.
+IDLE = re.compile(r"\\(?:text|cdot)(?![a-z])|[{}()]|\.(?=[\s})]|\Z)")
+POWER = re.compile(r"\s?\^\s?\{?\s?(-?)\s?([1-9])\s?\}?")
+WORD = re.compile(r"\^-?[1-9]|/|[A-Za-z]+(?:-[A-Za-z]+)*|[\u4e00-\u9fff]+|\S")
 VALUE_BEFORE = re.compile(r"(?:[\d})\]]|\\pi|\\circ)\s?\Z")
-CJK_NUMBERS = frozenset("一二三四五六七八九十百千万亿兆半零两分之倍成折")
 
 DEGREES = re.compile(r"\s?\^\s?(?:\{\s?\\circ\s?\}|\\circ)\s?(?P<scale>(?:\\text\{\s?)?[CFK](?:\s?\})?)?\s?\Z")
 TRIGONOMETRY = re.compile(r"(?:sin|cos|tan|cot|sec|csc)")
@@ -122,16 +123,12 @@ def split_unit(
 
 def _split_words(text: str, words: Collection[str], any_noun: bool, letters: bool) -> tuple[str, str]:
     """Split off the longest run of words at the end that is a unit."""
-    tail = max(0, len(text) - MAX_UNIT)
-    starts = [match.start() for match in PART.finditer(text, tail) if match.lastgroup != "space"]
-    for start in starts:
-        bare = text[:start].rstrip()
-        unit = text[start:]
+    for match in PART.finditer(text, max(0, len(text) - MAX_UNIT)):
+        bare = text[: match.start()].rstrip()
+        unit = text[match.start() :]
         if not VALUE_BEFORE.search(bare) or bare.count("{") != bare.count("}") or unit[0] in "{})^":
             continue
-        if unit[0] == "(" and unit.endswith(")"):
-            unit = unit[1:-1].strip()
-        key = _key(unit, words, any_noun, letters=letters, spaced=bare != text[:start])
+        key = _key(unit, words, any_noun, letters=letters, spaced=bare != text[: match.start()])
         if key is not None:
             return bare, key
     return text, ""
@@ -140,46 +137,35 @@ def _split_words(text: str, words: Collection[str], any_noun: bool, letters: boo
 def _key(unit: str, words: Collection[str], any_noun: bool, *, letters: bool, spaced: bool) -> str | None:
     """Return ``unit`` in one spelling; None if it is none."""
     marked = unit.startswith((r"\text", r"\mu"))
-    letters = letters or marked or unit in COMPOUND or ("/" in unit and any(map(_is_unit, LONG_WORD.findall(unit))))
+    words_in_unit = LONG_WORD.findall(unit.lower())
+    has_unit = any(word in SPELLINGS or singular(word) in UNITS for word in words_in_unit)
+    letters = letters or marked or unit in COMPOUND or ("/" in unit and has_unit)
+    plain = IDLE.sub(" ", POWER.sub(r"^\1\2", unit)).replace(r"\mu", " micro ").replace(r"\Omega", " ohm ")
+    parts = WORD.findall(plain)
     names: list[str] = []
     prefix = ""
-    place = 0
-    while place < len(unit):
-        part = PART.match(unit, place)
-        if part is None:
-            return None
-        place = part.end()
-        kind = part.lastgroup
-        if kind == "power":
-            if not names:
+    for place, part in enumerate(parts):
+        word = part.lower()
+        is_last = place == len(parts) - 1
+        if word[0] == "^" and names:
+            names[-1] += word
+        elif word == "/":
+            names.append(word)
+        elif (word in ADJECTIVES and not names and not is_last) or (word == "old" and names == ["year"]):
+            continue
+        elif word in POWERS_AFTER and names:
+            names[-1] += POWERS_AFTER[word]
+        elif word in POWERS:
+            prefix = POWERS[word]
+        elif word in INSIDE and not prefix and not is_last and (names or word == "per"):
+            names.append("/" if word == "per" else word)
+        else:
+            is_bare_letter = len(word) == 1 and word.isascii() and not letters
+            name = None if is_bare_letter else _name(word, words, any_noun and marked)
+            if name is None:
                 return None
-            names[-1] += re.sub(r"[\s{}]", "", part[0])
-        elif kind in ("slash", "micro"):
-            names.append("/" if kind == "slash" else "micro")
-        elif kind == "ohm":
-            names.append("ohm")
-        elif kind == "cjk":
-            if CJK_NUMBERS & set(part[0]) or not (part[0] in SPELLINGS or part[0] in words or any_noun):
-                return None
-            names.append(SPELLINGS.get(part[0], part[0]))
-        elif kind == "word":
-            word = part["word"].lower()
-            is_letter = len(word) == 1
-            if word in ADJECTIVES and not names and re.match(r"\s[a-z]", unit[place:]):
-                continue
-            if word == "old" and names == ["year"]:
-                continue
-            if word in POWERS:
-                prefix = POWERS[word]
-            elif word in POWERS_AFTER and names and names[-1] in UNITS:
-                names[-1] += POWERS_AFTER[word]
-            elif word in INSIDE and not is_letter and not prefix and (names or word == "per") and place < len(unit):
-                names.append("/" if word == "per" else word)
-            elif (is_letter and not letters) or not (name := _name(word, words, any_noun and marked)):
-                return None
-            else:
-                names.append(name + prefix)
-                prefix = ""
+            names.append(name + prefix)
+            prefix = ""
     if not names or prefix or names[-1] in INSIDE or names[-1] == "/" or len(names) > MAX_WORDS:
         return None
     is_quotient = names[0] == "/" and r"\text" in unit
@@ -188,23 +174,18 @@ def _key(unit: str, words: Collection[str], any_noun: bool, *, letters: bool, sp
     return " ".join(name for name in names if name not in GENERIC)
 
 
-def _is_unit(word: str) -> bool:
-    return word.lower() in SPELLINGS or singular(word.lower()) in UNITS
-
-
 def _name(word: str, words: Collection[str], any_noun: bool) -> str | None:
     """Return a word of a unit in the singular; None if the word is neither a unit nor a noun of the problem."""
-    if word in SPELLINGS:
-        return SPELLINGS[word]
     single = singular(word)
-    single = SPELLINGS.get(single, single)
-    if single in UNITS:
-        return single
-    if word in NOT_UNITS or single in NOT_UNITS or any(part in NOT_UNITS for part in word.split("-")):
+    name = SPELLINGS.get(word) or SPELLINGS.get(single) or single
+    if name in UNITS or word in SPELLINGS:
+        return name
+    parts = {word, single, *word.split("-"), *word}
+    if not parts.isdisjoint(NOT_UNITS) or ILLION.search(word) or not (word[0].isalpha() or word == "micro"):
         return None
-    if word.endswith(("illion", "illions", "illiard", "illiards")):
-        return None
-    return single if (any_noun and len(word) > 1) or (single in words and len(word) > 2) else None
+    if not word.isascii():
+        return name if any_noun or word in words else None
+    return name if (any_noun and len(word) > 1) or (single in words and len(word) > 2) else None
 
 
 def singular(word: str) -> str:

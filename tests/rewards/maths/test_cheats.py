@@ -6,7 +6,7 @@ import pytest
 
 from openrlhf_cov.rewards.maths import grading
 from openrlhf_cov.rewards.maths.grading import answers_equal, grade
-from openrlhf_cov.rewards.maths.labels import read_label
+from openrlhf_cov.rewards.maths.grammar import read_label
 from openrlhf_cov.rewards.maths.normalization import clean
 
 NEAR_A_RATIONAL = [
@@ -135,7 +135,6 @@ WORDS = [
 ]  # fmt: skip
 SOLVED = [  # an equation is solved or it is not
     ("37x=1591", "x=43"), ("2x+3=7", "x=2"), (r"\frac{x}{2}=5", "x=10"), ("3x+6>12", "x>2"),
-   
     (r"x=37\cdot 43", "x=1591"),
     (r"x>37\cdot43", "x>1591"), (r"x=\frac{6}{1/7}", "x=42"), (r"x=\sqrt{16}", "x=4"), (r"x=\log_2 8", "x=3"),
     (r"y=37\cdot43x", "y=1591x"), (r"x+y=37\cdot43", "x+y=1591"), (r"\frac{AB}{37}=43", "AB=1591"), ("2x>4", "x>2"),
@@ -216,8 +215,6 @@ def test_one_answer_cannot_be_right_for_many_labels():
         (r"\binom{n}{2}", r"\frac{n(n-1)}{2}"),
         (r"\frac{n!}{k!(n-k)!}", r"\binom{n}{k}"),
         (r"\frac{2n^2-1+(-1)^n}{8}", r"\frac12\lfloor\frac{n^2}{2}\rfloor"),  # n is whole for both
-        
-        
         (r"\cos\theta+i\sin\theta", r"e^{i\theta}"),
         (r"\frac{\sqrt{a}}{\sqrt{b}}", r"\sqrt{\frac{a}{b}}"),
         (r"\frac{\sqrt{2gh}}{g}", r"\sqrt{\frac{2h}{g}}"),  # no two names are negative at once
@@ -231,8 +228,6 @@ def test_one_answer_cannot_be_right_for_many_labels():
         (r"m\cdot g\cdot h", "mgh"),
         (r"\sin 2x", r"2\sin x\cos x"),
         # beside what keeps the answers above out
-         
-         
         (r"\frac{e^x}{1+e^x}", r"\frac{1}{1+e^{-x}}"), 
         (r"\frac12\sinh 2x", r"\sinh x\cosh x"),
         ("gm", "mg"),
@@ -241,10 +236,6 @@ def test_one_answer_cannot_be_right_for_many_labels():
         (r"\sqrt{12}", "3.46410"), (r"\sqrt2", "1.41421"), ("6.02214e23", "6.02214076e23"), ("98765.4", "98765.432"),
         (r"\frac{37\pi}{43}", r"\frac{37}{43}\pi"), (r"\frac{24\pi}{36}", r"\frac{2\pi}{3}"),
         (r"\frac{1}{\frac{\sqrt2}{2}}", r"\sqrt2"), (r"\frac{10}{\sqrt5}", r"2\sqrt5"),
-        
-         
-        
-          
          (r"\text{x}=5", "5"), 
     ],
 )  # fmt: skip

@@ -1,7 +1,7 @@
 import pytest
 
-from openrlhf_cov.rewards.maths.derivatives import same_derivatives
 from openrlhf_cov.rewards.maths.grading import answers_equal
+from openrlhf_cov.rewards.maths.names import same_derivatives
 from openrlhf_cov.rewards.maths.normalization import clean
 
 

@@ -25,31 +25,6 @@ PIECES = [
 SCRAPS = st.lists(st.sampled_from(PIECES), max_size=14).map("".join)
 TEXTS = st.one_of(st.text(max_size=60), SCRAPS)
 
-INTEGERS = st.integers(-(10**9), 10**9)
-FRACTIONS = st.builds(Fraction, INTEGERS, st.integers(2, 10**6)).filter(lambda value: value.denominator > 1)
-
-
-def spelt_integer(value: int) -> list[str]:
-    sign, size = "-" if value < 0 else "", abs(value)
-    return [
-        f"{value}", f"{sign}{size:,}", f"{sign}0{size}", f"{value}.0", f"${value}$",
-        f"\\text{{{value}}}", f"({value})",
-        f"{sign}{size}\\text{{ cm}}", f"x = {value}",
-        f"{sign}{f'{size:,}'.replace(',', '{,}')}", f"{sign}{f'{size:,}'.replace(',', ' ')}",
-    ]  # fmt: skip
-
-
-def spelt_fraction(value: Fraction) -> list[str]:
-    top, bottom, sign, size = value.numerator, value.denominator, "-" if value < 0 else "", abs(value)
-    whole, rest = divmod(size.numerator, size.denominator)
-    spellings = [
-        f"{top}/{bottom}", f"\\frac{{{top}}}{{{bottom}}}", f"{sign}\\dfrac{{{size.numerator}}}{{{bottom}}}",
-        f"\\frac{{{3 * top}}}{{{3 * bottom}}}", f"({top})/({bottom})", f"\\frac{{{-top}}}{{{-bottom}}}",
-    ]  # fmt: skip
-    if whole and rest:
-        spellings += [f"{sign}{whole}\\frac{{{rest}}}{{{bottom}}}", f"{sign}{whole} {rest}/{bottom}"]
-    return spellings
-
 
 def terms(depth: int) -> st.SearchStrategy[str]:
     """Well-formed formulas."""
@@ -90,11 +65,6 @@ def test_no_response_raises_or_takes_long(response, gold):
         assert not result.correct or result.status == "graded"
 
 
-@given(TEXTS, TEXTS)
-def test_equality_is_symmetric(a, b):
-    assert answers_equal(a, b, timeout=TIMEOUT) is answers_equal(b, a, timeout=TIMEOUT)
-
-
 @given(SCRAPS)
 def test_cleaning_twice_changes_nothing_but_white_space(text):
     once = clean(text)
@@ -107,45 +77,10 @@ def test_a_well_formed_answer_equals_itself(answer):
     assert grade(f"so $\\boxed{{{answer}}}$.", answer).correct
 
 
-@given(ANSWERS, ANSWERS)
-def test_well_formed_answers_are_compared_symmetrically(a, b):
-    assert answers_equal(a, b) is answers_equal(b, a)
-
-
 @given(terms(2), st.integers(1, 9))
 @settings(max_examples=60)
 def test_a_value_moved_by_an_integer_is_another_value(term, shift):
     assert not answers_equal(f"{term}+{shift}", term)
-
-
-@given(INTEGERS, st.data())
-def test_equal_integers_are_equal(value, data):
-    a, b = (data.draw(st.sampled_from(spelt_integer(value))) for _ in range(2))
-    assert answers_equal(a, b)
-
-
-@given(INTEGERS, st.one_of(INTEGERS, st.integers(-2, 2)), st.data())
-def test_different_integers_are_different(value, shift, data):
-    assume(shift != 0)
-    a, b = data.draw(st.sampled_from(spelt_integer(value))), data.draw(st.sampled_from(spelt_integer(value + shift)))
-    assert not answers_equal(a, b)
-
-
-@given(FRACTIONS, st.data())
-def test_equal_fractions_are_equal(value, data):
-    a, b = (data.draw(st.sampled_from(spelt_fraction(value))) for _ in range(2))
-    assert answers_equal(a, b)
-
-
-@given(FRACTIONS, FRACTIONS, st.data())
-@example(Fraction(1, 999_999), Fraction(1, 1_000_000), None)
-def test_different_fractions_are_different_however_near(a, b, data):
-    assume(a != b)
-    first, second = (
-        data.draw(st.sampled_from(spelt_fraction(value))) if data else f"{value.numerator}/{value.denominator}"
-        for value in (a, b)
-    )
-    assert not answers_equal(first, second)
 
 
 @given(st.integers(100_000, 999_999), st.integers(-12, 12), st.integers(-3, 3))

@@ -1,7 +1,7 @@
 """Answers beside the problem that they answer: cheats, and the forms in which models write correct answers.
 
 ``problems.jsonl`` has ``prompt``, ``answer``, ``gold``, ``equal`` and ``group``. A correct answer in a form that is
-not read has ``"accepted": false``.
+not read has ``"accepted": false``, an answer with work left in it that no rule refuses ``"accepted": true``.
 """
 
 import json
@@ -23,7 +23,7 @@ def test_answers_beside_their_problem(group):
     for row in ROWS:
         if row["group"] != group:
             continue
-        expected = row["equal"] and row.get("accepted", True)
+        expected = row.get("accepted", row["equal"])
         result = grade(f"\\boxed{{{row['answer']}}}", row["gold"], prompt=row["prompt"], timeout=20)
         if result.correct is not expected:
             differing.append(row)

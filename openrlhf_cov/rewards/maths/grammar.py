@@ -1,39 +1,33 @@
-r"""The grammar of answers: an answer is read as the type of its label, and as nothing else.
+r"""The typed grammar: the type of a label, and how an answer is read as this type, and as nothing else.
 
-A verdict is True or False, or None for a text that does not have the form which the label asks for. Formulas are
-compared by a function of the caller, which may do so in a child process.
+Labels are trusted, so they may be written more freely than answers: any words, conditions and units around the value
+are split off. The value has one ``kind``: integer, fraction, decimal, formula, equation, inequality, reals, list,
+tuple, matrix, base, ratio, time, infinity, choice, word, or "spelling" for what fits no other kind. See the table in
+``docs/rewards.md``.
+
+A verdict on an answer is True or False, or None for a text that does not have the form which the label asks for.
+Formulas are compared by a function of the caller, which may do so in a child process.
 """
 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from openrlhf_cov.rewards.maths.answer_words import (
-    EMPTY,
-    GROUP,
-    LETTER,
-    SECOND_LETTER,
-    YES_OR_NO,
-    is_words,
-    number_in_base,
-    option_of,
-    ratio_items,
-    text_key,
-    time_of_day,
-)
-from openrlhf_cov.rewards.maths.derivatives import is_derivative
-from openrlhf_cov.rewards.maths.labels import NUMERIC, SCALAR, Label, typed
+from openrlhf_cov.rewards.maths import shapes
+from openrlhf_cov.rewards.maths.extraction import last_boxed
 from openrlhf_cov.rewards.maths.latex import Refused, parse_formula
 from openrlhf_cov.rewards.maths.names import (
     COMPOSED_NAME,
     NAME_SIGN,
+    has_derivative,
+    is_derivative,
     is_same_name,
     name_key,
     tuple_name,
     without_domain,
-    without_suffix,
 )
-from openrlhf_cov.rewards.maths.normalization import compact
+from openrlhf_cov.rewards.maths.normalization import clean, compact, without_end_mark
 from openrlhf_cov.rewards.maths.numerals import (
     INTEGER,
     SIGNIFICANT_DIGITS,
@@ -44,29 +38,257 @@ from openrlhf_cov.rewards.maths.numerals import (
     numbers_equal,
     parse_number,
 )
-from openrlhf_cov.rewards.maths.prompt import ProblemText
+from openrlhf_cov.rewards.maths.prompt import FACTORS, PERCENT, PERCENTAGES, ProblemText
 from openrlhf_cov.rewards.maths.shapes import (
     CONNECTOR,
+    EMPTY,
     EQUALS,
+    GROUP,
     INFINITY,
+    LETTER,
     MEMBER,
     RELATION,
+    SECOND_LETTER,
+    TEXT_GROUP,
     THOUSANDS,
+    WORDS,
+    YES_OR_NO,
     Piece,
-    list_items,
-    matrix_rows,
-    outer_brackets,
-    real_set,
-    split,
-    system_lines,
-    tuple_items,
+    RealSet,
 )
 from openrlhf_cov.rewards.maths.units import COUNTED_UNITS, UNITS, split_percent, split_unit
 from openrlhf_cov.rewards.maths.values import exact_value
+from openrlhf_cov.rewards.verdicts import without_end_tokens
+
+NUMERIC = frozenset({"integer", "fraction", "decimal"})
+SCALAR = NUMERIC | {"formula"}
+PAIRED_MARKS = ("**", "__", "```", "`", '"', "*", "$", "'")
+MARKS = (*((mark, mark) for mark in PAIRED_MARKS), ("“", "”"))
+ENVIRONMENT = re.compile(
+    r"\\begin\s?\{(?P<name>(?:equation|align|aligned|gather)\*?)\}(?P<body>.*)\\end\s?\{(?P=name)\}", re.DOTALL
+)
+# Labels of rows that have no answer.
+NOTHING = frozenset({"nan", r"\text{}", "inf", "-inf", "+inf", "infinity", "-infinity", ""})
+# Levels of lists in lists.
+MAX_DEPTH = 4
+
+
+@dataclass(frozen=True)
+class Label:
+    """A typed label."""
+
+    kind: str
+    # The value in clean text.
+    text: str
+    # The whole label without white space.
+    key: str
+    number: Number | None = None
+    unit: str = ""
+    percent: bool = False
+    # The name of the value, as in ``x = 5``.
+    name: str = ""
+    # The opening and the closing bracket of a tuple; "matrix" or "determinant" for a matrix.
+    brackets: str = ""
+    # Items of a list, tuple or ratio, cells of a matrix by row, or the two ends of each interval in turn.
+    items: tuple["Label", ...] = ()
+    # Cells in each row of a matrix.
+    rows: tuple[int, ...] = ()
+    reals: RealSet | None = None
+    # Hour, minute and second on 24 hours.
+    time: tuple[int, int, int] | None = None
+    # True for a formula with a rational value.
+    rational: bool = False
+    # True for a formula with names in it.
+    has_names: bool = False
+
 
 Verdict = bool | None
 # Compares the text of a formula, an equation or an inequality with a label.
 Computed = Callable[[str, Label, ProblemText], Verdict]
+
+
+def bare_answer(text: str) -> str:
+    r"""Return the clean text of an answer without the marks around all of it.
+
+    End-of-text tokens, Markdown marks, dollar signs, quotation marks, an answer tag or an environment around all of
+    the answer are dropped, and so is a full stop.
+    """
+    text = without_end_tokens(text).strip()
+    if text.lower().startswith("<answer>") and text.lower().endswith("</answer>"):
+        text = text[len("<answer>") : -len("</answer>")]
+    text = clean(_without_marks(text))
+    environment = ENVIRONMENT.fullmatch(text)
+    if environment and "&" not in text and r"\begin" not in environment["body"]:
+        text = environment["body"].strip(" \\")
+    return without_end_mark(text).lstrip(" ,;").strip()
+
+
+def _without_marks(text: str) -> str:
+    text = text.strip()
+    for opening, closing in MARKS * 2:
+        if len(text) > 2 * len(opening) and text.startswith(opening) and text.endswith(closing):
+            inner = text[len(opening) : -len(closing)]
+            if opening not in inner and not inner.endswith("\\"):
+                text = inner.strip()
+    return text
+
+
+@lru_cache(maxsize=4096)
+def read_label(label: str) -> Label:
+    """Return the type of a label as it stands in the data."""
+    inner = last_boxed(label)
+    text = bare_answer((label if inner is None else inner).replace("np.", "").replace("math.", "")).rstrip(",;")
+    key = compact(bare_answer(label))
+    if key.casefold() in NOTHING:
+        return Label("spelling", "", "")
+    return replace(typed(text), key=key)
+
+
+def typed(text: str, depth: int = 0) -> Label:
+    """Return the type of a label, or of a part of one, that is clean."""
+    text = text.strip()
+    while (span := shapes.outer_brackets(text)) and span[0] == "{" and span[1]:
+        text = span[1]
+    if (group := TEXT_GROUP.fullmatch(text)) and not WORDS.fullmatch(group[1].strip()):
+        text = group[1].strip()  # a number in another font
+    label = Label("spelling", text, compact(text))
+    return (
+        _number(label)
+        or _word(label)
+        or _quantity(label, depth)
+        or _matrix(label, depth)
+        or _reals(label, depth)
+        or _list(label, depth)
+        or _tuple(label, depth)
+        or _relation(label, depth)
+        or _formula(label)
+        or _sentence(label)
+        or label
+    )
+
+
+def _number(label: Label) -> Label | None:
+    text = label.text
+    number = parse_number(text)
+    if number is None:
+        return None
+    kind = "integer" if INTEGER.fullmatch(text) or (number.exact and number.value.denominator == 1) else "fraction"
+    return replace(label, kind=kind if number.exact else "decimal", number=number, rational=True)
+
+
+def _word(label: Label) -> Label | None:
+    """Return a label that is not mathematics: a base, a time, a ratio, an option or plain words."""
+    text = label.text
+    if base := shapes.number_in_base(text):
+        return replace(label, kind="base", text=base)
+    if (time := shapes.time_of_day(text)) and re.search("[a-z]", text, re.IGNORECASE):
+        return replace(label, kind="time", time=time[0])
+    if items := shapes.ratio_items(text):
+        return replace(label, kind="ratio", items=tuple(map(typed, items)))
+    if INFINITY.fullmatch(text):
+        return replace(label, kind="infinity")
+    flat = GROUP.sub("", text).strip()
+    if flat.casefold().rstrip(".!") in YES_OR_NO:
+        return replace(label, kind="word", text=shapes.text_key(flat))
+    if match := LETTER.fullmatch(flat):
+        return replace(label, kind="choice", text=match["letter"])
+    if shapes.text_key(flat) == "emptyset" or label.key in EMPTY:
+        return replace(label, kind="word", text="emptyset")
+    option = shapes.option_of(text)
+    if option and (option[1][:1].isalpha() or parse_number(option[1]) is not None):
+        return replace(label, kind="choice", text=option[0], items=(typed(option[1], MAX_DEPTH),))
+    return replace(label, kind="word", text=shapes.text_key(text)) if shapes.is_words(text) else None
+
+
+def _quantity(label: Label, depth: int) -> Label | None:
+    """Return a value with a percent sign or a unit."""
+    bare, percent = split_percent(label.text)
+    bare, unit = (bare, "") if percent else split_unit(bare, any_noun=True)
+    if bare == label.text or depth > MAX_DEPTH:
+        return None
+    value = typed(bare, depth + 1)
+    if value.kind not in SCALAR or value.unit or value.percent:
+        return None
+    return replace(value, key=label.key, unit=unit, percent=percent)
+
+
+def _matrix(label: Label, depth: int) -> Label | None:
+    found = shapes.matrix_rows(label.text)
+    if found is None:
+        return None
+    brackets, rows = found
+    cells = tuple(typed(cell, depth + 1) for row in rows for cell in row)
+    return replace(label, kind="matrix", brackets=brackets, rows=tuple(map(len, rows)), items=cells)
+
+
+def _reals(label: Label, depth: int) -> Label | None:
+    """Return a set of real numbers; ``(1, 2)`` is a tuple, ``[1, 2]`` an interval if its ends are in order."""
+    found = shapes.real_set(label.text)
+    if found is None:
+        return None
+    span = shapes.tuple_items(label.text)
+    if span and "infty" not in label.text and span[0] in ("()", "[]"):
+        low, high = (parse_number(item) for item in span[1])
+        if span[0] == "()" or low is None or high is None or low.value >= high.value:
+            return None
+    ends = tuple(typed(end, depth + 1) for piece in found.pieces for end in (piece.low, piece.high))
+    if any(end.has_names for end in ends) and len(shapes.split(label.text, RELATION)) == 2:
+        return None  # y < 2 - x may be solved for the other name
+    return replace(label, kind="reals", reals=found, items=ends)
+
+
+def _list(label: Label, depth: int) -> Label | None:
+    items = shapes.list_items(label.text) if depth < MAX_DEPTH else None
+    if items is None:
+        return None
+    labels = [typed(item, depth + 1) for item in items]
+    if not label.text.startswith(r"\lbrace") and any(item.kind == "spelling" for item in labels):
+        return None
+    if len({item.name for item in labels}) == 1:  # x = 1, x = 2
+        labels = [replace(item, name="") for item in labels]
+    return replace(label, kind="list", items=tuple(labels))
+
+
+def _tuple(label: Label, depth: int) -> Label | None:
+    found = shapes.tuple_items(label.text) if depth < MAX_DEPTH else None
+    if found is None:
+        return None
+    return replace(label, kind="tuple", brackets=found[0], items=tuple(typed(item, depth + 1) for item in found[1]))
+
+
+def _relation(label: Label, depth: int) -> Label | None:
+    """Return a named value as the value and its name, and anything else with an equals sign as an equation."""
+    sides = _sides(label.text)
+    if len(sides) > 1 and all(sides):
+        name = "" if has_derivative(label.text) else name_key(sides[0]) or tuple_name(sides[0])
+        value = typed(sides[-1], depth + 1) if depth < MAX_DEPTH else label
+        if name and value.kind not in ("spelling", "equation", "word") and not value.name:
+            return replace(value, key=label.key, name=name)
+        if len(sides) == 2:
+            return replace(label, kind="equation")
+    if len(shapes.split(label.text, RELATION)) == 2:
+        return replace(label, kind="inequality")
+    return None
+
+
+def _formula(label: Label) -> Label | None:
+    try:
+        node = parse_formula(label.text)
+    except (Refused, RecursionError):
+        return None
+    return replace(label, kind="formula", rational=exact_value(node) is not None, has_names=node.has("sym"))
+
+
+def _sentence(label: Label) -> Label | None:
+    """Return words with punctuation between them, such as a sentence."""
+    flat = GROUP.sub(" ", label.text)
+    has_word = re.search(r"[A-Za-z]{3}", re.sub(r"\\[A-Za-z]+", " ", flat))
+    if not has_word or re.search(r"[\\^_=<>+*/]", flat):
+        return None
+    return replace(label, kind="word", text=shapes.text_key(label.text.replace(r"\text", "")))
+
+
+# Answers
 
 # Sides of a chain of equations, and characters of a side that is computed.
 MAX_SIDES = 8
@@ -113,7 +335,7 @@ def choice_of(text: str, problem: ProblemText) -> str | None:
     flat = re.sub(r"\A(?:option|choice)\s+", "", GROUP.sub("", text).strip(), flags=re.IGNORECASE)
     if match := LETTER.fullmatch(flat):
         return match["letter"]
-    option = option_of(flat)
+    option = shapes.option_of(flat)
     if option is None or SECOND_LETTER.search(option[1]) or re.match(r"[=+*/^_<>-]\s", option[1]):
         return None
     return option[0] if not problem.has_option(option[0]) or problem.has_option(*option) else None
@@ -132,15 +354,13 @@ class _Reader:
         has_new_thousands = label.kind == "list" and THOUSANDS.search(text) and not THOUSANDS.search(label.text)
         if key == label.key and not is_yes_or_no and not has_new_thousands:
             return bool(key)
-        if label.condition and key.endswith(compact(label.condition)):
-            text = without_suffix(text, label.condition)
-        elif label.has_names:
+        if label.has_names:
             text = without_domain(text, label.text)
         return self.read(text.strip(), label)
 
     def read(self, text: str, label: Label) -> Verdict:
         text = text.removeprefix("=").strip()
-        while (span := outer_brackets(text)) and span[0] == "{":
+        while (span := shapes.outer_brackets(text)) and span[0] == "{":
             text = span[1]
         if label.kind not in ("word", "choice"):
             text = _unfonted(LEAD.sub("", _unfonted(text)))
@@ -161,7 +381,7 @@ class _Reader:
 
         Every side of a chain is a name, an accepted answer, or a computation with exactly the value of the label.
         """
-        option = option_of(text)
+        option = shapes.option_of(text)
         if option and OPTION_VALUE.match(option[1]) and (not self.problem.text or self.problem.has_option(*option)):
             text = option[1]
         if label.kind == "decimal":
@@ -188,7 +408,7 @@ class _Reader:
 
     def as_equation(self, text: str, label: Label) -> Verdict:
         """Compare an equation with a label such as ``y = 2x + 3``, which is solved for its name."""
-        if not label.has_names or len(_sides(text)) != 2 or self.problem.asks_factors:
+        if not label.has_names or len(_sides(text)) != 2 or self.problem.asks(FACTORS):
             return False
         equation = replace(label, kind="equation", text=f"{label.name}={label.text}", name="")
         return self.computed(text, equation, self.problem)
@@ -202,8 +422,8 @@ class _Reader:
             return None
         if is_derivative(text) or (key is not None and compact(text) != label.key):
             argument = re.fullmatch(r"[A-Za-z]\(([A-Za-z0-9])\)", key or "")
-            is_free = argument and label.has_names and key not in self.problem.keys
-            if is_free and argument[1] not in NAME_SIGN.findall(label.text):
+            is_free = label.has_names and key not in self.problem.keys
+            if is_free and argument and argument[1] not in NAME_SIGN.findall(label.text):
                 return None  # f(2) = x^2 + 1
             return key or compact(text)
         key = compact(text)
@@ -245,7 +465,7 @@ class _Reader:
             return self.computed(text, label, self.problem) if is_rounded else None
         if label.kind != "integer" and not self.has_form_asked_for(text, number, gold, label, percent=percent):
             return False
-        is_given = percent and self.problem.text and not self.problem.asks_percent
+        is_given = percent and self.problem.text and not self.problem.asks(PERCENTAGES)
         if is_given and label.kind == "integer" and not label.percent:
             return False
         number, gold = self.same_scale(number, gold, label, percent=percent)
@@ -270,10 +490,10 @@ class _Reader:
         """Return the numbers without percent signs: a sign is a unit where percent is asked for, else a hundredth."""
         problem = self.problem
         if percent and not label.percent:
-            is_unit = problem.asks_percent if problem.text else gold.value > 1 and label.kind != "fraction"
+            is_unit = problem.asks(PERCENTAGES) if problem.text else gold.value > 1 and label.kind != "fraction"
             number = number if is_unit else number.hundredth
         if label.percent and not percent:
-            is_share = not problem.has_percent if problem.text else number.value < gold.value
+            is_share = not problem.asks(PERCENT) if problem.text else number.value < gold.value
             gold = gold.hundredth if is_share else gold
         return number, gold
 
@@ -281,53 +501,38 @@ class _Reader:
 
     def read_list(self, text: str, label: Label) -> Verdict:
         """Read items in any order. If the label has names, items without names keep the order of the label."""
-        own = list(label.items)
-        names = [item.name for item in own]
-        sides = _sides(text)
-        if len(sides) == 2 and all(names) and tuple_name(sides[0]) == f"({','.join(names)})":
-            text = sides[1]
-        items = self.items(text, label)
+        names = [item.name for item in label.items]
+        own_name = f"({','.join(names)})" if all(names) else ""
+        text = TEXT_NUMBER.sub(r"\1", text)
+        name, value = _named(text)
+        if name and (name == own_name or value.startswith(r"\lbrace")):
+            text = value
+        items = shapes.list_items(text)
+        if items is None and own_name and (found := shapes.tuple_items(text)):
+            items = found[1]
         if items is None:
             return None
-        keeps_order = all(names) and len(set(names)) == len(names) and not any("=" in item for item in items)
-        if keeps_order:
-            return self.each(items, own)
-        return _match(items, own, self.accepts)
-
-    def items(self, text: str, label: Label) -> list[str] | None:
-        """Return the items of a list, without the one name before all of them."""
-        text = TEXT_NUMBER.sub(r"\1", text)
-        sides = _sides(text)
-        if len(sides) == 2 and name_key(sides[0]) is not None and sides[1].startswith(r"\lbrace"):
-            text = sides[1]
-        if lines := system_lines(text):
-            return lines
-        items = list_items(text)
-        if items is None:
-            found = tuple_items(text)
-            return found[1] if found and label.items and all(item.name for item in label.items) else None
-        return items
+        if own_name and len(set(names)) == len(names) and not any("=" in item for item in items):
+            return self.each(items, label.items)
+        return _match(items, label.items, self.accepts)
 
     def read_tuple(self, text: str, label: Label) -> Verdict:
         """Read items in order and in the brackets of the label, with one name or a tuple of names before it."""
-        sides = _sides(text)
-        names = tuple_name(sides[0])
-        if len(sides) == 2 and (names or name_key(sides[0]) is not None):
-            if names and self.problem.has_in_other_order(names):
-                return False
-            if label.name and not is_same_name(names or name_key(sides[0]) or "", label.name):
-                return False
-            text = sides[1]
+        name, text = _named(text)
+        if name.startswith("(") and self.problem.has_in_other_order(name):
+            return False
+        if name and label.name and not is_same_name(name, label.name):
+            return False
         if member := MEMBER.match(text):
             text = text[member.end() :]
-        found = tuple_items(text)
+        found = shapes.tuple_items(text)
         if found is None:
             return self.assignment(text, label) or self.open_interval(text, label)
         return self.each(found[1], label.items) if found[0] == label.brackets else False
 
     def assignment(self, text: str, label: Label) -> Verdict:
         """Read ``x = 1, y = 2`` for a problem that asks for ``(x, y)``."""
-        sides = [_sides(item) for item in system_lines(text) or list_items(text) or []]
+        sides = [_sides(item) for item in shapes.list_items(text) or []]
         if len(sides) != len(label.items) or any(len(side) != 2 or name_key(side[0]) is None for side in sides):
             return None
         names = [str(name_key(side[0])) for side in sides]
@@ -345,17 +550,14 @@ class _Reader:
             return None
         if self.problem.text and not INTERVAL_WORDS.search(self.problem.text):
             return None
-        found = real_set(text)
+        found = shapes.real_set(text)
         if found is None or len(found.pieces) != 1:
             return None
         return self.piece(found.pieces[0], Piece("(", "", "", ")"), label.items)
 
     def read_reals(self, text: str, label: Label) -> Verdict:
         """Read a union of intervals, inequalities in one variable and points."""
-        sides = _sides(text)
-        if len(sides) == 2 and name_key(sides[0]) is not None and real_set(sides[1]) is not None:
-            text = sides[1]
-        found = real_set(text)
+        found = shapes.real_set(_named(text)[1]) or shapes.real_set(text)
         if found is None or label.reals is None:
             return None
         if found.variable and label.reals.variable and compact(found.variable) != compact(label.reals.variable):
@@ -379,8 +581,7 @@ class _Reader:
         return self.end(text, label) if INFINITY.fullmatch(text) else None
 
     def read_matrix(self, text: str, label: Label) -> Verdict:
-        sides = _sides(text)
-        found = matrix_rows(sides[1] if len(sides) == 2 and name_key(sides[0]) is not None else text)
+        found = shapes.matrix_rows(_named(text)[1])
         if found is None:
             return None
         kind, rows = found
@@ -391,7 +592,7 @@ class _Reader:
     def read_ratio(self, text: str, label: Label) -> Verdict:
         sides = _sides(text)
         is_named = len(sides) == 2 and all(name_key(part) is not None for part in sides[0].split(":"))
-        items = ratio_items(sides[1] if is_named else text)
+        items = shapes.ratio_items(sides[1] if is_named else text)
         return None if items is None else self.each(items, label.items)
 
     # Equations, words and letters
@@ -406,20 +607,20 @@ class _Reader:
         return self.computed(text, label, self.problem)
 
     def read_inequality(self, text: str, label: Label) -> Verdict:
-        return self.computed(text, label, self.problem) if len(split(text, RELATION)) == 2 else None
+        return self.computed(text, label, self.problem) if len(shapes.split(text, RELATION)) == 2 else None
 
     def read_base(self, text: str, label: Label) -> Verdict:
-        number = number_in_base(text)
+        number = shapes.number_in_base(text)
         return None if number is None else number == label.text
 
     def read_time(self, text: str, label: Label) -> Verdict:
         """Read a time of day that says whether it is before or after noon."""
-        time = time_of_day(text)
+        time = shapes.time_of_day(text)
         return None if time is None else time == (label.time, True)
 
     def read_choice(self, text: str, label: Label) -> Verdict:
         letter = choice_of(text, self.problem)
-        option = option_of(GROUP.sub("", text).strip())
+        option = shapes.option_of(GROUP.sub("", text).strip())
         if letter == label.text and option and label.items:
             return self.accepts(option[1], label.items[0])
         return None if letter is None else letter == label.text
@@ -430,13 +631,20 @@ class _Reader:
         flat = PRODUCT_SIGN.sub("", GROUP.sub("", text)).strip()
         if STRAY_MARK.search(flat) or (label.text in YES_OR_NO and " " in flat):
             return None
-        is_equal = text_key(flat) == label.text
-        return is_equal if is_equal or is_words(text) or is_words(flat) else None
+        is_equal = shapes.text_key(flat) == label.text
+        return is_equal if is_equal or shapes.is_words(text) or shapes.is_words(flat) else None
 
 
 def _sides(text: str) -> list[str]:
     """Return the sides of an equation or a chain of equations."""
-    return [side.strip() for side in split(text, EQUALS)]
+    return [side.strip() for side in shapes.split(text, EQUALS)]
+
+
+def _named(text: str) -> tuple[str, str]:
+    """Return the name or the tuple of names before a value, "" for none, and the value."""
+    sides = _sides(text)
+    name = (tuple_name(sides[0]) or name_key(sides[0])) if len(sides) == 2 else None
+    return (name, sides[1]) if name else ("", text)
 
 
 def _all_true(verdicts: Sequence[Verdict]) -> Verdict:
@@ -464,16 +672,17 @@ def _match(items: Sequence, labels: Sequence, accepts: Callable[..., Verdict]) -
 
 def _unfonted(text: str) -> str:
     r"""Drop a font around all of a text: ``\text{5}``, which ``clean`` makes of ``\mathbf{5}``, is 5."""
-    span = outer_brackets(text[5:].lstrip()) if text.startswith(r"\text") else None
+    span = shapes.outer_brackets(text[5:].lstrip()) if text.startswith(r"\text") else None
     return span[1] if span and span[0] == "{" else text
 
 
 def _unbracketed(text: str) -> str:
     text = text.strip()
-    if text.startswith("-(") and (span := outer_brackets(text[1:])) and parse_number(span[1]) and span[1][0].isdigit():
+    span = shapes.outer_brackets(text[1:]) if text.startswith("-(") else None
+    if span and span[1][:1].isdigit() and parse_number(span[1]):
         return f"-{span[1]}"
     for _ in range(3):
-        span = outer_brackets(text)
+        span = shapes.outer_brackets(text)
         if span is None or span[0] not in "({" or span[2] not in ")}" or "," in span[1]:
             return text
         text = span[1]
