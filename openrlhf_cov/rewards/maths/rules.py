@@ -9,8 +9,11 @@ import math
 from collections import Counter
 from fractions import Fraction
 
-from openrlhf_cov.rewards.maths.latex import FormulaKeys, Node, factors, literal, terms
+import mpmath
+
+from openrlhf_cov.rewards.maths.latex import FormulaKeys, Node, factors, literal, size, terms
 from openrlhf_cov.rewards.maths.prompt import FACTORS, SIMPLE_ROOTS, TERMS, ProblemText
+from openrlhf_cov.rewards.maths.values import FUNCTIONS, NoValue, Undecided, exact_root, numeric_value
 
 # Family of functions or constants -> kinds of nodes.
 FAMILIES = {
@@ -29,6 +32,11 @@ SYNONYMS = (
 COMPUTABLE = frozenset("num decimal neg add mul div pow factorial binom abs floor ceil gcd lcm min max".split())
 # Largest number below a root of which power factors are looked for.
 MAX_RADICAND = 10**6
+# A function value is a simple fraction if this multiple of it is an integer, to this precision.
+COMMON_DENOMINATOR = 720_720
+ALL_BUT_WHOLE = 1e-30
+# Nodes that an answer may have however small its label is.
+FREE_SIZE = 40
 
 
 def breaks_form(answer: Node, label: Node, *, in_equation: bool = False) -> bool:
@@ -40,13 +48,19 @@ def breaks_form(answer: Node, label: Node, *, in_equation: bool = False) -> bool
         in_equation: True for a side of an equation, which may have products of sums that the label does not have, as
             ``(x-1)^2 = 9`` beside an expanded equation.
     """
+    left_undone = arithmetic(label)
+    max_size = 1.5 * size(label) + 3 if left_undone else max(FREE_SIZE, 3 * size(label))
     return (
-        bool(families(answer) - _allowed_families(label))
+        size(answer) > max_size
+        or bool(families(answer) - _allowed_families(label))
         or (answer.has("decimal") and not label.has("decimal"))
         or (not in_equation and sums_multiplied(answer) > max(1, sums_multiplied(label)))
-        or bool(arithmetic(answer) - arithmetic(label))
+        or bool(arithmetic(answer) - left_undone)
         or (has_idle_part(answer) and not has_idle_part(label))
+        or _root_depth(answer) > max(1, _root_depth(label))
         or (_has_sum_to_simplify(answer) and not _has_sum_to_simplify(label))
+        or 0 < _denominator_degree(label, total=True) < _denominator_degree(answer)
+        or (not answer.has("sym") and _count_functions(answer) > _count_functions(label))
     )
 
 
@@ -96,6 +110,10 @@ def _is_root(node: Node) -> bool:
     return exponent is not None and exponent.denominator > 1
 
 
+def _count_functions(node: Node) -> int:
+    return sum(part.kind in FUNCTIONS and part.kind != "exp" for part in node.walk())
+
+
 # Products of sums
 
 
@@ -119,12 +137,14 @@ def _has_term_to_expand(node: Node) -> bool:
 
 
 def _has_sum_to_simplify(node: Node) -> bool:
-    r"""Return True for a sum of constants that is a denominator or a base of a power.
+    r"""Return True for a sum of constants that is a denominator, a base of a power, or has a term to expand.
 
     A power of a complex number or a division by one counts as well. So ``\frac{1}{\sqrt2-1}`` is no answer to
     ``1+\sqrt2``.
     """
     for part in node.walk():
+        if part.kind == "add" and not part.has("sym") and _has_term_to_expand(part):
+            return True
         bottom = part.args[1] if part.kind == "div" else None
         if bottom and not bottom.has("sym") and (bottom.kind == "add" or bottom.has("i")):
             return True
@@ -141,7 +161,7 @@ def _has_sum_to_simplify(node: Node) -> bool:
 def arithmetic(node: Node) -> Counter[str]:
     r"""Count the parts of a formula that can be computed, by kind: joined numbers, like terms and like factors.
 
-    Examples are ``37 \cdot 43``, ``2x + 3x``, ``\sqrt{16}``, ``\frac{2x}{x}`` and ``\sqrt2\sqrt3``. A
+    Examples are ``37 \cdot 43``, ``2x + 3x``, ``\sqrt{16}``, ``\frac{2x}{x}``, ``\sqrt2\sqrt3`` and ``\log_2 8``. A
     fraction of two integers is a number, reduced or not. A product may have one number above and one below its bar.
     """
     return Counter(part.kind for part in node.walk() if _is_arithmetic(part))
@@ -151,7 +171,7 @@ def _is_arithmetic(node: Node) -> bool:
     if literal(node) is not None or not node.args:
         return False
     if all(literal(arg) is not None for arg in node.args) and node.kind in COMPUTABLE:
-        return not _is_root(node) or _radicand(node) == 1
+        return not _is_root(node) or _is_rational_root(node)
     if node.kind == "pow" and (literal(node.args[1]) or 0) > 1:
         has_number = any(literal(part) not in (None, 1) for part in factors(node.args[0])[1])  # (2n)^2
         is_constant_root = _is_root(node.args[0]) and not node.args[0].has("sym")
@@ -162,8 +182,11 @@ def _is_arithmetic(node: Node) -> bool:
         return len(found) - len(keys) > 1 or len(set(keys)) < len(keys)
     if node.kind in ("mul", "div"):
         _, above, below = factors(node)
-        return _has_numbers_to_join(above, below) or _has_bases_to_join(above, below)
-    return node.kind == "root" and _radicand(node) == 1
+        is_reducible = any(_has_common_factor(top, bottom) for top in above for bottom in below)
+        return is_reducible or _has_numbers_to_join(above, below) or _has_bases_to_join(above, below)
+    if node.kind == "root" and literal(node.args[0]) is not None:
+        return _is_rational_root(node)
+    return (node.kind in FUNCTIONS or node.kind == "root") and _is_simple_fraction(node)
 
 
 def _has_numbers_to_join(above: list[Node], below: list[Node]) -> bool:
@@ -181,6 +204,18 @@ def _has_numbers_to_join(above: list[Node], below: list[Node]) -> bool:
     return max(counts) > 1 or (min(counts) == 1 and joined.denominator == 1)
 
 
+def _has_common_factor(top: Node, bottom: Node) -> bool:
+    r"""Return True for a sum above an integer that shares a factor with all of its terms, as in ``\frac{2x+4}{2}``."""
+    divisor = literal(bottom)
+    if top.kind != "add" or divisor is None:
+        return False
+    numbers = [[literal(part) or Fraction(1) for part in factors(term)[1]] for _, term in terms(top)]
+    coefficients = [divisor, *(math.prod(found, start=Fraction(1)) for found in numbers)]
+    if any(number.denominator > 1 for number in coefficients):
+        return False
+    return math.gcd(*(number.numerator for number in coefficients)) > 1
+
+
 def _has_bases_to_join(above: list[Node], below: list[Node]) -> bool:
     """Return True if a factor that is no number occurs twice, or if two factors are roots of integers.
 
@@ -190,14 +225,14 @@ def _has_bases_to_join(above: list[Node], below: list[Node]) -> bool:
     sides = [[_base(part) for part in side if literal(part) is None] for side in (above, below)]
     keys = [{FormulaKeys(base).key for base in side} for side in sides]
     repeated = [base for side in sides for base in side if base.kind in ("sym", "add") or not base.has("sym")]
-    roots = [[base for part in side if (base := _integer_below_root(part))] for side in (above, below)]
-    if keys[0] & keys[1] or len(set(repeated)) < len(repeated) or len(roots[0]) > 1:
+    if keys[0] & keys[1] or len(set(repeated)) < len(repeated) or sum(map(_is_root_of_integer, above)) > 1:
         return True
-    if any(top % bottom == 0 for top in roots[0] for bottom in roots[1]):
+    radicands = [[literal(part.args[0]) for part in side if _is_root_of_integer(part)] for side in (above, below)]
+    if any(top % bottom == 0 for top in radicands[0] for bottom in radicands[1]):
         return True
     sums = [part for part in above if part.kind == "add" and not part.has("sym")]
     inside = {FormulaKeys(factor).key for part in sums for _, term in terms(part) for factor in factors(term)[1]}
-    irrational = {FormulaKeys(part).key for part in above if part.kind == "i" or _integer_below_root(part)}
+    irrational = {FormulaKeys(part).key for part in above if part.kind == "i" or _is_root_of_integer(part)}
     return bool(inside & irrational)
 
 
@@ -214,27 +249,42 @@ def _key_without_number(term: Node) -> str:
 # Roots
 
 
-def _radicand(node: Node) -> int | None:
-    r"""Return what a root of an integer has below it without power factors, 3 for ``\sqrt{12}``; None for others."""
-    base = _integer_below_root(node)
-    index = literal(node.args[1]) if base else None
-    if base is None or index not in (2, 3, 4) or base >= MAX_RADICAND:
-        return None
-    for factor in range(2, math.isqrt(base) + 1):
-        while base % factor ** int(index) == 0:
-            base //= factor ** int(index)
-    return base
-
-
-def _integer_below_root(node: Node) -> int | None:
-    base = literal(node.args[0]) if node.kind == "root" else None
-    return int(base) if base is not None and base > 0 and base.denominator == 1 else None
-
-
 def _factor_key(node: Node) -> str:
-    r"""Return the key of a factor, the same for ``\sqrt{12}`` and ``\sqrt3``."""
-    radicand = _radicand(node)
-    return FormulaKeys(node).key if radicand is None else f"root {literal(node.args[1])} {radicand}"
+    r"""Return the key of a factor. A root of an integer has no power factors in it: ``\sqrt{12}`` is ``\sqrt3``."""
+    base, index = map(literal, node.args) if node.kind == "root" else (None, None)
+    if not base or not index or base.denominator > 1 or index not in (2, 3, 4) or not 0 < base < MAX_RADICAND:
+        return FormulaKeys(node).key
+    radicand = int(base)
+    for factor in range(2, math.isqrt(radicand) + 1):
+        while radicand % factor ** int(index) == 0:
+            radicand //= factor ** int(index)
+    return f"root {index} {radicand}"
+
+
+def _root_depth(node: Node) -> int:
+    """Return how deep roots of constants are nested."""
+    inner = max(map(_root_depth, node.args), default=0)
+    return inner + (_is_root(node) and not node.has("sym"))
+
+
+def _is_root_of_integer(node: Node) -> bool:
+    base = literal(node.args[0]) if node.kind == "root" else None
+    return base is not None and base > 0 and base.denominator == 1
+
+
+def _is_rational_root(node: Node) -> bool:
+    base, index = (literal(arg) for arg in node.args)
+    if not base or not index:
+        return True
+    return _has_exact_root(base, Fraction(index.denominator) if node.kind == "pow" else index)
+
+
+def _has_exact_root(base: Fraction, index: Fraction) -> bool:
+    try:
+        exact_root(base, index)
+    except NoValue:
+        return False
+    return True
 
 
 def _has_root_to_simplify(node: Node) -> bool:
@@ -242,18 +292,34 @@ def _has_root_to_simplify(node: Node) -> bool:
     for part in node.walk():
         if part.kind == "div" and any(map(_is_root, factors(part)[2])):
             return True
-        if part.kind == "root" and literal(part.args[0]) is not None:
-            base = _integer_below_root(part)
-            if base is None or _radicand(part) not in (base, None):
-                return True
+        if part.kind != "root" or literal(part.args[0]) is None:
+            continue
+        base, index = map(literal, part.args)
+        if index == 4 and _has_exact_root(base, Fraction(2)):
+            return True
+        if not _is_root_of_integer(part) or _factor_key(part) != f"root {index} {base}":
+            return True
     return False
+
+
+def _is_simple_fraction(node: Node) -> bool:
+    """Return True if a function without names has a rational value with a small denominator."""
+    if node.has("sym"):
+        return False
+    try:
+        scaled = numeric_value(node).number * COMMON_DENOMINATOR
+    except (NoValue, Undecided):
+        return False
+    return bool(abs(scaled - mpmath.nint(scaled)) < ALL_BUT_WHOLE)
 
 
 # Parts without effect
 
 
 def has_idle_part(node: Node) -> bool:
-    """Return True for a factor 1 or 0, a term 0, a power of or to 1 or 0, two signs, or an integer as a fraction."""
+    """Return True for a part without effect: a factor 1 or 0, a term 0, a power of or to 1 or 0, (-1)^(2n), two signs,
+    or an integer as a fraction.
+    """
     for part in node.walk():
         values = [literal(arg) for arg in part.args]
         if part.kind == "mul" and any(value in (0, 1, -1) for value in values if value is not None):
@@ -262,16 +328,49 @@ def has_idle_part(node: Node) -> bool:
             return True
         if part.kind == "add" and 0 in values:
             return True
-        if part.kind == "div" and (values[1] in (1, -1) or values[0] == 0):
-            return True
-        if part.kind == "div" and (value := literal(part)) is not None and value.denominator == 1:
+        if part.kind == "div" and (values[1] in (1, -1) or values[0] == 0 or _is_whole(values)):
             return True
         if part.kind in ("pow", "root") and (values[1] in (0, 1) or values[0] in (0, 1)):
+            return True
+        if part.kind == "pow" and values[0] == -1 and any(map(_is_even, factors(part.args[1])[1])):
             return True
         if part.kind == "neg" and (_is_negative(part.args[0]) or values[0] == 0):
             return True
     return False
 
 
+def _is_even(node: Node) -> bool:
+    value = literal(node)
+    return value is not None and value.denominator == 1 and value.numerator % 2 == 0
+
+
 def _is_negative(node: Node) -> bool:
     return node.kind == "neg" or (node.kind in ("mul", "div") and _is_negative(node.args[0]))
+
+
+def _is_whole(values: list[Fraction | None]) -> bool:
+    top, bottom = values
+    return top is not None and bool(bottom) and (top / bottom).denominator == 1
+
+
+# Degrees
+
+
+def _denominator_degree(node: Node, *, total: bool = False) -> int:
+    """Return the largest degree of a denominator in its names, or the degree of all of them together."""
+    degrees = [sum(map(_degree, factors(part)[2])) for part in node.walk() if part.kind in ("div", "pow")]
+    return sum(degrees) if total else max(degrees, default=0)
+
+
+def _degree(node: Node) -> int:
+    """Return the degree of a sum of products in all of its names, as it is written."""
+    if node.kind == "sym":
+        return 1
+    if node.kind == "pow":
+        exponent = literal(node.args[1])
+        is_natural = exponent is not None and exponent > 0 and exponent.denominator == 1
+        return _degree(node.args[0]) * int(exponent) if is_natural else 0
+    degrees = list(map(_degree, node.args))
+    if node.kind == "mul":
+        return sum(degrees)
+    return max(degrees, default=0) if node.kind in ("add", "neg", "div") else 0

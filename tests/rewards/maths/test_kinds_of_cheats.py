@@ -16,7 +16,7 @@ REPEATED = [
     (r"Simplify $\sqrt{12}+\sqrt{27}$.", r"5\sqrt{3}", [r"\sqrt{12}+\sqrt{27}", r"\sqrt{27}+\sqrt{12}",
      r"\sqrt{27}+2\sqrt{3}", r"2\sqrt3+3\sqrt3", r"(\sqrt{12}+\sqrt{27})^1"]),
     (r"Rationalize \(\frac{1}{\sqrt2-1}\).", r"1+\sqrt2", [r"\frac{1}{\sqrt2-1}", r"\frac{1}{-1+\sqrt2}",
-     r"(\sqrt2-1)^{-1}", r"\frac{2}{2\sqrt2-2}"]),
+     r"(\sqrt2-1)^{-1}", r"\frac{2}{2\sqrt2-2}", r"\sqrt{3+2\sqrt2}"]),
     ("Simplify (a+b)^2-(a-b)^2 please", "4ab", ["(a+b)^2-(a-b)^2", "(b+a)^2-(a-b)^2", "-(a-b)^2+(a+b)^2",
      "((a+b)^2-(a-b)^2)", "(a+b)^2-(a-b)^2+0"]),
     (r"Compute $\frac{12}{18}$ in lowest terms.", r"\frac{2}{3}", [r"\frac{12}{18}", "12/18", r"\frac{24}{36}",
