@@ -43,9 +43,7 @@ METHOD = Method(
     source="MAI-Thinking-1; arXiv 2603.11682",
     summary="the upper bound of the PPO clip follows --entropy_target",
     settings=AdaptiveClipSettings,
-    slot=ClipRange(
-        clip=clip,
-    ),
+    slot=ClipRange(clip=clip),
     controls=(Control("adaptive_clip_high", low=0.0, high=2.5, step=0.25),),
     one_update="its clip has no effect: the policy is still the one that sampled, so every ratio is 1",
 )

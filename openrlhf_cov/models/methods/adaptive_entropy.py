@@ -55,9 +55,7 @@ METHOD = Method(
     source="arXiv 2505.22312",
     summary="an entropy bonus whose coefficient follows --entropy_target, and is 0 above it",
     settings=AdaptiveEntropySettings,
-    slot=EntropyBonus(
-        bonus=bonus,
-    ),
+    slot=EntropyBonus(bonus=bonus),
     refuses=refuses,
     controls=(Control("entropy_bonus", low=0.0, high=5e-3, step=1e-4, gated=True, at_target=1),),
 )

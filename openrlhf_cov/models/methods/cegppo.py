@@ -53,8 +53,6 @@ METHOD = Method(
     source="arXiv 2509.20712",
     summary="tokens that PPO clips keep a gradient of bounded size, of each sign its own",
     settings=CegppoSettings,
-    slot=Surrogate(
-        coefficient=coefficient,
-    ),
+    slot=Surrogate(coefficient=coefficient),
     one_update="nothing is clipped: the policy is still the one that sampled, so every ratio is 1",
 )

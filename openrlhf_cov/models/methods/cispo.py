@@ -47,8 +47,6 @@ METHOD = Method(
     source="arXiv 2506.13585",
     summary="importance weights are capped instead of clipped: no token loses its gradient",
     settings=CispoSettings,
-    slot=Surrogate(
-        coefficient=coefficient,
-    ),
+    slot=Surrogate(coefficient=coefficient),
     one_update="its cap has no effect: the policy is still the one that sampled, so every ratio is 1",
 )

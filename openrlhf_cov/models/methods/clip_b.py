@@ -131,9 +131,6 @@ METHOD = Method(
     source="arXiv 2602.03392",
     summary="punished tokens that would lower the entropy most, by the statistics of the step, lose their gradient",
     settings=ClipBSettings,
-    slot=TokenDrop(
-        plan=plan,
-        entropy_policy="old",
-    ),
+    slot=TokenDrop(plan=plan, entropy_policy="old"),
     refuses=refuses,
 )

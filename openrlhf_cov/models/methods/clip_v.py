@@ -81,10 +81,6 @@ METHOD = Method(
     source="arXiv 2602.03392",
     summary="punished tokens that lower the entropy of their own state most lose their gradient",
     settings=ClipVSettings,
-    slot=TokenDrop(
-        plan=plan,
-        entropy_policy="old",
-        needs_discriminator_mean=True,
-    ),
+    slot=TokenDrop(plan=plan, entropy_policy="old", needs_discriminator_mean=True),
     refuses=refuses,
 )

@@ -46,9 +46,5 @@ METHOD = Method(
     source="arXiv 2605.11538",
     summary="tokens are weighted by a Gaussian of their covariance; the mean weight is 1",
     settings=Settings,
-    slot=TokenWeight(
-        plan=plan,
-        log_probs_policy="current",
-        of_all_tokens=lambda settings: True,
-    ),
+    slot=TokenWeight(plan=plan, log_probs_policy="current", of_all_tokens=lambda settings: True),
 )

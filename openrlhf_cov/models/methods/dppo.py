@@ -97,11 +97,7 @@ METHOD = Method(
     source="arXiv 2602.04879",
     summary="a token is dropped where its probability has moved too far, not where its ratio has",
     settings=DppoSettings,
-    slot=Surrogate(
-        coefficient=coefficient,
-        bounded=True,
-        anchor_policy="dppo_anchor",
-    ),
+    slot=Surrogate(coefficient=coefficient, bounded=True, anchor_policy="dppo_anchor"),
     refuses=refuses,
     one_update="with --dppo_anchor old it drops nothing, with rollout only tokens on which engine and trainer differ: "
     "the policy is still the one that sampled",

@@ -84,12 +84,7 @@ METHOD = Method(
     source="arXiv 2503.20783",
     summary="advantages are not divided by the standard deviation, and a constant can replace the length: a baseline",
     settings=DrGrpoSettings,
-    slot=Estimator(
-        estimate=estimate,
-        stands_for="dr_grpo",
-    ),
-    beside=TokenWeight(
-        plan=plan,
-    ),
+    slot=Estimator(estimate=estimate, stands_for="dr_grpo"),
+    beside=TokenWeight(plan=plan),
     refuses=refuses,
 )

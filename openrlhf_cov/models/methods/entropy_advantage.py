@@ -60,8 +60,5 @@ METHOD = Method(
     source="arXiv 2506.14758",
     summary="advantages grow by a bonus where the policy was unsure",
     settings=EntropyAdvantageSettings,
-    slot=TokenSummand(
-        plan=plan,
-        entropy_policy="entropy_advantage_policy",
-    ),
+    slot=TokenSummand(plan=plan, entropy_policy="entropy_advantage_policy"),
 )

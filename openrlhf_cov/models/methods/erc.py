@@ -47,9 +47,6 @@ METHOD = Method(
     source="arXiv 2512.05591",
     summary="tokens whose entropy moved too far since the rollout lose their gradient",
     settings=ErcSettings,
-    slot=TokenDrop(
-        plan=plan,
-        entropy_policy="current",
-    ),
+    slot=TokenDrop(plan=plan, entropy_policy="current"),
     one_update="it has no effect: the policy is still the one that sampled, so every ratio of entropies is 1",
 )

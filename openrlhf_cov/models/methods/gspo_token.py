@@ -47,10 +47,6 @@ METHOD = Method(
     source="arXiv 2507.18071",
     summary="ratio and clip are those of the sequence, each token keeps its own advantage and gradient",
     settings=GspoTokenSettings,
-    slot=Surrogate(
-        coefficient=coefficient,
-        bounded=True,
-        aggregation="seq-mean-token-mean",
-    ),
+    slot=Surrogate(coefficient=coefficient, bounded=True, aggregation="seq-mean-token-mean"),
     one_update="its clip has no effect: the policy is still the one that sampled, so every ratio is 1",
 )

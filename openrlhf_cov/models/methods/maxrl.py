@@ -70,10 +70,6 @@ METHOD = Method(
     source="arXiv 2602.02710",
     summary="the advantage is divided by the pass rate, so rare correct responses count most",
     settings=Settings,
-    slot=Estimator(
-        estimate=estimate,
-        stands_for="group_norm",
-        two_valued=True,
-    ),
+    slot=Estimator(estimate=estimate, stands_for="group_norm", two_valued=True),
     refuses=refuses,
 )

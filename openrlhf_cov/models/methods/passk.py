@@ -74,10 +74,6 @@ METHOD = Method(
     source="arXiv 2508.10751",
     summary="rewards sets of k responses to a prompt for one right response among them",
     settings=PasskSettings,
-    slot=Estimator(
-        estimate=estimate,
-        stands_for="group_norm",
-        two_valued=True,
-    ),
+    slot=Estimator(estimate=estimate, stands_for="group_norm", two_valued=True),
     refuses=refuses,
 )

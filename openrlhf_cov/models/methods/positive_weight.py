@@ -76,10 +76,7 @@ METHOD = Method(
     source="arXiv 2511.05993",
     summary="advantages above 0 are scaled by a factor, which may follow --entropy_target",
     settings=PositiveWeightSettings,
-    slot=TokenWeight(
-        plan=plan,
-        by_sign=True,
-    ),
+    slot=TokenWeight(plan=plan, by_sign=True),
     refuses=refuses,
     controls=(Control("positive_weight", low=0.0, high=1.0, step=0.05, raises=-1, at_target=1),),
 )

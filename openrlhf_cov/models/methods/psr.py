@@ -60,8 +60,6 @@ METHOD = Method(
         two_valued=True,
         signs="positive",
     ),
-    beside=TokenDrop(
-        plan=plan,
-    ),
+    beside=TokenDrop(plan=plan),
     refuses=partial(mean_of_tokens, "psr"),
 )

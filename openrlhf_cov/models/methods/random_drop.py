@@ -42,7 +42,5 @@ METHOD = Method(
     source="arXiv 2511.05993",
     summary="tokens drawn at random lose their gradient: a control for methods that select",
     settings=RandomDropSettings,
-    slot=TokenDrop(
-        plan=plan,
-    ),
+    slot=TokenDrop(plan=plan),
 )

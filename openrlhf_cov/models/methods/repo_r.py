@@ -61,9 +61,6 @@ METHOD = Method(
     source="arXiv 2603.11682",
     summary="advantages of improbable tokens are raised in proportion to their surprisal",
     settings=RepoRSettings,
-    slot=TokenSummand(
-        plan=plan,
-        log_probs_policy="current",
-    ),
+    slot=TokenSummand(plan=plan, log_probs_policy="current"),
     controls=(ZETA,),
 )

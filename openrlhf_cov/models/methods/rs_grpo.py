@@ -73,9 +73,6 @@ METHOD = Method(
     source="arXiv 2509.24261",
     summary="an exponential mean is the baseline, so rare correct responses count more",
     settings=RsGrpoSettings,
-    slot=Estimator(
-        estimate=estimate,
-        stands_for="group_norm",
-    ),
+    slot=Estimator(estimate=estimate, stands_for="group_norm"),
     refuses=refuses,
 )

@@ -44,10 +44,6 @@ METHOD = Method(
     source="arXiv 2511.20347",
     summary="a smooth gate fades a token's gradient as its ratio leaves 1, in place of the clip",
     settings=SapoSettings,
-    slot=Surrogate(
-        coefficient=coefficient,
-        bounded=True,
-        aggregation="seq-mean-token-mean",
-    ),
+    slot=Surrogate(coefficient=coefficient, bounded=True, aggregation="seq-mean-token-mean"),
     one_update="its gate has no effect: the policy is still the one that sampled, so every ratio is 1",
 )

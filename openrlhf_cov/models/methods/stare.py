@@ -74,10 +74,7 @@ METHOD = Method(
     source="arXiv 2606.19236",
     summary="below a target entropy, the most surprising tokens of positive advantage weigh more",
     settings=StareSettings,
-    slot=TokenWeight(
-        plan=plan,
-        log_probs_policy="current",
-    ),
+    slot=TokenWeight(plan=plan, log_probs_policy="current"),
     controls=(Control("stare_strength", low=0.0, high=0.5, step=0.01),),
     entropies=("stare_gate",),
 )

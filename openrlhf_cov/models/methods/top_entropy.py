@@ -69,9 +69,6 @@ METHOD = Method(
     source="arXiv 2506.01939",
     summary="only the fifth of the tokens with the highest entropy keep their gradient",
     settings=TopEntropySettings,
-    slot=TokenDrop(
-        plan=plan,
-        entropy_policy="top_entropy_policy",
-    ),
+    slot=TokenDrop(plan=plan, entropy_policy="top_entropy_policy"),
     refuses=refuses,
 )

@@ -91,10 +91,6 @@ METHOD = Method(
     source="arXiv 2605.00365",
     summary="improbable correct responses get more of the advantage of the correct ones",
     settings=UcpoSettings,
-    slot=Estimator(
-        estimate=estimate,
-        stands_for="group_norm",
-        two_valued=True,
-    ),
+    slot=Estimator(estimate=estimate, stands_for="group_norm", two_valued=True),
     refuses=refuses,
 )

@@ -45,9 +45,5 @@ METHOD = Method(
     source="arXiv 2506.01347",
     summary="right responses push a tenth as hard as wrong ones, without a baseline",
     settings=WReinforceSettings,
-    slot=Estimator(
-        estimate=estimate,
-        stands_for="reinforce",
-        two_valued=True,
-    ),
+    slot=Estimator(estimate=estimate, stands_for="reinforce", two_valued=True),
 )

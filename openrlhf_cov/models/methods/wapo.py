@@ -127,9 +127,6 @@ METHOD = Method(
         ppo_clip=PUBLISHED_CLIP,
         anchor_policy="wapo_anchor",
     ),
-    beside=TokenWeight(
-        plan=plan,
-        needs_positive_prompts=True,
-    ),
+    beside=TokenWeight(plan=plan, needs_positive_prompts=True),
     refuses=refuses,
 )

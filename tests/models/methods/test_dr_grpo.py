@@ -75,10 +75,8 @@ def test_a_length_out_of_range_is_named(length):
         config(length)
 
 
-def test_what_has_no_mean_of_tokens_or_no_group_is_refused():
+def test_a_length_without_a_mean_of_tokens_is_refused():
     by_response = FLAGS | {"actor.loss_agg_mode": "seq-mean-token-mean"}
     assert METHOD.refuses(config(4.0), by_response).startswith("--dr_grpo_length 4")
     assert METHOD.refuses(config(), by_response) is None
     assert METHOD.refuses(config(4.0), FLAGS) is None
-    alone = FLAGS | {"rollout.n_samples_per_prompt": 1}
-    assert METHOD.refuses(config(), alone).startswith("--rollout.n_samples_per_prompt 1")

@@ -65,11 +65,6 @@ def test_responses_that_abstained_have_no_part_in_the_deviation(std):
     assert found[3].isnan().all()
 
 
-def test_a_group_of_one_is_refused():
-    assert METHOD.refuses(config(), {"rollout.n_samples_per_prompt": 1}).startswith("--rollout.n_samples_per_prompt 1")
-    assert METHOD.refuses(config(), {"rollout.n_samples_per_prompt": 8}) is None
-
-
 def test_an_unknown_deviation_is_named():
     with pytest.raises(ValueError, match="--lite_ppo_std is one of raw, centred"):
         config("batch")

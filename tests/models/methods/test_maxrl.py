@@ -69,13 +69,6 @@ def test_a_response_that_abstained_is_no_part_of_the_pass_rate():
     assert found[0, 2].isnan()
 
 
-@pytest.mark.parametrize(
-    ("flags", "named"),
-    [
-        ({"rollout.n_samples_per_prompt": 1}, "--rollout.n_samples_per_prompt 1"),
-        ({"rollout.n_samples_per_prompt": 8, "reward_incorrect": -1.0}, "--reward_incorrect -1"),
-    ],
-)
-def test_what_has_no_pass_rate_is_refused(flags, named):
-    assert METHOD.refuses(CONFIG, flags).startswith(named)
-    assert METHOD.refuses(CONFIG, {"rollout.n_samples_per_prompt": 8, "reward_incorrect": 0.0}) is None
+def test_an_incorrect_response_needs_the_reward_0():
+    flags = {"rollout.n_samples_per_prompt": 8, "reward_incorrect": -1.0}
+    assert METHOD.refuses(CONFIG, flags).startswith("--reward_incorrect -1")

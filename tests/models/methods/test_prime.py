@@ -16,13 +16,6 @@ def prompt(ratios, graded=TWO):
     return PromptTokens(torch.tensor(ratios), torch.ones(len(ratios), len(ratios[0]), dtype=torch.bool), graded)
 
 
-def test_defaults_are_those_of_the_paper():
-    config = prime()
-    assert (config.prime_beta, config.prime_lr, config.prime_max_norm, config.prime_norm) == (0.05, 1e-6, 10.0, "step")
-    assert (config.prime_process_coef, config.prime_outcome_coef, config.prime_model) == (5.0, 5.0, "")
-    assert METHOD.slot.stands_for == "rloo"
-
-
 @pytest.mark.parametrize("incorrect", [0.0, -1.0])
 def test_outcomes_are_correct_or_not_whatever_an_incorrect_response_is_given(incorrect):
     groups = Groups(torch.tensor([[1.0, incorrect, incorrect, incorrect]]), 0.5)
@@ -79,7 +72,6 @@ def test_settings_out_of_range_are_refused(settings, words):
     ("settings", "flags", "words"),
     [
         ({}, {}, None),
-        ({}, {"rollout.n_samples_per_prompt": 1}, "--rollout.n_samples_per_prompt is 1"),
         ({}, {"data.max_images_per_prompt": 2}, "--data.max_images_per_prompt 2"),
         ({}, {"algo.kl.init_coef": 0.001}, None),
         ({"prime_model": "other"}, {"algo.kl.init_coef": 0.0}, None),

@@ -62,9 +62,3 @@ def test_rewards_of_minus_one_and_one_have_the_same_advantages():
 def test_a_level_out_of_range_is_named(value):
     with pytest.raises(ValueError, match="--qae_quantile"):
         CovConfig(method="qae", qae_quantile=value)
-
-
-def test_a_group_of_one_is_refused():
-    config = CovConfig(method="qae")
-    assert "--rollout.n_samples_per_prompt is 1" in METHOD.refuses(config, {"rollout.n_samples_per_prompt": 1})
-    assert METHOD.refuses(config, {"rollout.n_samples_per_prompt": 8}) is None

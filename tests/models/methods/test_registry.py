@@ -56,13 +56,6 @@ def test_every_method_is_in_the_table_of_all(name):
     assert f"({name}.md) `{name}` |" in page
 
 
-def test_help_speaks_of_the_sign_of_advantages_and_of_weights():
-    """A response is right or wrong, a token is not."""
-    helps = [each.metadata["help"] for each in fields(CovConfig)]
-    for text in (*helps, *(method.summary for method in METHODS.values())):
-        assert not re.search(r"\b(right|wrong) tokens?\b|\bweighed\b", text)
-
-
 def test_the_table_of_all_is_in_the_order_in_which_methods_go_first():
     """docs/metrics.md points there: of several methods the first that makes a plan has the selected tokens."""
     page = (Path(__file__).parents[3] / "docs" / "methods" / "index.md").read_text(encoding="utf-8")
@@ -120,6 +113,14 @@ def test_methods_are_those_of_both_flags(cov_type, method, expected):
 )
 def test_the_clip_is_the_surrogates_or_that_of_the_method_that_has_one(settings, clip):
     assert CovConfig(**settings).ppo_clip == clip
+
+
+@pytest.mark.parametrize("name", ["dr_grpo", "lite_ppo", "maxrl", "prime", "qae", "rs_grpo", "ucpo", "wapo"])
+def test_an_estimator_that_compares_responses_refuses_a_group_of_one(name):
+    flags = {"actor.loss_agg_mode": "token-mean"}
+    said = METHODS[name].refuses(CovConfig(method=name), flags | {"rollout.n_samples_per_prompt": 1})
+    assert "--rollout.n_samples_per_prompt" in said
+    assert METHODS[name].refuses(CovConfig(method=name), flags | {"rollout.n_samples_per_prompt": 2}) is None
 
 
 BAD = {
@@ -202,6 +203,7 @@ def test_every_method_checks_its_settings_in_the_common_config(name):
         ({"method": "steer,stare,cw_grpo,positive_weight,erc,repo_r"}, None),  # weights multiply
         ({"cov_type": "kl_cov", "kl_cov_keep_ppo_clip": True, "method": "adaptive_clip,adaptive_entropy"}, None),
         ({"method": "top_entropy,cispo"}, None),
+        ({"method": "psr,qae"}, ["--method qae", "--method psr", "each computes the advantages"]),
         ({"method": "nsr,cw_grpo"}, ["--method nsr", "--method cw_grpo", "leaves responses out"]),
         ({"method": "nsr,steer", "steer_form": "linear"}, ["--method nsr", "--method steer", "leaves responses out"]),
         ({"method": "nsr,steer"}, None),  # the largest change is no token's that has none

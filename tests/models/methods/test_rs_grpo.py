@@ -83,9 +83,3 @@ def test_large_rewards_do_not_overflow():
 def test_a_beta_out_of_range_is_named(beta):
     with pytest.raises(ValueError, match=r"--rs_grpo_beta .*dr_grpo"):
         CovConfig(method="rs_grpo", rs_grpo_beta=beta)
-
-
-def test_a_group_of_one_is_refused():
-    config = CovConfig(method="rs_grpo")
-    assert METHOD.refuses(config, {"rollout.n_samples_per_prompt": 1}).startswith("--rollout.n_samples_per_prompt 1")
-    assert METHOD.refuses(config, {"rollout.n_samples_per_prompt": 8}) is None

@@ -107,8 +107,3 @@ def test_what_would_count_the_responses_that_are_left_out_is_refused(other):
 def test_a_weight_out_of_range_is_named(value):
     with pytest.raises(ValueError, match="--w_reinforce_lambda"):
         CovConfig(method="w_reinforce", w_reinforce_lambda=value)
-
-
-def test_a_run_has_one_estimator():
-    with pytest.raises(ValueError, match="--method qae and --method psr: each computes the advantages"):
-        CovConfig(method="psr,qae")

@@ -93,8 +93,3 @@ def test_responses_that_abstained_share_nothing():
 def test_a_strength_out_of_range_is_named(tau):
     with pytest.raises(ValueError, match="--ucpo_tau is a share in"):
         CovConfig(method="ucpo", ucpo_tau=tau)
-
-
-def test_a_group_of_one_is_refused():
-    config = CovConfig(method="ucpo")
-    assert METHOD.refuses(config, {"rollout.n_samples_per_prompt": 1}).startswith("--rollout.n_samples_per_prompt 1")

@@ -127,7 +127,6 @@ def test_a_length_out_of_range_is_named(length):
         (config(4.0), {"actor.loss_agg_mode": "seq-mean-token-mean"}, "--wapo_length 4"),
         (config(), {"algo.advantage.is_correction_level": "token"}, "--algo.advantage.is_correction_level token"),
         (config(), {"algo.kl.init_coef": 0.01}, "--algo.kl.init_coef 0.01"),
-        (config(), {"rollout.n_samples_per_prompt": 1}, "--rollout.n_samples_per_prompt 1"),
         (config(), {"actor.eps_clip_low_high": (0.2, 0.0)}, "--actor.eps_clip_low_high 0.2 0"),
         (replace(config(allow_no_trust_region=True), method="wapo,cispo"), {}, "--wapo_anchor rollout"),
     ],
