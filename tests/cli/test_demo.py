@@ -274,7 +274,7 @@ def test_the_table_by_hand(tmp_path):
     table = demo.table("clip_cov", before, after, tmp_path, tmp_path / "report.html", 99.6)
     rows = [" ".join(line.split()) for line in table.splitlines()]
     assert [row for row in rows if row] == [
-        "--cov_type clip_cov on the embedded task: 2 steps of 32 prompts x 8 samples",
+        "--method clip_cov on the embedded task: 2 steps of 32 prompts x 8 samples",
         "before after",
         "held-out accuracy, greedy 50.0% 100.0%",
         "held-out accuracy, temperature 1 25.0% 75.0%",
@@ -369,7 +369,7 @@ def trained(monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_all_methods_are_trained_alike_on_one_ray_and_reported_together(monkeypatch, trained, tmp_path, capsys):
     folders = ["--folder", str(tmp_path / "task"), "--output", str(tmp_path / "out")]
-    monkeypatch.setattr(sys, "argv", ["demo", "--cov_type", "all", "--steps", "6", *folders])
+    monkeypatch.setattr(sys, "argv", ["demo", "--method", "all", "--steps", "6", *folders])
     assert demo.main() == 0
     ray = f"Ray of {tmp_path / 'out' / 'ray.log'}"
     methods = ("none", "clip_cov", "kl_cov")
