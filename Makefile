@@ -1,4 +1,4 @@
-# make demo   train the embedded task with KL-Cov on this machine (COV_TYPE=clip_cov or none for the others, all for each)
+# make demo   train the embedded task with KL-Cov on this machine (METHOD=clip_cov or none for the others, all for each)
 #             TASK=code: one-line programs, run in a sandbox, instead of sums
 # make demo-compare  plain GRPO, Clip-Cov and KL-Cov with four seeds each on a task where exploration decides
 # make test   the whole test suite
@@ -10,7 +10,7 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
-COV_TYPE ?= kl_cov
+METHOD ?= kl_cov
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -22,7 +22,7 @@ INSTALL := $(BIN)/pip install --disable-pip-version-check --no-deps
 .DELETE_ON_ERROR:
 
 demo: $(READY)
-	$(BIN)/python -m openrlhf_cov.cli.demo --task $(or $(TASK),addition) --cov_type $(COV_TYPE) $(DEMO_ARGS)
+	$(BIN)/python -m openrlhf_cov.cli.demo --task $(or $(TASK),addition) --method $(METHOD) $(DEMO_ARGS)
 
 demo-compare: $(READY)
 	$(BIN)/python -m openrlhf_cov.cli.study studies/demo_compare.yaml $(DEMO_ARGS)

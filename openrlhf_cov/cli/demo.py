@@ -1,7 +1,7 @@
 """``make demo``: see a covariance method train, from nothing to a table, on this machine.
 
 Makes an embedded task, starts a Ray of its own, trains on it, and scores the policy on held-out problems before and
-after. Everything it writes lies under ``--output``. ``--cov_type all`` trains with each, one after
+after. Everything it writes lies under ``--output``. ``--method all`` trains with each, one after
 the other and without the KL term to the untrained policy, as the entropy law is stated: one seed, and one report.
 """
 
@@ -72,8 +72,7 @@ def parse_args() -> argparse.Namespace:
     """The flags of the demo."""
     parser = terminal.Parser(prog="demo", about=__doc__)
     parser.add_argument(
-        *("--method", "--cov_type"),
-        dest="cov_type",
+        "--method",
         choices=(*METHOD_FLAGS, ALL),
         default="kl_cov",
         help="method that trains; all: each of them, one after the other (default: kl_cov)",
@@ -85,12 +84,12 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--task", choices=tuple(TINY_TASKS), default="addition", help=about)
     folders = ", ".join(str(task.folder) for task in TINY_TASKS.values())
     parser.add_argument("--folder", type=Path, default=None, help=f"of the task; default: {folders}")
-    parser.add_argument("--output", type=Path, default=None, help="default: runs/demo-<cov_type>-<time>")
+    parser.add_argument("--output", type=Path, default=None, help="default: runs/demo-<method>-<time>")
     args = parser.parse_args()
     args.folder = args.folder or TINY_TASKS[args.task].folder
     if args.steps < 1:
         parser.error(f"--steps is at least 1, got {args.steps}")
-    args.output = args.output or Path("runs") / f"demo-{args.cov_type}-{datetime.now():%Y%m%d-%H%M%S}"
+    args.output = args.output or Path("runs") / f"demo-{args.method}-{datetime.now():%Y%m%d-%H%M%S}"
     return args
 
 
@@ -101,11 +100,11 @@ def run(args: argparse.Namespace) -> None:
     """
     started = time.monotonic()
     check(args)
-    say(f"task {args.task}, --cov_type {args.cov_type}, {args.steps} steps; everything is written to {args.output}")
+    say(f"task {args.task}, --method {args.method}, {args.steps} steps; everything is written to {args.output}")
     task = args.folder.resolve()
     output = args.output.resolve()
-    is_comparison = args.cov_type == ALL
-    runs = {method: output / method for method in METHOD_FLAGS} if is_comparison else {args.cov_type: output}
+    is_comparison = args.method == ALL
+    runs = {method: output / method for method in METHOD_FLAGS} if is_comparison else {args.method: output}
     kl_coef = 0.0 if is_comparison else REFERENCE_KL
 
     # The task is made while Ray starts: each keeps less than one core busy.
@@ -119,7 +118,7 @@ def run(args: argparse.Namespace) -> None:
 
     scores = {}
     for method, folder in runs.items():
-        say(f"scoring the policy trained with --cov_type {method} on the held-out problems")
+        say(f"scoring the policy trained with --method {method} on the held-out problems")
         scores[method] = score(folder, task)
     say("writing the report")
     page = write_report(list(runs.values()), output / "report")
@@ -127,17 +126,17 @@ def run(args: argparse.Namespace) -> None:
     if is_comparison:
         terminal.say(table_of_all(before, scores, output, page, seconds))
     else:
-        terminal.say(table(args.cov_type, before, scores[args.cov_type], output, page, seconds))
+        terminal.say(table(args.method, before, scores[args.method], output, page, seconds))
     terminal.say(next_steps(task, list(runs.values()), output))
 
 
 def train_method(
-    cov_type: str, steps: int, task: Path, output: Path, ray: RayAddress, kl_coef: float = REFERENCE_KL
+    method: str, steps: int, task: Path, output: Path, ray: RayAddress, kl_coef: float = REFERENCE_KL
 ) -> None:
     """Train with one method on the task in a folder, into the folder ``output``, on a Ray that runs."""
     output.mkdir(exist_ok=True)
-    say(f"training with --cov_type {cov_type}; the output of the training goes to {output / 'train.log'}")
-    command = training_command(cov_type, steps, task, output, None, kl_coef, task_in(task)[0])
+    say(f"training with --method {method}; the output of the training goes to {output / 'train.log'}")
+    command = training_command(method, steps, task, output, None, kl_coef, task_in(task)[0])
     # The next method takes over the engine, whose start takes longer than many steps.
     variables = {**ray.token, "RAY_ADDRESS": ray.gcs, KEEP_ENGINES: "1", "PYTHONWARNINGS": "ignore"}
     train(command, variables, output, steps)
@@ -240,7 +239,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def training_command(
-    cov_type: str,
+    method: str,
     steps: int,
     task: Path,
     output: Path,
@@ -251,7 +250,7 @@ def training_command(
     """Return the command of a training: GRPO, 8 updates per rollout, ZeRO-2.
 
     Args:
-        cov_type: Key of ``METHOD_FLAGS``.
+        method: Key of ``METHOD_FLAGS``.
         steps: Global steps.
         task: Folder of the embedded task.
         output: Folder of the run.
@@ -269,10 +268,10 @@ def training_command(
         --train.batch_size 32 --train.micro_batch_size 32
         --actor.adam.lr 3e-5 --actor.lr_scheduler constant --ds.zero_stage 2
         --ckpt.output_dir {output} --ckpt.path {output}/checkpoints --logger.tensorboard_dir {output}/tensorboard
-        --cov_type {cov_type} --rollout_seeded --cov_dump_every 10
+        --cov_type {method} --rollout_seeded --cov_dump_every 10
     """
     trainer = [sys.executable, "-m", "openrlhf_cov.cli.train_ppo_ray"]
-    words = [*trainer, *shlex.split(flags), *kind.flags, *METHOD_FLAGS[cov_type]]
+    words = [*trainer, *shlex.split(flags), *kind.flags, *METHOD_FLAGS[method]]
     if address is None:
         return words
     submit = [str(Path(sys.executable).with_name("ray")), "job", "submit", "--address", address]
@@ -369,7 +368,7 @@ def step_line(line: dict) -> str:
     )
 
 
-def table(cov_type: str, before: dict, after: dict, output: Path, page: Path, seconds: float) -> str:
+def table(method: str, before: dict, after: dict, output: Path, page: Path, seconds: float) -> str:
     """Return the result of a run as text."""
     lines = read_metrics(output / METRICS_FILE)
     entropy, reward = (
@@ -379,7 +378,7 @@ def table(cov_type: str, before: dict, after: dict, output: Path, page: Path, se
     generating = sum(number(line, "timing/generation") for line in lines)
     total = sum(number(line, "timing/step_total") for line in lines)
     return f"""
---cov_type {cov_type} on the embedded task: {len(lines)} steps of {PROMPTS} prompts x {SAMPLES} samples
+--method {method} on the embedded task: {len(lines)} steps of {PROMPTS} prompts x {SAMPLES} samples
                                     before     after
 held-out accuracy, greedy          {before["accuracy_greedy"]:7.1%}   {after["accuracy_greedy"]:7.1%}
 held-out accuracy, temperature 1   {before["accuracy_sampled"]:7.1%}   {after["accuracy_sampled"]:7.1%}

@@ -310,7 +310,7 @@ def trained(monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_all_methods_are_trained_alike_on_one_ray_and_reported_together(monkeypatch, trained, tmp_path, capsys):
     folders = ["--folder", str(tmp_path / "task"), "--output", str(tmp_path / "out")]
-    monkeypatch.setattr(sys, "argv", ["demo", "--cov_type", "all", "--steps", "6", *folders])
+    monkeypatch.setattr(sys, "argv", ["demo", "--method", "all", "--steps", "6", *folders])
     assert demo.main() == 0
     ray = f"Ray of {tmp_path / 'out' / 'ray.log'}"
     methods = ("none", "clip_cov", "kl_cov")
