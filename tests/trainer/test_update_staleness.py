@@ -176,17 +176,6 @@ def test_the_penalty_of_kl_cov_holds_the_policy_near_old(tmp_path, age):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_penalty_beside_a_ratio_to_the_engine_is_toward_old(tmp_path):
-    kl_cov = {"cov_type": "kl_cov", "kl_cov_ratio": 1.0, "ppo_kl_coef": 0.3, "allow_large_cov_ratio": True}
-    config = CovConfig(method="dppo", dppo_delta=0.02, **kl_cov)
-    logits, samples = stale_rollouts(tmp_path, age=2)
-    found, _ = train(tmp_path, logits, samples, config, **OPEN)
-    expected = expected_weights(
-        logits, samples, dppo_by("roll"), by_sequence=False, penalty=lambda lp, old: 0.3 * (lp - old).abs()
-    )
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("age", STALENESS)
 @pytest.mark.parametrize("setting", ["current", "old"])
 def test_covariance_and_steer_see_the_policy_that_is_trained_and_old(tmp_path, age, setting):
