@@ -9,4 +9,4 @@ class IdleActor(CovRolloutActor):
     """An actor that has the given fields and no vLLM engine."""
 
     def __init__(self, **fields: Any) -> None:
-        vars(self).update(fields)
+        self.__dict__.update(fields)

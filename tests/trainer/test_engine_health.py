@@ -98,7 +98,8 @@ def test_a_dead_engine_is_no_hung_one(monkeypatch):
         end_unanswered([SimpleNamespace(sleep=SimpleNamespace(remote=lambda: 0))], "sleep", 30.0)
 
 
-def test_a_transfer_that_ran_out_of_time_ends_the_run_although_nothing_was_raised(monkeypatch):
+@pytest.mark.parametrize("error", [None, PROCESS])
+def test_a_transfer_that_ran_out_of_time_ends_the_run_whatever_was_raised(monkeypatch, error):
     # The weight check takes an engine that was ended for one that died, and says nothing.
     killed = []
     monkeypatch.setattr(engine_health, "ray", SimpleNamespace(kill=killed.append))
@@ -106,6 +107,8 @@ def test_a_transfer_that_ran_out_of_time_ends_the_run_although_nothing_was_raise
     with expected, engine_health.limited_transfer(["engine"], ["rank"], 0.01):
         while len(killed) < 2:
             time.sleep(0.01)
+        if error:
+            raise error
     assert killed == ["engine", "rank"]
     # An engine that died in time is no hung one.
     with pytest.raises(ActorDiedError), engine_health.limited_transfer(["engine"], ["rank"], 60.0):
