@@ -57,15 +57,20 @@ class DropRow:
 def drop_row(name: str, results: Sequence[Result]) -> DropRow:
     """Return the correlations of runs with different seeds."""
     found = [drop_correlations(each.metrics) for each in results]
-    correlations = {
-        prediction: mean_over_seeds([each[prediction] for each in found if np.isfinite(each[prediction])])
-        for prediction in PREDICTIONS
-    }
+    correlations = {prediction: mean_correlation([each[prediction] for each in found]) for prediction in PREDICTIONS}
     between = []
     for each in results:
         predicted, changes = pairs_of(each.metrics, BETWEEN_ROLLOUTS[1][0], "entropy/delta")
         between.append(spearman(predicted.tolist(), changes.tolist()))
-    return DropRow(name, len(results), correlations, mean_over_seeds([each for each in between if np.isfinite(each)]))
+    return DropRow(name, len(results), correlations, mean_correlation(between))
+
+
+def mean_correlation(values: Sequence[float]) -> Interval:
+    """Return the mean of those that are defined, with Student's interval cut at -1 and 1, which it may exceed."""
+    found = mean_over_seeds([each for each in values if np.isfinite(each)])
+    return Interval(
+        found.estimate, float(np.maximum(found.low, -1.0)), float(np.minimum(found.high, 1.0)), found.level
+    )
 
 
 def drop_document(rows: Sequence[DropRow]) -> Document:

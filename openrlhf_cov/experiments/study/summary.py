@@ -163,8 +163,13 @@ def said_of_drops(content: Document) -> str:
         column = section.head.index(prediction)
         found = [float(row[column].split()[0]) for row in section.rows if row[column] != "-"]
         if found:
-            parts.append(f"{prediction} {min(found):+.2f} to {max(found):+.2f}")
+            parts.append(f"{prediction} {signed(min(found))} to {signed(max(found))}")
     return f"Rank correlations with the measured fall, over {len(section.rows)} groups of runs: {'; '.join(parts)}."
+
+
+def signed(value: float) -> str:
+    """Return a number with its sign and two digits; 0.00 has none."""
+    return f"{value:+.2f}".replace("-", "−") if round(value, 2) else "0.00"
 
 
 def mechanism_numbers(mechanism: Finished) -> Section:

@@ -202,6 +202,6 @@ def test_falls_are_told_by_group_of_runs(recorded):
     assert row["theorem 1"] == "+1.00"
     assert row["theorem 2"] == "-1.00"
     assert row["discriminator"] == "-"
-    assert "theorem 2 -1.00 to -1.00" in summary.said_of_drops(content)
+    assert "theorem 2 −1.00 to −1.00" in summary.said_of_drops(content)
     # Predictions that no run has get no panel.
     assert [panel.title for panel in content.charts[0].panels] == ["theorem 1", "theorem 2"]
