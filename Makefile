@@ -11,6 +11,11 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 METHOD ?= kl_cov
+
+# COV_TYPE was the name of METHOD; ignoring it would train another method than asked.
+ifdef COV_TYPE
+$(error COV_TYPE=$(COV_TYPE) is not read: use METHOD=$(COV_TYPE))
+endif
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready

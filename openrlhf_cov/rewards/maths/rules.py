@@ -225,14 +225,14 @@ def _has_bases_to_join(above: list[Node], below: list[Node]) -> bool:
     sides = [[_base(part) for part in side if literal(part) is None] for side in (above, below)]
     keys = [{FormulaKeys(base).key for base in side} for side in sides]
     repeated = [base for side in sides for base in side if base.kind in ("sym", "add") or not base.has("sym")]
-    if keys[0] & keys[1] or len(set(repeated)) < len(repeated) or sum(map(_is_root_of_integer, above)) > 1:
+    roots = [[base for part in side if (base := _integer_below_root(part))] for side in (above, below)]
+    if keys[0] & keys[1] or len(set(repeated)) < len(repeated) or len(roots[0]) > 1:
         return True
-    radicands = [[literal(part.args[0]) for part in side if _is_root_of_integer(part)] for side in (above, below)]
-    if any(top % bottom == 0 for top in radicands[0] for bottom in radicands[1]):
+    if any(top % bottom == 0 for top in roots[0] for bottom in roots[1]):
         return True
     sums = [part for part in above if part.kind == "add" and not part.has("sym")]
     inside = {FormulaKeys(factor).key for part in sums for _, term in terms(part) for factor in factors(term)[1]}
-    irrational = {FormulaKeys(part).key for part in above if part.kind == "i" or _is_root_of_integer(part)}
+    irrational = {FormulaKeys(part).key for part in above if part.kind == "i" or _integer_below_root(part)}
     return bool(inside & irrational)
 
 
@@ -267,9 +267,9 @@ def _root_depth(node: Node) -> int:
     return inner + (_is_root(node) and not node.has("sym"))
 
 
-def _is_root_of_integer(node: Node) -> bool:
+def _integer_below_root(node: Node) -> int | None:
     base = literal(node.args[0]) if node.kind == "root" else None
-    return base is not None and base > 0 and base.denominator == 1
+    return int(base) if base is not None and base > 0 and base.denominator == 1 else None
 
 
 def _is_rational_root(node: Node) -> bool:
@@ -292,12 +292,13 @@ def _has_root_to_simplify(node: Node) -> bool:
     for part in node.walk():
         if part.kind == "div" and any(map(_is_root, factors(part)[2])):
             return True
-        if part.kind != "root" or literal(part.args[0]) is None:
+        base = literal(part.args[0]) if part.kind == "root" else None
+        if base is None:
             continue
-        base, index = map(literal, part.args)
+        index = literal(part.args[1])
         if index == 4 and _has_exact_root(base, Fraction(2)):
             return True
-        if not _is_root_of_integer(part) or _factor_key(part) != f"root {index} {base}":
+        if not _integer_below_root(part) or _factor_key(part) != f"root {index} {base}":
             return True
     return False
 
@@ -368,8 +369,9 @@ def _degree(node: Node) -> int:
         return 1
     if node.kind == "pow":
         exponent = literal(node.args[1])
-        is_natural = exponent is not None and exponent > 0 and exponent.denominator == 1
-        return _degree(node.args[0]) * int(exponent) if is_natural else 0
+        if exponent is None or exponent <= 0 or exponent.denominator > 1:
+            return 0
+        return _degree(node.args[0]) * int(exponent)
     degrees = list(map(_degree, node.args))
     if node.kind == "mul":
         return sum(degrees)
