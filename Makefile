@@ -1,6 +1,6 @@
 # make demo   train the embedded task with KL-Cov on this machine (METHOD=clip_cov or none for the others, all for each)
 #             TASK=code: one-line programs, run in a sandbox, instead of sums
-# make demo-compare  plain GRPO, Clip-Cov and KL-Cov with four seeds each on a task where exploration decides
+# make demo-compare  GRPO, Clip-Cov, KL-Cov and pass@k training with four seeds each on a task on which GRPO collapses
 # make test   the whole test suite
 # make test-long  the end-to-end tests that take longer, left out by make test
 # make check  format, lint, layers, types and the quick part of the unit tests

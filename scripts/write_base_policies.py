@@ -1,6 +1,6 @@
 """Train the base policies that come with the package and write them to it, about five CPU minutes in all.
 
-    OMP_NUM_THREADS=1 python scripts/write_base_policies.py [--tasks commands code addition] [--output FOLDER]
+    OMP_NUM_THREADS=1 python scripts/write_base_policies.py [--tasks shortcut commands code addition] [--output FOLDER]
 
 Run it after a change of an embedded task, of its tokenizer or of the settings of its base policy. The long test of
 ``tests/experiments/tiny_task/test_shipped_policies.py`` does the same and compares the behaviour of the policies.

@@ -45,8 +45,6 @@ TUNED_COLUMNS = {
 }
 # A difference of less than this is no more than one question of a test.
 LEAST_DIFFERENCE = 0.005
-# Legend of the figure of README.md, by method of the study. The settings are those of studies/demo_compare.yaml.
-OVERVIEW_NAMES = {"Clip-Cov": "Clip-Cov (5 %, no upper bound)", "KL-Cov": "KL-Cov (one token per update)"}
 # Charts that a page shows.
 SHOWN = ("test", "first_token_entropy", "pass_at_k")
 # A study with this ending ran on the whole trainer; the study without it ran in the lab.
@@ -271,7 +269,6 @@ def curves(runs: Runs, number: str, highest: float = math.inf) -> tuple[Mark, ..
     """
     marks: list[Mark] = []
     for place, (method, of_method) in enumerate(runs.items()):
-        name = OVERVIEW_NAMES.get(method, method)
         results = list(of_method.values())
         steps = results[0].evaluations.steps
         found = [
@@ -279,8 +276,8 @@ def curves(runs: Runs, number: str, highest: float = math.inf) -> tuple[Mark, ..
         ]
         low = [each.low for each in found]
         high = [min(each.high, highest) for each in found]
-        marks += bands(steps, low, high, Look(look_of(place).color, opacity=0.18), group=name)
-        marks.append(Mark("line", look_of(place), steps, [each.estimate for each in found], name=name))
+        marks += bands(steps, low, high, Look(look_of(place).color, opacity=0.18), group=method)
+        marks.append(Mark("line", look_of(place), steps, [each.estimate for each in found], name=method))
     return tuple(marks)
 
 

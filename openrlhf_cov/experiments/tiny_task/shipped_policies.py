@@ -15,17 +15,24 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 
-from openrlhf_cov.experiments.tiny_task import commands, programs
+from openrlhf_cov.experiments.tiny_task import commands, hidden_skills, programs
 from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig, build_model
 from openrlhf_cov.experiments.tiny_task.tokenizer import CHARACTERS, build_tokenizer
 
 FOLDER = Path(__file__).parent / "base_policies"
 
-WORDS = {"addition": CHARACTERS, "commands": commands.CHARACTERS, "code": programs.WORDS}
+WORDS = {
+    "addition": CHARACTERS,
+    "commands": commands.CHARACTERS,
+    "code": programs.WORDS,
+    "shortcut": hidden_skills.CHARACTERS,
+}
 
 # Embedded tasks whose matrices are stored as int8. The policy of the additions has four times the parameters of the
 # others together, and the package should stay small.
 AS_INT8 = ("addition",)
+# Embedded tasks whose policy is stored as it was trained, so that published runs can be repeated from it.
+AS_FLOAT32 = ("shortcut",)
 
 # Name of the entry of a file's metadata that holds the settings.
 SETTINGS = "settings"
@@ -73,7 +80,8 @@ def write_shipped_policy(
 ) -> Path:
     """Write a trained base policy to the folder from which ``shipped_policy`` reads it, and return the file.
 
-    Values are stored as float16; the matrices of the tasks in ``AS_INT8`` as int8 with one float16 factor a row.
+    Values are stored as float16, those of the tasks in ``AS_FLOAT32`` as float32. The matrices of the tasks in
+    ``AS_INT8`` are int8 with one float16 factor a row.
     """
     tensors: dict[str, Tensor] = {}
     for name, value in model.state_dict().items():
@@ -84,7 +92,7 @@ def write_shipped_policy(
             tensors[name] = (value / scale.float()).round().clamp(-127, 127).to(torch.int8)
             tensors[name + SCALE] = scale
         else:
-            tensors[name] = value.half()
+            tensors[name] = value.clone() if task in AS_FLOAT32 else value.half()
     path = folder / f"{task}.safetensors"
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, path, metadata={SETTINGS: json.dumps(settings_of(task, seed, config))})

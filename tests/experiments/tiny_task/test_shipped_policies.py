@@ -17,6 +17,7 @@ from openrlhf_cov.experiments.tiny_task.shipped_policies import FOLDER, WORDS, s
 from openrlhf_cov.experiments.tiny_task.task_files import TaskSettings, write_task
 from openrlhf_cov.experiments.tiny_task.tokenizer import build_tokenizer
 
+SHIPPED = WORDS.keys()
 REPOSITORY = Path(__file__).resolve().parents[3]
 SMALL = BasePolicyConfig(layers=1, heads=2, hidden_size=16, intermediate_size=32, max_length=32, steps=2)
 
@@ -37,11 +38,11 @@ def behaviour(model, task):
 
 def test_all_tasks_have_a_policy_and_together_they_are_small():
     files = list(FOLDER.glob("*.safetensors"))
-    assert {path.stem for path in files} == set(TINY_TASKS)
+    assert {path.stem for path in files} == SHIPPED == TINY_TASKS.keys() | {"shortcut"}
     assert sum(path.stat().st_size for path in files) <= 4_000_000
 
 
-@pytest.mark.parametrize("name", TINY_TASKS)
+@pytest.mark.parametrize("name", SHIPPED)
 def test_another_seed_or_setting_has_no_shipped_policy(name):
     policy = TASKS[name]().policy
     assert shipped_policy(name, SHIPPED_SEED, policy) is not None
@@ -49,7 +50,7 @@ def test_another_seed_or_setting_has_no_shipped_policy(name):
     assert shipped_policy(name, SHIPPED_SEED, replace(policy, steps=policy.steps + 1)) is None
 
 
-@pytest.mark.parametrize("task", ["commands", "addition"])
+@pytest.mark.parametrize("task", ["commands", "addition", "shortcut"])
 @pytest.mark.parametrize("tied", [True, False])
 def test_what_is_read_is_what_was_written(tmp_path, task, tied):
     config = replace(SMALL, tied=tied)
@@ -62,7 +63,11 @@ def test_what_is_read_is_what_was_written(tmp_path, task, tied):
         # half a step: of an int8 row 1/254 of its largest value, of float16 2**-11 of the value; and the rounding of
         # the factor itself, which is float16
         largest = value.abs().amax(-1, keepdim=True)
-        tolerance = largest * (1 / 254 + 2**-11) if task == "addition" else value.abs() * 2**-11 + 2**-24
+        tolerance = {
+            "addition": largest * (1 / 254 + 2**-11),
+            "commands": value.abs() * 2**-11 + 2**-24,
+            "shortcut": 0.0 * value,
+        }[task]
         assert ((read.state_dict()[name] - value).abs() <= tolerance * 1.001).all(), name
     assert (read.lm_head.weight is read.model.embed_tokens.weight) == tied
 
@@ -110,7 +115,7 @@ def test_a_task_with_other_settings_is_trained(tmp_path, monkeypatch, changes):
 
 @pytest.mark.e2e
 @pytest.mark.long
-@pytest.mark.parametrize("name", TINY_TASKS)
+@pytest.mark.parametrize("name", SHIPPED)
 def test_training_it_again_gives_the_same_behaviour(tmp_path, name, needs_sandbox):
     """The command that wrote the shipped policies, again, on this machine.
 
