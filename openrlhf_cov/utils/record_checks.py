@@ -7,7 +7,7 @@ by the first check, because that takes a moment which ``--help`` of a command do
 import difflib
 import re
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import NoneType
@@ -17,7 +17,6 @@ from openrlhf_cov.utils.json_lines import BOM
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
-    from pydantic_core import ErrorDetails
 
 Record = TypeVar("Record")
 
@@ -112,7 +111,7 @@ def short(value: Any) -> str:
     return quoted if len(quoted) <= MAX_QUOTED else f"{quoted[:MAX_QUOTED]}..."
 
 
-def _line(error: "ErrorDetails", kind: Any) -> str:
+def _line(error: Mapping[str, Any], kind: Any) -> str:
     place = error["loc"]
     if error["type"] in UNKNOWN_FIELD:
         known = _fields(_kind_at(kind, place[:-1]))

@@ -27,7 +27,9 @@ LORA = ("--ds.lora.rank", "8")
         ),
         ("--train.enable_ema", "--train.enable_ema needs a GPU"),
         ("--actor.muon.ns_steps 3", "--actor.muon.ns_steps 3 has no effect"),
+        ("--actor.muon.no_nesterov", "--actor.muon.no_nesterov has no effect"),
         ("--critic.muon.no_nesterov", "--critic.muon.no_nesterov has no effect"),
+        ("--critic.muon.ns_steps 3", "--critic.muon.ns_steps 3 has no effect"),
         (
             "--data.prompt_probs 0.5,0.5",
             "--data.prompt_probs 0.5,0.5: give one probability for each of the 1 data set",

@@ -52,7 +52,7 @@ OWN = {
     "data/rollout_files.py": "recorded rollouts; test_rollout_files.py",
     "trainer/rollout/rollout_file.py": "the state of a sampler; test_rollout_file.py",
     "experiments/tiny_task/shipped_policies.py": "files of this package",
-    "integrations/trl.py": "checkpoints, which are trusted input (docs/security.md)",
+    "integrations/closed_loop.py": "checkpoints, which are trusted input (docs/security.md)",
     "cluster/connection.py": "an environment variable that Ray sets",
 }
 

@@ -65,8 +65,8 @@ def imported(path: Path) -> set[str]:
     return found
 
 
-# Packages that a flag needs and asks for, and that of the extra ``trl``.
-OPTIONAL = {"modelscope", "trl", "mlflow", "swanlab", "trackio"}
+# Packages that a flag needs and asks for, and those of the extra ``trl``: TRL requires Accelerate.
+OPTIONAL = {"accelerate", "modelscope", "trl", "mlflow", "swanlab", "trackio"}
 
 
 @pytest.mark.slow

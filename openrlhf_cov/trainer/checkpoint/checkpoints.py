@@ -309,8 +309,9 @@ def differences(folder: Path, run: dict[str, Any], universal: bool = False) -> s
             "version that wrote it, or start a new run from its exported model"
         )
     compared = run.keys() - (PLACEMENT if universal else ())
-    differing = [name for name in run if name in compared and saved.get(name) != run[name]]
-    other = [f"{name} {saved.get(name)}, this run has {run[name]}" for name in differing]
+    # An entry that the checkpoint lacks is one that its version did not compare.
+    differing = [name for name in run if name in compared & saved.keys() and saved[name] != run[name]]
+    other = [f"{name} {saved[name]}, this run has {run[name]}" for name in differing]
     return f"{tag} has {'; '.join(other)}" if other else None
 
 

@@ -11,7 +11,7 @@ from openrlhf_cov.evaluation.scores import pass_at_k
 from openrlhf_cov.experiments.study import result_records, run_results
 from openrlhf_cov.experiments.study.run_plan import REPORT, SCREEN, Score, StudyRun
 from openrlhf_cov.experiments.study.run_results import area, pack, read_result, reported_metrics, score_of, unpack
-from openrlhf_cov.experiments.study.spec import spec_of
+from openrlhf_cov.experiments.study.spec_file import spec_of
 
 
 def test_an_area_by_hand():

@@ -118,7 +118,7 @@ def test_a_group_of_rollouts_comes_whole_and_leaves_the_callers_parameters_alone
         return [f"{sampling_params.seed}-{sample}" for sample in range(num_samples)]
 
     monkeypatch.setattr(CovRolloutActor.__mro__[1], "generate_responses", upstream)
-    actor = IdleActor()
+    actor = IdleActor(log_probs=False, executor=None)
     given = SamplingParams(temperature=1.0)
     responses = asyncio.run(
         actor.generate_responses(sampling_params=given, num_samples=2, seeds=seeds, prompt="3+4=", label="7")
