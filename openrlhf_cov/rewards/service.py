@@ -5,7 +5,7 @@ lists ``rewards``, ``scores`` and ``truncated_rewards``, one number per query, a
 A bad request is answered with a 4xx status and ``{"detail": one line}``. ``GET /health`` has counters.
 
 The service has a token and limits on the size of requests. It expects its clients in a trusted network: slow clients,
-TLS and rates are the subject of a proxy in front of it (docs/rewards.md has an example).
+TLS and rates are the subject of a proxy in front of it (docs/reward_settings.md has an example).
 
 A token comes as ``Authorization: Bearer TOKEN`` or as ``?token=TOKEN`` in the URL. The latter is for upstream's
 client, which sends no header.

@@ -314,7 +314,7 @@ DENIALS = frozenset("not no never wrong incorrect false untrue maybe unless exce
 ARGUMENT_WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{3,}")
 # How the value of an option begins: ``(B) 12``, and not ``(B) + 12``.
 OPTION_VALUE = re.compile(r"[\d\\.]|[A-Za-z]")
-STRAY_MARK = re.compile(r"\?|[.!]{2}|[A-Za-z]\.[A-Za-z]\.?\Z")
+STRAY_MARK = re.compile(r"\?|[.!]{2}|[A-Za-z]\.[A-Za-z]\.?\Z|\A[-+!~¬]|\A\\(?:neg|lnot|sim|pm|mp)(?![a-z])")
 PRODUCT_SIGN = re.compile(r"\s?(?:\\(?:cdot|times)(?![a-z])|\*)\s?")
 TEXT_NUMBER = re.compile(r"\A\\text\s?\{\s?(-?[\d.,]+)\s?\}")
 INTERVAL_WORDS = re.compile(
