@@ -101,5 +101,5 @@ def test_packages_of_this_environment():
     assert found.keys() == DISTRIBUTIONS.keys()
     assert found["openrlhf"] == Package("0.11.2", True)
     assert found["torch"].fault is None
-    assert found["torch"].facts.keys() == {"built_for", "nccl", "devices"}
+    assert found["torch"].facts.keys() == {"built_for", "nccl", "devices", "gcc", "cpu"}
     assert found["vllm"].facts["platform"] in ("cpu", "cuda")
