@@ -115,8 +115,24 @@ CHAINS = [
     ),
 ]
 YES = [
-    ("Is it?", "yes", ["yes, no", "yes or no", "not yes", "yes but no", "yes, no, maybe", "no", "yesno", "yes?no",
-     "-yes", "!yes", r"\neg yes", r"\lnot\text{yes}"]),
+    (
+        "Is it?",
+        "yes",
+        [
+            "yes, no",
+            "yes or no",
+            "not yes",
+            "yes but no",
+            "yes, no, maybe",
+            "no",
+            "yesno",
+            "yes?no",
+            "-yes",
+            "!yes",
+            r"\neg yes",
+            r"\lnot\text{yes}",
+        ],
+    ),
     ("Who?", r"\text{Evelyn}", [r"-\text{Evelyn}", r"\text{-Evelyn}", r"\text{not Evelyn}", r"!\text{Evelyn}"]),
     ("Is it?", "no", ["no, yes", "no - yes", "no or yes", "not no", "nothing", "no, but yes", r"\text{no or yes}"]),
     (
