@@ -142,7 +142,7 @@ def _said_of_untuned(mechanism: Finished) -> str:
 
 def _said_of_progress(*studies: Finished) -> str:
     state = " and ".join(each.progress for each in studies)
-    return f"Finished are {state}."
+    return f"So far, {state} are finished."
 
 
 def said_of_figure(learning_rates: Finished, mechanism: Finished) -> str:
