@@ -118,7 +118,12 @@ def beside(name: str) -> str:
 def shown(name: str, content: Document) -> list:
     """Return the charts of a study that its page shows."""
     charts = [chart for chart in content.charts if chart.name in SHOWN]
-    return [mechanism_chart(finished_runs(*results_of(name))), *charts] if name == MECHANISM else charts
+    if name == MECHANISM:
+        return [mechanism_chart(finished_runs(*results_of(name))), *charts]
+    if name == SHORTCUT:
+        panel = critical_panel(*results_of(name))
+        return [Chart("critical", "Critical share of each method", (panel,)), *charts] if panel else charts
+    return charts
 
 
 def explained(name: str) -> str:
@@ -191,7 +196,7 @@ def finished(name: str) -> Finished:
 
 def main_figure() -> Chart:
     """Return the figure of docs/study.md."""
-    return summary.figure(finished(LEARNING_RATES), finished(MECHANISM))
+    return summary.figure(finished(SHORTCUT), finished(LEARNING_RATES), finished(MECHANISM))
 
 
 def links() -> str:
@@ -209,7 +214,7 @@ def with_numbers(text: str) -> str:
     shortcut, mechanism = finished(SHORTCUT), finished(MECHANISM)
     parts = {
         "answer": summary.answer(shortcut, mechanism),
-        "figure": summary.said_of_figure(finished(LEARNING_RATES), mechanism),
+        "figure": summary.said_of_figure(shortcut, finished(LEARNING_RATES), mechanism),
         "table": "\n".join(markdown_table(summary.table(shortcut, mechanism))),
         "mechanism": "\n".join(markdown_table(summary.mechanism_numbers(mechanism))),
         "drops": summary.said_of_drops(entropy_drops()),
