@@ -25,6 +25,7 @@ from openrlhf_cov.experiments.study.seed_estimates import mean_over_seeds
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.spec_file import read_spec
 from openrlhf_cov.experiments.study.summary import Finished
+from openrlhf_cov.experiments.study.sweeps import critical_panel
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, SPECS = ROOT / "studies" / "results", ROOT / "studies"
