@@ -6,6 +6,7 @@ are. In docs/study.md, the text between the comments "numbers NAME" and "end of 
 
 import math
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -219,10 +220,16 @@ def with_numbers(text: str) -> str:
         "table": "\n".join(markdown_table(summary.table(shortcut, mechanism))),
         "mechanism": "\n".join(markdown_table(summary.mechanism_numbers(mechanism))),
         "drops": summary.said_of_drops(entropy_drops()),
-        "forecasts": "\n".join(markdown_table(by_task_in_short(forecasts()))),
+        "forecasts": "\n".join(markdown_table(early_and_late(by_task_in_short(forecasts())))),
         "links": links(),
     }
     return NUMBERS.sub(lambda match: f"{match[1]} -->\n\n{parts[match[1]]}\n\n", text)
+
+
+def early_and_late(section: Section) -> Section:
+    """Return the rows of the forecasts from the smallest and from the largest part of a run."""
+    parts = sorted({row[1] for row in section.rows}, key=lambda part: int(part.rstrip("%")))
+    return replace(section, rows=tuple(row for row in section.rows if row[1] in (parts[0], parts[-1])))
 
 
 @cache

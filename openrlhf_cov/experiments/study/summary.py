@@ -36,7 +36,6 @@ HEAD = (
     "critical share, tuned",
     "runs of it",
     "untuned: seeds that learn",
-    "hard accuracy",
     "decision-token entropy, nats",
 )
 NONE = "–"
@@ -87,14 +86,13 @@ def shares(spec: Spec) -> list[float]:
     return [float(value) for cell in spec.sweep.cells for value in settings_of(cell).values()]
 
 
-def _untuned(mechanism: Finished, found: Sequence[Result]) -> tuple[str, str, str]:
+def _untuned(mechanism: Finished, found: Sequence[Result]) -> tuple[str, str]:
     if not found:
-        return NONE, NONE, NONE
+        return NONE, NONE
     successes = sum(has_learned(mechanism.spec, score_of(each)) for each in found)
     entropies = [each.evaluations.column(decision_column(each))[-1] for each in found]
     return (
         f"{successes} of {len(found)}",
-        spread([hard_accuracy(each)[-1] for each in found]),
         spread(entropies),
     )
 
@@ -110,10 +108,10 @@ def answer(shortcut: Finished, mechanism: Finished) -> str:
         below = [method for method, each in known.items() if each.high < baseline.low]
         tried = shares(shortcut.spec)
         first = (
-            f"Tuned GRPO learns the task up to a shortcut on {bounded(baseline, tried)} of the prompts; further than "
-            f"GRPO learn: {listed(above)}; less far: {listed(below)}."
+            f"Half of the runs of tuned GRPO learn the task up to a shortcut on a share of {bounded(baseline, tried)} "
+            f"of the prompts. Further than GRPO learn: {listed(above)}. Less far: {listed(below)}."
         )
-    return f"{first} {_said_of_untuned(mechanism)} {_said_of_progress(shortcut, mechanism)}"
+    return f"{first} {_said_of_untuned(mechanism)} {_said_of_progress(shortcut, mechanism)}".rstrip()
 
 
 def _said_of_untuned(mechanism: Finished) -> str:
@@ -124,10 +122,12 @@ def _said_of_untuned(mechanism: Finished) -> str:
             counts.append(
                 f"{method} {sum(has_learned(mechanism.spec, score_of(each)) for each in runs)} of {len(runs)}"
             )
-    return f"Without tuning, at a share of 0.2, these seeds learn: {listed(counts)}."
+    return f"Seeds that learn at a share of 0.2, untuned: {listed(counts)}."
 
 
 def _said_of_progress(*studies: Finished) -> str:
+    if all(each.is_complete for each in studies):
+        return ""
     state = " and ".join(each.progress for each in studies)
     return f"So far, {state} are finished."
 

@@ -133,9 +133,9 @@ def critical_panel(spec: Spec, results: Sequence[Result]) -> Panel | None:
     look = Look("#0072b2", marker="circle", size=9.0)
     # The logarithm is taken here, because the ticks are the values that were run.
     mark = Mark("dots", look, np.log(middle), places, np.log(low), np.log(high), whiskers="x")
-    x = Axis(f"critical {flag}", ticks=dict(zip(np.log(numbers).tolist(), tried, strict=True)))
+    x = Axis(flag, ticks=dict(zip(np.log(numbers).tolist(), tried, strict=True)))
     y = Axis(ticks=dict(zip(places, fits, strict=True)), ends=(0.4, len(fits) + 0.6))
-    return Panel((mark,), x, y, "share of the shortcut at which half of the runs learn")
+    return Panel((mark,), x, y, "critical value: half of the runs learn")
 
 
 def bounded(value: Interval, values: Sequence[float]) -> str:

@@ -105,7 +105,7 @@ def test_without_a_run_nothing_looks_like_a_result():
     rates = Finished("learning_rate_map", spec_named("learning_rate_map"), [])
     table = summary.table(shortcut, mechanism)
     assert [row[0] for row in table.rows] == list(METHODS)
-    assert all(row[1:] == ("–", "0", "–", "–", "–") for row in table.rows)
+    assert all(row[1:] == ("–", "0", "–", "–") for row in table.rows)
     answer = summary.answer(shortcut, mechanism)
     assert "not known yet" in answer
     assert "0 of 528 runs of `studies/shortcut.yaml`" in answer
@@ -122,7 +122,7 @@ def test_critical_shares_decide_the_answer(make_result, recorded):
     shortcut = of_shortcut(make_result, critical)
     mechanism = of_mechanism(recorded)
     answer = summary.answer(shortcut, mechanism)
-    assert "further than GRPO learn: reference KL, Clip-Cov; less far: KL-Cov." in answer
+    assert "further than GRPO learn: reference KL, Clip-Cov. Less far: KL-Cov." in answer
     rows = {row[0]: row for row in summary.table(shortcut, mechanism).rows}
     # Perfectly separated between 0.15 and 0.2: the geometric middle is 0.173. Seven shares, three seeds.
     assert rows["GRPO"][1].startswith("0.173 [")
@@ -132,7 +132,7 @@ def test_critical_shares_decide_the_answer(make_result, recorded):
     assert list(rows) == [
         *("reference KL", "Clip-Cov", "GRPO", "entropy bonus", "pass@k training", "random drop", "KL-Cov"),
     ]
-    assert rows["reference KL"][3:] == ("–", "–", "–")
+    assert rows["reference KL"][3:] == ("–", "–")
     panel = critical_panel(shortcut.spec, shortcut.results)
     assert list(panel.y.ticks.values()) == list(rows)
     # The middle between 0.3 and 0.4, and the lowest place for the critical share between the two smallest values.
