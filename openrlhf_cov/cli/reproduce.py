@@ -21,12 +21,13 @@ from importlib import import_module
 from pathlib import Path
 
 from openrlhf_cov.cli.entry_point import program
-from openrlhf_cov.cluster.local_ray import stop
+from openrlhf_cov.cluster.local_ray import local_ray, stop
 from openrlhf_cov.data.templates import FOR_PROGRAMS
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.experiments.reproduction import paper_commands
 from openrlhf_cov.experiments.reproduction.exhibits import FIGURES, TABLES, Exhibit, PaperRun, exhibit
 from openrlhf_cov.experiments.reproduction.paper_scores import scores_of
+from openrlhf_cov.experiments.tiny_task import demo_training
 from openrlhf_cov.utils.json_lines import write_lines
 from openrlhf_cov.utils.metrics_log import METRICS_FILE
 from openrlhf_cov.utils.orphans import die_with_parent
@@ -211,10 +212,14 @@ def sizes_of(runs: Sequence[PaperRun]) -> list[str]:
 
 def trainer_command(run: PaperRun, args: argparse.Namespace, dashboard: str) -> list[str]:
     """A run of the whole trainer on the embedded addition, without a reference: the law is stated without."""
-    from openrlhf_cov.cli import demo
-
-    output = folder_of(run, args)
-    words = demo.training_command("none", args.steps, task_of(args), output, dashboard, kl_coef=0.0)
+    words = demo_training.training_command(
+        "none",
+        steps=args.steps,
+        task=task_of(args),
+        output=folder_of(run, args),
+        address=dashboard,
+        kl_coef=0.0,
+    )
     return [*words, *(run.trainer or ())]
 
 
@@ -288,18 +293,16 @@ def _call(command: Words, folder: Path | None) -> int:
 
 def _train_tiny(run: PaperRun, args: argparse.Namespace) -> None:
     """Run with a Ray of its own, as the demo does."""
-    from openrlhf_cov.cli import demo
-    from openrlhf_cov.cluster.local_ray import local_ray
-
     output = folder_of(run, args)
-    demo.check(_of_the_demo(run, args))
-    demo.make_task(task_of(args), "addition")
+    _check_tiny(run, args)
+    demo_training.make_output(output)
+    demo_training.make_task(task_of(args), "addition")
     with local_ray(num_gpus=2, num_cpus=8, log=output / "ray.log") as address:
-        demo.train(trainer_command(run, args, address.dashboard), address.token, output, args.steps)
+        demo_training.train(trainer_command(run, args, address.dashboard), address.token, output, args.steps)
 
 
-def _of_the_demo(run: PaperRun, args: argparse.Namespace) -> argparse.Namespace:
-    return argparse.Namespace(task="addition", folder=task_of(args), steps=args.steps, output=folder_of(run, args))
+def _check_tiny(run: PaperRun, args: argparse.Namespace) -> None:
+    demo_training.check_demo(task="addition", folder=task_of(args), steps=args.steps, output=folder_of(run, args))
 
 
 def dry_run(plan: Iterator[tuple[Words, PaperRun | None]], args: argparse.Namespace) -> int:
@@ -372,12 +375,12 @@ def faults_of(words: Words, run: PaperRun | None, args: argparse.Namespace) -> l
     flags = list(due[due.index("-m") + 2 :])
     if name != "train_ppo_ray":
         return _faults(lambda: _checked(name, flags))
-    from openrlhf_cov.cli import demo, train_ppo_ray
+    from openrlhf_cov.cli import train_ppo_ray
 
     if args.scale == "tiny" and run is not None:
         return [
             *_faults(lambda: _with_argv(flags, train_ppo_ray.parse_args)),
-            *_faults(lambda: demo.check_settings(_of_the_demo(run, args))),
+            *_faults(lambda: _check_tiny(run, args)),
         ]
     nodes = str(run.recipe.nodes if run and run.recipe else 1)
     return _faults(lambda: _with_argv([*flags, *LAYOUT_OF_RUN, nodes], lambda: sys.exit(train_ppo_ray.main())))
