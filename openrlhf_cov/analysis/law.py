@@ -157,6 +157,7 @@ def _line(regressors: Floats, y: Floats) -> Floats:
 
 
 def _least_squares(regressors: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """Return the line of least squares, and the response that it works on: ``y`` itself."""
     return _line(regressors, y), y
 
 

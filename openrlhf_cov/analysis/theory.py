@@ -130,7 +130,8 @@ def _influence(ranks_of_x: Ranks, ranks_of_y: Ranks) -> Floats:
 
     u and v are the ranks, from -1/2 to 1/2; the expectations are what the pair does to the ranks of the others.
     """
-    (u, place_of_u), (v, place_of_v) = ranks_of_x, ranks_of_y
+    u, place_of_u = ranks_of_x
+    v, place_of_v = ranks_of_y
     influence = u * v + _mean_above(place_of_u, v) + _mean_above(place_of_v, u)
     return 12 * (influence - influence.mean())
 

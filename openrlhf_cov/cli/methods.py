@@ -102,7 +102,9 @@ def flags_of(method: Method) -> str:
     """Return the flags of a method, each with its default and its meaning."""
     lines = []
     for flag, default, about in settings_of(method):
-        shown = "off" if default is False else "none" if default in (None, "") else default
+        shown = "none" if default in (None, "") else default
+        if default is False:
+            shown = "off"
         lines.append(f"  {flag} (default: {shown})")
         lines += textwrap.wrap(" ".join(about.split()), WIDTH, initial_indent="      ", subsequent_indent="      ")
     return "\n".join(lines)

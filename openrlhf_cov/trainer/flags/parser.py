@@ -401,8 +401,11 @@ def preset_words(parser: CovArgumentParser) -> list[str]:
     for action in parser._actions:
         if action.dest in parser.set_by_preset:
             value = parser.set_by_preset[action.dest]
-            values = [] if value is True else value if isinstance(value, (list, tuple)) else [value]
-            words += [action.option_strings[0], *map(str, values)]
+            words.append(action.option_strings[0])
+            if isinstance(value, (list, tuple)):
+                words += map(str, value)
+            elif value is not True:  # a switch has no value
+                words.append(str(value))
     return words
 
 

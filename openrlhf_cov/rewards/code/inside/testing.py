@@ -264,7 +264,8 @@ class _Case:
         self._function = function
         self._given = given
         self._fixtures = fixtures
-        self._before, self._after, self._first = *around, first
+        self._before, self._after = around
+        self._first = first
 
     def __call__(self) -> Any:
         made: dict[str, Any] = dict(self._given)
