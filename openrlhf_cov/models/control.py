@@ -117,10 +117,17 @@ class Controller:
         if math.isfinite(gap) and self.gains:
             self._move_by_gap(self.gains, gap)
         elif math.isfinite(gap):
-            direction = 0 if abs(gap) < self.band else (gap > 0) - (gap < 0) or -self.control.at_target
-            self._value = self.control.moved(self._value, direction * self.control.raises)
+            self._value = self.control.moved(self._value, self._direction(gap) * self.control.raises)
             self._open = gap > 0
         return metrics
+
+    def _direction(self, gap: float) -> int:
+        """Return 1 where the entropy is to rise, -1 where it is to fall, 0 where it is to stay."""
+        if abs(gap) < self.band:
+            return 0
+        if gap == 0:
+            return -self.control.at_target
+        return 1 if gap > 0 else -1
 
     def _move_by_gap(self, gains: Gains, gap: float) -> None:
         if abs(gap) >= self.band:

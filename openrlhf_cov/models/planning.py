@@ -85,6 +85,8 @@ def plan_window(step: PlanningStep, parts: Sequence[WindowPart], seen: PolicySee
     The methods see all tokens of the step at once, those of other ranks included, so every rank must call this
     function together.
     """
+    # A method's log-probs may be those of the current policy; the old ones in the batch are always those of the
+    # rollout.
     items = []
     for part, log_probs, entropy in zip(parts, seen.log_probs, seen.entropies, strict=True):
         item = WindowItem(

@@ -77,6 +77,7 @@ def by_graded_responses(
     """
     if graded.all():
         return estimate(rewards, *others)
+    # Prompts with n graded responses each are one rectangle (G_n, n), so an estimator needs no mask.
     found = rewards.new_full(rewards.shape, math.nan)
     counts = graded.sum(1)
     for count in counts.unique().tolist():
@@ -91,6 +92,7 @@ def by_graded_responses(
 def group_deviations(rewards: Tensor, graded: Tensor) -> Tensor:
     """Return the sample standard deviation of the graded rewards of each prompt, for all its responses (G, K)."""
     deviations = by_graded_responses(lambda found: found.std(1, keepdim=True).expand_as(found), rewards, graded)
+    # NaN for responses that are not graded; the deviation of a prompt is the same for all its graded ones.
     return deviations.nan_to_num(0.0).amax(1, keepdim=True).expand_as(rewards)
 
 

@@ -159,6 +159,8 @@ def _laid_out(rows: Sequence[Sequence[_Tree]], sequences: Tensor) -> SharedLayou
         for column, values in zip(columns, of_row, strict=True):
             column.append(values + [0] * (width - len(values)))
     tokens, positions, trees, branches = torch.tensor(columns, device=sequences.device)
+    # visible[m, q, k]: token q of row m may attend to token k. Both belong to one tree, k to the prompt or to the
+    # sample of q, and, by tril, k does not come after q.
     visible = (branches[:, None] == branches[:, :, None]).logical_or_(branches[:, None] == 0)
     visible.logical_and_(trees[:, None] == trees[:, :, None])
     asked = torch.tensor(list(chain.from_iterable(places)), device=sequences.device)

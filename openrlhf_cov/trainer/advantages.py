@@ -74,6 +74,7 @@ def estimate_advantages(
 
     # 3. Tokens.
     values: list[TokenValues] = []
+    # In chunks, because all samples padded to the longest one would take many times the memory of their tokens.
     for first in range(0, len(samples), CHUNK):
         chunk = slice(first, first + CHUNK)
         values += token_values(samples[chunk], scores[chunk], responses[chunk], settings, config, kl_coef)

@@ -59,6 +59,7 @@ def update_process_reward(model: TrainedModel, settings: StepSettings, samples: 
             )
             mask = micro_batch.action_mask
             losses = correctness_losses(log_probs.float() - micro_batch.base_log_probs, mask, correct, options.beta)
+            # A response without action tokens is one whose reward function abstained.
             total = losses.masked_fill(~mask.any(1), 0.0).sum()
             loss = total * normalizers["dp_size"] / responses
             model.end_micro_batch(loss, micro_batch, step=settings.step, ends_update=ends_update)

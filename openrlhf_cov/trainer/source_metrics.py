@@ -57,6 +57,8 @@ def source_metrics(samples: Sequence[Sample], trained: Sequence[TrainSample], re
 
     metrics: dict[str, float] = {}
     for name in sorted(found):
+        # Sums over the samples of the source. A sample without a reward or a score lacks the key and is no part of
+        # that mean.
         totals: Counter[str] = Counter()
         for sample in found[name]:
             totals.update(sample)

@@ -86,6 +86,7 @@ def _numbers(gpus: Sequence[PlacedGpu], which: int) -> str:
 def _stretches(names: Sequence[str]) -> Iterator[str]:
     """Runs of consecutive numbers: 0, 1, 2, 5 -> 0-2, 5."""
     numbers = [int(name) for name in names]
+    # Place less number is the same within a run of consecutive numbers.
     for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
         members = [number for _, number in run]
         yield _range(members[0], members[-1])
