@@ -79,7 +79,9 @@ class JsonRows:
         """Return the warnings about the file."""
         found = list(self._merged[1])
         if self._broken:
-            named = ", ".join(map(str, self._broken[:LINES_NAMED])) + (", ..." * (len(self._broken) > LINES_NAMED))
+            named = ", ".join(map(str, self._broken[:LINES_NAMED]))
+            if len(self._broken) > LINES_NAMED:
+                named += ", ..."
             found.append(f"lines that cannot be read left out, {len(self._broken)}: {named}")
         if self._odd:
             found.append(f"values that are no finite numbers taken as missing, {self._odd}")

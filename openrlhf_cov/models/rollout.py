@@ -227,7 +227,8 @@ def prompt_metrics(rollout: RolloutTokens, cov: Tensor, groups: Tensor, samples_
     apart = means.log_prob - log_prob / count
     within = apart * (means.advantage - advantage / count)
     prob_weighted = apart * (means.prob_weighted - weighted / count)
-    share = counted / count * (samples_per_prompt > 1)
+    # The weight of each response, (B,). One response of a prompt has no covariance with others.
+    share = counted / count if samples_per_prompt > 1 else torch.zeros_like(counted)
     metrics: list[Metric] = [
         Mean("entropy/response_mean", means.entropy.sum(), counted.sum()),
         Mean("cov/group_mean", (share * within).sum(), share.sum()),

@@ -105,7 +105,8 @@ def budget(
         rows.append(Need("micro-batch, gathered weights", (0.0, scoring, max(alone, together), sending)))
     if engine:
         rows.append(_engine_row(engine, engine_shape, engine_sleeps))
-    rows.append(Need("CUDA, NCCL", (float(PROCESS * (len(roles) + bool(engine))),) * len(PHASES)))
+    processes = len(roles) + (1 if engine else 0)
+    rows.append(Need("CUDA, NCCL", (float(PROCESS * processes),) * len(PHASES)))
     return Budget(tuple(rows))
 
 

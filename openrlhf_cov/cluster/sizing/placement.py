@@ -73,7 +73,7 @@ class GpuLayout:
             shared += critic + reward
         else:
             apart += [critic, reward]
-        # Upstream reserves the group that models share before it starts engines, and separate models after them.
+        # Upstream reserves GPUs that models share first. Without such GPUs it starts the engines first.
         own = [shared, first] if self.colocate_all or self.colocate_actor_ref else [first, shared]
         return [_group(tenants) for tenants in (*own, *apart) if tenants]
 

@@ -14,8 +14,10 @@ WIDTH = 36
 
 def counted(number: int, noun: str) -> str:
     """``1 GPU``, ``2 GPUs``, ``2 processes``."""
+    if number == 1:
+        return f"1 {noun}"
     plural = "es" if noun.endswith("s") else "s"
-    return f"{number:,} {noun}{plural * (number != 1)}"
+    return f"{number:,} {noun}{plural}"
 
 
 def placement_lines(plan: Placement, nodes: Sequence[str]) -> list[str]:

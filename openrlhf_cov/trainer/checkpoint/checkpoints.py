@@ -77,7 +77,13 @@ def save_whole(
         (folder / name / RUN_FILE).write_text(json.dumps(run), encoding="utf-8")
         _sync(folder / name / RUN_FILE)
         _sync(folder / name)
-        old, new = (tag, tag + AGAIN) if pointed_to(folder) == tag else (tag + AGAIN, tag)
+        # The checkpoint that ``latest`` names is never touched: a kill in between would leave none.
+        if pointed_to(folder) == tag:
+            old = tag
+            new = tag + AGAIN
+        else:
+            old = tag + AGAIN
+            new = tag
         _discard(folder / new)
         os.replace(folder / name, folder / new)
         _point_to(folder, new)

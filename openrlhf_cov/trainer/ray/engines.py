@@ -136,7 +136,7 @@ def training_arguments(args: SimpleNamespace) -> dict[str, Any]:
         arguments["worker_extension_cls"] = weight_transfer.WORKER_EXTENSION
         arguments["weight_transfer_config"] = {"backend": weight_transfer.BACKEND}
     else:
-        arguments["worker_extension_cls"] = _name_of(WorkerWrap)
+        arguments["worker_extension_cls"] = f"{WorkerWrap.__module__}.{WorkerWrap.__qualname__}"
     return arguments
 
 
@@ -185,7 +185,3 @@ def _pad_token_ids(model: str, trusted: bool) -> set[int]:
     processor = AutoProcessor.from_pretrained(model, trust_remote_code=trusted)
     ids = (getattr(processor, name, None) for name in ("image_token_id", "video_token_id"))
     return {token_id for token_id in ids if token_id is not None}
-
-
-def _name_of(extension: type) -> str:
-    return f"{extension.__module__}.{extension.__qualname__}"
