@@ -134,6 +134,7 @@ class Controller:
             self._value = pi_value(self.control, self._start, gains, gap, self._integral)
         # The gap of this step acts through the sum from the next step on, as in the released code.
         limit = gains.integral_limit
+        # Without a limit the sum grows while the setting is at its bound, and the loop overshoots afterwards.
         self._integral = min(max(self._integral + gap, -limit), limit)
         is_at_bound = self._value in (self.control.low, self.control.high)
         self._at_bound = self._at_bound + 1 if is_at_bound else 0

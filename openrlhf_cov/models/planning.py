@@ -63,6 +63,7 @@ def policy_seen(config: CovConfig, parts: Sequence[WindowPart], moved: bool, sco
     After it they are used only where the settings ask for the old policy. Otherwise ``score_now`` is called once per
     micro-batch.
     """
+    # Before the first update the scores of the rollout are those of the current policy, so no pass is needed.
     needs_log_probs = moved and config.asks_log_probs
     needs_entropy = moved and config.entropy_policy == "current"
     log_probs: list[Tensor] = []

@@ -65,6 +65,7 @@ def shared_layout(
     needed. Tokens after the last of these are left out, and what stands before the first is the prompt. No row has
     more than ``longest`` tokens.
     """
+    # The cost without sharing, which a layout has to be below by a margin.
     plain = WORTH * cost(len(sequences), sequences.shape[1], token_cost)
     if sequences.shape[1] > longest:
         return None
@@ -76,6 +77,7 @@ def shared_layout(
     if not most:
         return None
     found = []
+    # Fewer responses beside one prompt make shorter rows, whose attention costs less; more of them save prompts.
     for together in _halvings(most):
         trees = [
             _Tree.of(prompt, each[start : start + together])

@@ -66,7 +66,9 @@ class LoopState:
         found: dict[str, float] = {}
         # Without updates of the policy (``--critic.freezing_steps``) nothing here has changed.
         if result.mean_entropy is not None:
+            # By the KL of this step, from which the next step takes its coefficient.
             self.kl.update(metrics["kl"], samples)
+            # Stands for the step size eta of the theorems, which is known up to a constant.
             learned = result.learning_rate * result.updates
             found |= self.dynamics.step(
                 metrics["entropy/mean"], metrics["cov/prob_weighted_mean"], metrics["cov/mean"], learned

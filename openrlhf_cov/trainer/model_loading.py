@@ -66,6 +66,7 @@ def load_policy(strategy: Any, pretrain: str, max_steps: int) -> LoadedPolicy:
     if args.train.enable_ema:
         average = CovActor(pretrain, ds_config=strategy.get_ds_eval_config(offload=True), **_common_arguments(args))
     _use_gradient_checkpointing(actor, args)
+    # After gradient checkpointing: DeepSpeed's engine hides the methods of the model.
     actor, optimizer, scheduler = strategy.prepare((actor, _optimizer_settings(args.actor, max_steps)))
     if average is not None:
         average = _prepare_for_scoring(strategy, average, offload=True)

@@ -101,6 +101,7 @@ def score(samples: Sequence[Sample], batches: Sequence[ScoringBatch], groups: Mo
         image_inputs=[batch.image_inputs for batch in batches],
         with_reward=samples[0].reward is None,
     )
+    # Batches may hold the samples in any order; scores are returned in the order of the samples.
     found: list[Scores | None] = [None] * len(samples)
     for number, batch in enumerate(batches):
         policy = PolicyScores(*scored.policy[number])

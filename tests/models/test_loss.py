@@ -3,10 +3,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from method_loss import MethodLoss
 from openrlhf.models import PolicyLoss, aggregate_loss
 
 from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.models.loss import MethodLoss
 from openrlhf_cov.models.method import Plan
 from openrlhf_cov.models.slots import TokenPenalty, TokenWeight
 

@@ -75,6 +75,7 @@ def layout(width: int, height: int, taken: int = 2) -> Layout:
         text_lines = 0
         in_a_row = 2 if width - side_width >= 2 * BESIDE_PANELS else 1
     else:
+        # From the most charts in a row to one, which always fits.
         fitting = [count for count, needed in CHART_WIDTHS.items() if width >= count * needed]
         in_a_row = fitting[1] if fitting[0] == CHARTS and height >= TALL else fitting[0]
     rows = max(1, (height - taken - text_lines) // CHART_HEIGHT)

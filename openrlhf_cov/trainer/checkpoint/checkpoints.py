@@ -112,6 +112,7 @@ def export_best(
         RunStopped: On every rank alike, if the disk refuses one of them.
     """
     new = parent / f"{PARTIAL}{BEST}"
+    # A folder cannot replace another one in one step, so the former one is moved aside first.
     old = parent / f"{PARTIAL}{BEST}-removed"
 
     def clear() -> None:
@@ -252,6 +253,7 @@ def prune(folder: Path, newest: str, max_num: int, max_mem: float, metric_of: Ca
     Of several ``best…`` checkpoints the newest stays. Of the others at most ``max_num`` stay, and as many as fit in
     ``max_mem`` GiB together with the rest: first those without a metric go, then those of the worst, then the oldest.
     """
+    # A run continues from the newest checkpoint that policy and critic both have, so neither may lose it.
     kept = {newest} | {pointed_to(model, name) for model in folder.parent.glob("_*") for name in (LATEST, UNIVERSAL)}
     tags = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(PARTIAL)]
     if newest.startswith("best"):

@@ -90,6 +90,7 @@ def start_evaluation_engines(
         "full_determinism": False,
         "trust_remote_code": trust_remote_code,
         "worker_extension_cls": "",
+        # Upstream's engine actor asks for the arguments of rewards and images that follow; an evaluation has none.
         "agent_func_path": None,
         "remote_rm_url": None,
         "reward_config": RewardConfig(),
@@ -162,6 +163,7 @@ def _place(
         of_engine = arguments | {
             "tensor_parallel_size": tensor_parallel_size,
             "distributed_executor_backend": "ray" if is_sharded else "uni",
+            # Engines with one seed would sample the same responses to the same prompt.
             "seed": seed + number,
             "bundle_indices": bundles,
             "num_gpus": part,
