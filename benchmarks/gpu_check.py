@@ -38,7 +38,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 if find_spec("openrlhf_cov") is None:  # the package is not installed: take the repository of this file
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.loss import policy_loss
 from openrlhf_cov.models.method import Groups, Plan, TokenBatch
 from openrlhf_cov.models.methods import METHODS

@@ -13,7 +13,7 @@ from openrlhf_cov.cli.entry_point import command_name, program
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.experiments.lab.request import LabRequest
 from openrlhf_cov.experiments.lab.request import build_parser as lab_parser
-from openrlhf_cov.models.config import methods_like
+from openrlhf_cov.models.cov_config import methods_like
 from openrlhf_cov.models.method import Method, fills
 from openrlhf_cov.models.methods import METHODS, MODULES
 from openrlhf_cov.models.slots import SLOTS, ProcessEstimator

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import Plan, TokenBatch, transformed
 from openrlhf_cov.models.slots import TokenPenalty
 from openrlhf_cov.models.window import LocalWindow

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.ranking import token_keys
 from openrlhf_cov.models.slots import Restraint

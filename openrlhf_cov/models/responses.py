@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from openrlhf_cov.models.config import CovConfig
+    from openrlhf_cov.models.cov_config import CovConfig
 
 # Beside the standard deviation of a group's rewards, as upstream has it.
 EPSILON = 1e-9

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.covariance import TokenMeans, select_largest, token_covariance
 from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.ranking import NOT_A_CANDIDATE, fixed_point_sum, lottery_scores, value_scores

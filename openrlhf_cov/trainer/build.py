@@ -8,7 +8,7 @@ from openrlhf.trainer.ray.launcher import RayActorGroup
 from ray.util.placement_group import PlacementGroup
 
 from openrlhf_cov.cluster.connection import reserve
-from openrlhf_cov.models.config import (
+from openrlhf_cov.models.cov_config import (
     has_critic,
     has_engines,
     has_process_reward,

@@ -8,8 +8,8 @@ from typing import Any
 from openrlhf.trainer.ppo_utils.kl_controller import AdaptiveKLController, FixedKLController
 from openrlhf.utils.logging_utils import init_logger
 
-from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.control import Controller
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.dynamics import EntropyDynamics, RunningLaw
 from openrlhf_cov.trainer.checkpoint.best_model import BestModel
 from openrlhf_cov.trainer.checkpoint.checkpoints import ROLLOUTS

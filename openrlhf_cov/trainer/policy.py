@@ -13,7 +13,7 @@ from openrlhf.utils.vlm_utils import merge_mm_train_inputs
 from torch import Tensor
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.window import Ranks
 from openrlhf_cov.trainer.actor_model import draws_in_training
 from openrlhf_cov.trainer.bad_updates import BadUpdates

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from openrlhf_cov.models.config import process_reward_of
+from openrlhf_cov.models.cov_config import process_reward_of
 from openrlhf_cov.models.process_rewards import correctness_losses
 from openrlhf_cov.trainer.records import MicroBatch, StepResult, StepSettings, TrainSample
 from openrlhf_cov.trainer.step_seed import seed_step

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.rollout import RolloutTokens
 from openrlhf_cov.trainer.observation import StepDiagnostics
 from openrlhf_cov.trainer.records import TrainSample

@@ -9,7 +9,7 @@ from openrlhf.models.utils import compute_approx_kl, compute_reward
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.returns import discounted_returns, generalised_advantages
 from openrlhf_cov.models.slots import ProcessEstimator
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings

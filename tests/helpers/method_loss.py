@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.loss import LossRecord, clip_of, draws_of_step, plan_micro_batch, policy_loss
 from openrlhf_cov.models.method import Plan, TokenBatch
 

@@ -6,7 +6,7 @@ import torch
 from method_loss import MethodLoss
 from openrlhf.models import PolicyLoss, aggregate_loss
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import Plan
 from openrlhf_cov.models.slots import TokenPenalty, TokenWeight
 

@@ -34,7 +34,7 @@ from openrlhf_cov.models import (
 from openrlhf_cov.models import loss as loss_module
 from openrlhf_cov.models import methods as registry
 from openrlhf_cov.models import shared_prompts as sharing
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.diagnostics import update_metrics
 from openrlhf_cov.models.loss import LossRecord
 from openrlhf_cov.models.method import Plan, TokenBatch

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from openrlhf_cov.analysis.regression import Floats
 from openrlhf_cov.analysis.runs import METHOD_FLAGS
 from openrlhf_cov.analysis.table import Table
-from openrlhf_cov.models.config import methods_of
+from openrlhf_cov.models.cov_config import methods_of
 from openrlhf_cov.utils.metric_table import ENTROPY, limit
 
 # The entropy at the start is the median of this many steps, the one of a step that of it and those before it.

@@ -11,7 +11,7 @@ from openrlhf_cov.cluster.sizing.flag_sizes import process_groups, processes, ra
 from openrlhf_cov.cluster.sizing.model_shape import ModelShape
 from openrlhf_cov.cluster.sizing.prose import counted
 from openrlhf_cov.cluster.sizing.updates import ranks_in_step, ranks_without_chunk
-from openrlhf_cov.models.config import has_critic, has_reward_model
+from openrlhf_cov.models.cov_config import has_critic, has_reward_model
 
 
 def faults(args: SimpleNamespace) -> Iterator[str]:

@@ -8,7 +8,7 @@ from openrlhf_cov.cluster.sizing.budget import Role
 from openrlhf_cov.cluster.sizing.memory import Engine, Pass, Sharding
 from openrlhf_cov.cluster.sizing.model_shape import ModelShape
 from openrlhf_cov.cluster.sizing.placement import GpuLayout
-from openrlhf_cov.models.config import (
+from openrlhf_cov.models.cov_config import (
     has_critic,
     has_engines,
     has_process_reward,

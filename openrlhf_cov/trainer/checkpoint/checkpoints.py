@@ -12,7 +12,7 @@ from typing import Any
 from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.models.config import has_critic, has_process_reward
+from openrlhf_cov.models.cov_config import has_critic, has_process_reward
 from openrlhf_cov.utils.json_lines import MAX_SETTINGS_BYTES, parse_object, read_bounded, replacing
 
 logger = init_logger(__name__)

@@ -21,7 +21,7 @@ from openrlhf_cov.config import (
     SamplingConfig,
 )
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.models.config import CovConfig, methods_of
+from openrlhf_cov.models.cov_config import CovConfig, methods_of
 from openrlhf_cov.models.method import CORRECT, fills
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.slots import SLOTS, UNCLIPPED, ClipRange, Surrogate, TokenPenalty

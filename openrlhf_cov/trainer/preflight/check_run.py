@@ -18,7 +18,7 @@ from openrlhf_cov.cluster.sizing.flag_sizes import process_groups, processes
 from openrlhf_cov.cluster.sizing.prose import counted
 from openrlhf_cov.cluster.sizing.updates import update_unit, usable_groups
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.models.config import CovConfig, has_critic, has_engines, has_reference, reference_model
+from openrlhf_cov.models.cov_config import CovConfig, has_critic, has_engines, has_reference, reference_model
 from openrlhf_cov.models.method import fills
 from openrlhf_cov.models.slots import Estimator
 from openrlhf_cov.trainer.checkpoint import checkpoints, run_record

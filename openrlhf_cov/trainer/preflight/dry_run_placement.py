@@ -14,7 +14,7 @@ from openrlhf_cov.cluster.sizing.memory import GIB, Engine
 from openrlhf_cov.cluster.sizing.model_shape import ModelShape
 from openrlhf_cov.cluster.sizing.placement import Placement, place
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.models.config import has_engines
+from openrlhf_cov.models.cov_config import has_engines
 
 # Phase -> what makes a GPU need less in it.
 MEND = {

@@ -23,7 +23,7 @@ from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.cluster.cpu_adam import replay_bias_corrections
 from openrlhf_cov.cluster.extension_locks import remove_stale_locks
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.models.config import has_critic, has_reference, has_reward_model
+from openrlhf_cov.models.cov_config import has_critic, has_reference, has_reward_model
 from openrlhf_cov.trainer.checkpoint.checkpoints import (
     LATEST,
     NO_LIMIT,

@@ -5,7 +5,7 @@ from example import gradients
 from method_loss import MethodLoss
 from openrlhf.models import PolicyLoss, aggregate_loss
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 
 
 def test_gradients_of_the_example():

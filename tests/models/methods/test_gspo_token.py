@@ -4,7 +4,7 @@ from example import example, gradients
 from method_loss import MethodLoss
 from openrlhf.models import PolicyLoss, aggregate_loss
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 
 
 def gspo_token(**settings):
