@@ -22,7 +22,7 @@ cpu_host.install()
 from openrlhf.models import Actor, PolicyLoss, aggregate_loss  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
-from openrlhf_cov.models.config import CovConfig  # noqa: E402
+from openrlhf_cov.models.cov_config import CovConfig  # noqa: E402
 from openrlhf_cov.models.loss import clip_of, plan_micro_batch, policy_loss  # noqa: E402
 from openrlhf_cov.models.window import ALONE  # noqa: E402
 from openrlhf_cov.trainer.losses import token_batch  # noqa: E402

@@ -38,9 +38,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 if find_spec("openrlhf_cov") is None:  # the package is not installed: take the repository of this file
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.models.loss import MethodLoss
-from openrlhf_cov.models.method import Groups, TokenBatch
+from openrlhf_cov.models.cov_config import CovConfig
+from openrlhf_cov.models.loss import policy_loss
+from openrlhf_cov.models.method import Groups, Plan, TokenBatch
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.ranking import token_keys
 from openrlhf_cov.models.responses import group_normalised, mean_log_probs
@@ -438,14 +438,12 @@ def gradient(model: LlamaForCausalLM, config: CovConfig, rollout: Rollout, block
     else:
         advantages = group_normalised(rewards)
     advantages = advantages.view(-1, 1) * mask
-    low, high = config.ppo_clip or (0.2, 0.2)
-    loss = MethodLoss(config, policy_loss=ClippedLoss(low, high), aggregate=masked_mean)
-    loss.start_step(config, seed=42, global_step=0, rank=0)
+    clip = config.clip_of_step(config.ppo_clip or (0.2, 0.2))
+    plans: list[Plan] = []
     if config.plans_globally:
         keys = token_keys(42, 0, torch.arange(len(ids), device=device), mask.shape[1])
-        batch = TokenBatch(log_probs, old, advantages, mask)
         item = WindowItem(
-            batch,
+            TokenBatch(log_probs, old, advantages, mask),
             keys,
             entropy=entropies,
             old_entropy=entropies,
@@ -453,12 +451,11 @@ def gradient(model: LlamaForCausalLM, config: CovConfig, rollout: Rollout, block
             # Any numbers will do here: the tests of the output head compare the true ones.
             discriminator_mean=0.1 * entropies,
         )
-        window = Window([item], loss.ppo_clip, rollout_entropy=mean)
-        (plans,) = plan_step(config, window)
-        loss.expect(plans)
+        (plans,) = plan_step(config, Window([item], clip, rollout_entropy=mean))
     model.zero_grad()
     now, entropy = scores_of(model, ids, block)
-    value, *_ = loss(now, old, advantages, mask, rollout_log_probs=old)
+    batch = TokenBatch(now, old, advantages, mask, rollout_log_probs=old)
+    value = policy_loss(config, ClippedLoss(*clip), masked_mean, batch, plans).loss
     if config.entropy_bonus_in_force:
         value = value - config.entropy_bonus_in_force * masked_mean(entropy, mask)
     value.backward()

@@ -1,4 +1,4 @@
-"""Every setting beside those of the policy loss (``models/config.py``), with its default and its valid range."""
+"""Every setting beside those of the policy loss (``models/cov_config.py``), with its default and its valid range."""
 
 import json
 import math

@@ -14,7 +14,7 @@ import numpy as np
 
 from openrlhf_cov.analysis.pages.chart import STEPS, Axis, Chart, Look, Mark, Panel, bands, look_of
 from openrlhf_cov.analysis.pages.picture import write_pictures
-from openrlhf_cov.experiments.study import summary
+from openrlhf_cov.experiments.study import study_numbers
 from openrlhf_cov.experiments.study.answer import AGAINST, Runs, finished_runs
 from openrlhf_cov.experiments.study.document import Document, Section, document, markdown, markdown_table
 from openrlhf_cov.experiments.study.entropy_drop_page import drop_document, drop_row
@@ -25,7 +25,7 @@ from openrlhf_cov.experiments.study.run_results import Result, unpack
 from openrlhf_cov.experiments.study.seed_estimates import mean_over_seeds
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.spec_file import read_spec
-from openrlhf_cov.experiments.study.summary import Finished
+from openrlhf_cov.experiments.study.study_numbers import Finished
 from openrlhf_cov.experiments.study.sweeps import critical_panel
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -198,7 +198,7 @@ def finished(name: str) -> Finished:
 
 def main_figure() -> Chart:
     """Return the figure of docs/study.md."""
-    return summary.figure(finished(SHORTCUT), finished(LEARNING_RATES), finished(MECHANISM))
+    return study_numbers.figure(finished(SHORTCUT), finished(LEARNING_RATES), finished(MECHANISM))
 
 
 def links() -> str:
@@ -215,11 +215,11 @@ def with_numbers(text: str) -> str:
     """Return docs/study.md with its numbers brought up to date."""
     shortcut, mechanism = finished(SHORTCUT), finished(MECHANISM)
     parts = {
-        "answer": summary.answer(shortcut, mechanism),
-        "figure": summary.said_of_figure(shortcut, finished(LEARNING_RATES), mechanism),
-        "table": "\n".join(markdown_table(summary.table(shortcut, mechanism))),
-        "mechanism": "\n".join(markdown_table(summary.mechanism_numbers(mechanism))),
-        "drops": summary.said_of_drops(entropy_drops()),
+        "answer": study_numbers.answer(shortcut, mechanism),
+        "figure": study_numbers.said_of_figure(shortcut, finished(LEARNING_RATES), mechanism),
+        "table": "\n".join(markdown_table(study_numbers.table(shortcut, mechanism))),
+        "mechanism": "\n".join(markdown_table(study_numbers.mechanism_numbers(mechanism))),
+        "drops": study_numbers.said_of_drops(entropy_drops()),
         "forecasts": "\n".join(markdown_table(early_and_late(by_task_in_short(forecasts())))),
         "links": links(),
     }

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_cov.config import RunConfig
-from openrlhf_cov.models.config import BY_COVARIANCE, LARGE_COV_RATIO, CovConfig
+from openrlhf_cov.models.cov_config import BY_COVARIANCE, LARGE_COV_RATIO, CovConfig
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.settings import Schedule
 

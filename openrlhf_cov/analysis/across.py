@@ -61,9 +61,11 @@ def same_coefficients(fits: Sequence[LawFit]) -> SameCoefficients:
     covariances = np.einsum("mri,mrj->rij", drawn, drawn) / draws
     if (np.linalg.matrix_rank(covariances) < 2).any():
         raise ValueError("a run without noise has no error to compare its coefficients with")
+    # (runs, 2, 2): the inverse covariances of each run's line.
     weights = np.linalg.inv(covariances)
     common = _common(lines[None], weights)[0]
     statistic = _spread(lines[None], weights)[0]
+    # One is added on both sides: a p-value of a finite number of draws is never 0.
     p_value = (1 + int((_spread(drawn, weights) >= statistic).sum())) / (1 + draws)
     differences = tuple(_differences(fits, lines, lines + drawn))
     return SameCoefficients(p_value, float(statistic), float(-common[1]), float(common[0]), differences)

@@ -79,7 +79,9 @@ class JsonRows:
         """Return the warnings about the file."""
         found = list(self._merged[1])
         if self._broken:
-            named = ", ".join(map(str, self._broken[:LINES_NAMED])) + (", ..." * (len(self._broken) > LINES_NAMED))
+            named = ", ".join(map(str, self._broken[:LINES_NAMED]))
+            if len(self._broken) > LINES_NAMED:
+                named += ", ..."
             found.append(f"lines that cannot be read left out, {len(self._broken)}: {named}")
         if self._odd:
             found.append(f"values that are no finite numbers taken as missing, {self._odd}")
@@ -108,12 +110,14 @@ class JsonRows:
                 break
             if row is None and line.strip():
                 self._broken.append(self._lines + 1)
+                # A run that was killed leaves half a line, and the resumed run appends to it: save what follows.
                 inner = INNER_OBJECT.search(line)
                 row = _object(line[inner.start() + 1 :]) if inner else None
             if row is not None:
                 found.append({name: value for name, value in row.items() if self._keeps(name)})
             self._lines += whole
             self._offset += len(line)
+            # The last bytes tell at the next reading whether the file was only appended to.
             self._tail = (self._tail + line[-TAIL:])[-TAIL:]
         return found
 

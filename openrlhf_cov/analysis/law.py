@@ -91,6 +91,7 @@ class LawFit:
         x = np.exp(np.asarray(entropy, dtype=np.float64))
         if not x.size:
             return x, x
+        # The draws at every point of a long run would take (resamples, n) numbers.
         places = np.unique(x) if x.size <= BAND_PLACES else np.linspace(x.min(), x.max(), BAND_PLACES)
         drawn = self.line_draws[:, :1] + self.line_draws[:, 1:] * places
         if further_points:
@@ -120,11 +121,13 @@ def fit_law(points: LawPoints, *, method: str = "least_squares", resamples: int 
     """
     if len(points) < FEWEST_POINTS:
         raise ValueError(f"the law needs at least {FEWEST_POINTS} points with entropy and reward, got {len(points)}")
+    # (n, 2); the coefficients are (b, -a).
     regressors = np.stack([np.ones(len(points)), np.exp(points.entropy)], axis=1)
     design = Design(thinned(regressors))
     line, working = METHODS[method](regressors, points.reward)
     regression = Regression.least_squares(design, thinned(working))
     drawn = regression.draws(resamples=resamples)
+    # The draws are around the fit of the thinned points; move them to the fit of all points.
     line_draws = drawn.coefficients + (line - regression.coefficients)
     residuals = points.reward - regressors @ line
     spread = ((points.reward - points.reward.mean()) ** 2).sum()
@@ -157,6 +160,7 @@ def _line(regressors: Floats, y: Floats) -> Floats:
 
 
 def _least_squares(regressors: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """Return the line of least squares, and the response that it works on: ``y`` itself."""
     return _line(regressors, y), y
 
 

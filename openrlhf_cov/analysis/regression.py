@@ -76,6 +76,7 @@ class Design:
         if points <= terms:
             raise ValueError(f"{terms} coefficients need more than {terms} points, got {points}")
         self.q, self.r = np.linalg.qr(self.regressors)
+        # The diagonal of R is what is left of each column after the columns before it.
         size = np.abs(np.diag(self.r))
         if (size <= RANK_TOLERANCE * np.linalg.norm(self.regressors, axis=0)).any():
             raise ValueError("a regressor does not vary, or follows from the others")
@@ -95,6 +96,7 @@ class Design:
         squares = points - np.trace(covariances, axis1=1, axis2=2)
         products = (points - 1) * AUTOCORRELATIONS - 2 * np.trace(_quadratic(neighbors, self.q, powers), 0, 1, 2)
         products = products + np.einsum("ij,gji->g", self.q.T @ neighbors, covariances)
+        # Rounding must not make the table fall: np.interp needs ascending values.
         return np.maximum.accumulate(products / squares), squares, covariances
 
     def noise_of(self, residuals: Floats) -> tuple[Floats, Floats, Floats]:
@@ -124,6 +126,7 @@ class Regression:
         y = np.asarray(y, dtype=np.float64)
         scores = design.q.T @ y
         residuals = y - design.q @ scores
+        # Points on a line have residuals of rounding, whose autocorrelation means nothing.
         if np.abs(residuals).max() <= ROUNDING * np.abs(y).max():
             residuals = np.zeros_like(residuals)
         return cls(design, np.asarray(np.linalg.solve(design.r, scores), dtype=np.float64), residuals)
@@ -180,6 +183,7 @@ class Regression:
         high entropies into late steps), and the noise has the same distribution at every step.
         """
         rng = np.random.default_rng(seed)
+        # (resamples, n): noise seen through the same regressors, and below what a fit would find in it.
         noise = self._resampled_noise(resamples, rng)
         scores = noise @ self.design.q
         _, variances, covariances = self.design.noise_of(noise - scores @ self.design.q.T)
@@ -202,9 +206,12 @@ class Regression:
         length = self.block_length
         burn_in = math.ceil(math.log(BURN_IN) / math.log(abs(phi))) if abs(phi) > BURN_IN else 1
         points = len(self.design) + burn_in
+        # Circular blocks: one that begins near the end goes on at the start, so every innovation is drawn equally
+        # often.
         starts = rng.integers(0, len(innovations), (resamples, -(-points // length)))
         places = (starts[:, :, None] + np.arange(length)).reshape(resamples, -1)[:, :points] % len(innovations)
         noise = np.ascontiguousarray(innovations[places].T)
+        # The first value has the stationary variance, so a short burn-in is enough.
         noise[0] /= math.sqrt(1 - phi**2)
         for t in range(1, points):
             noise[t] += phi * noise[t - 1]
@@ -276,6 +283,7 @@ def _quadratic(a: Floats, b: Floats, powers: Floats) -> Floats:
     points = len(a)
     by_lag = np.empty((a.shape[1], b.shape[1], points))
     for i, j in np.ndindex(*by_lag.shape[:2]):
+        # S depends on |i - j| alone, so a'Sb is a sum over lags of these correlations, for every phi.
         products = np.correlate(a[:, i], b[:, j], "full")
         by_lag[i, j] = products[points - 1 :]
         by_lag[i, j, 1:] += products[: points - 1][::-1]
@@ -296,6 +304,7 @@ def student_quantile(freedom: float, level: float) -> float:
     """t with P(|T| <= t) = ``level`` for Student's T, by bisection of the incomplete beta function."""
     low = 0.0
     high = 1.0
+    # Doubled until it lies beyond the quantile; the bisection below gives 60 bits.
     while _inside(high, freedom) < level:
         high *= 2
     for _ in range(60):

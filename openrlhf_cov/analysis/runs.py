@@ -158,6 +158,7 @@ def interventions(run: Run) -> list[str]:
     methods = [f"{flag} {run.setting(flag)}" for flag in METHOD_FLAGS if run.setting(flag) not in (None, "", "none")]
     selected = np.nan_to_num(run.training.column(SELECTED))
     found += methods or ([f"a covariance method ({SELECTED} above 0)"] if selected.any() else [])
+    # A coefficient of 0 is no intervention; one that is unknown may be.
     coef = run.setting(KL)
     entropy = run.setting(ENTROPY_COEF)
     if _number(coef):
@@ -216,6 +217,7 @@ def evaluation_points(run: Run, metric: str, entropy: str = ENTROPY) -> LawPoint
         return LawPoints.of([], [], [])
     steps = run.evaluations.steps
     measured = run.training.steps[logged]
+    # The first logged entropy at or after step s + 1, and below the one before it.
     after = np.clip(np.searchsorted(measured, steps + 1), 0, len(measured) - 1)
     distance = np.minimum(abs(measured[after] - steps - 1), abs(measured[np.maximum(after - 1, 0)] - steps - 1))
     near = distance <= NEAREST_ENTROPY

@@ -73,7 +73,9 @@ def to_table(rows: Rows, *, whole_rows: bool) -> tuple[Table, list[str]]:
         warnings.append(f"rows from before the run was resumed left out, {stale.sum()}: steps {low:.0f} to {high:.0f}")
     kept = np.flatnonzero(usable & ~stale)
     if len(kept) == len(usable) and (np.diff(rows.steps) > 0).all():
-        steps, columns = rows.steps, rows.columns  # the usual case, without a copy
+        # The usual case, without a copy.
+        steps = rows.steps
+        columns = rows.columns
     else:
         steps, place = np.unique(rows.steps[kept], return_inverse=True)
         columns, repeated = _merged(rows, kept, place, len(steps), whole_rows)

@@ -75,6 +75,7 @@ def check_theorem(table: Table, theorem: int, *, resamples: int = RESAMPLES) -> 
     covariances = table.column(covariance)
     covariances = covariances[~np.isnan(covariances)]
     agree = np.sign(predicted) == np.sign(changes)
+    # Shares of falls and of rises, in the predictions and in the changes.
     signs = [
         np.array([(each < 0).mean(), (each > 0).mean()]) if len(each) else np.nan for each in (predicted, changes)
     ]
@@ -100,6 +101,7 @@ def check_group_covariance(table: Table) -> Interval | None:
 
 def pairs_of(table: Table, first: str, second: str) -> tuple[Floats, Floats]:
     """``first`` of a step and ``second`` of the step after it, (n,) each, wherever the log has both."""
+    # A step that was not logged, as with --logger.logging_steps, breaks the pair.
     follows = np.flatnonzero(np.diff(table.steps) == 1)
     x = table.column(first)[follows]
     y = table.column(second)[follows + 1]
@@ -120,6 +122,7 @@ def rank_correlation(x: Floats, y: Floats, *, resamples: int = RESAMPLES) -> Int
         return Interval(estimate, math.nan, math.nan, LEVEL)
     if abs(estimate) > 1 - 1e-12:
         return Interval(estimate, estimate, estimate, LEVEL)
+    # d atanh(rho) = d rho / (1 - rho^2): the errors on Fisher's scale.
     errors = _mean_errors(_influence(*ranks), resamples) / (1 - estimate**2)
     ends = interval_of(math.atanh(estimate), math.atanh(estimate) + errors)
     return Interval(estimate, math.tanh(ends.low), math.tanh(ends.high), LEVEL)
@@ -130,7 +133,8 @@ def _influence(ranks_of_x: Ranks, ranks_of_y: Ranks) -> Floats:
 
     u and v are the ranks, from -1/2 to 1/2; the expectations are what the pair does to the ranks of the others.
     """
-    (u, place_of_u), (v, place_of_v) = ranks_of_x, ranks_of_y
+    u, place_of_u = ranks_of_x
+    v, place_of_v = ranks_of_y
     influence = u * v + _mean_above(place_of_u, v) + _mean_above(place_of_v, u)
     return 12 * (influence - influence.mean())
 
@@ -166,6 +170,7 @@ def share_interval(hits: ArrayLike) -> Interval:
     share = float(series.mean())
     regression = _mean_regression(series)
     error = regression.score_covariance[0, 0] / len(regression.design)
+    # p (1 - p) / n is the variance of a share of n independent steps.
     points = min(len(series), share * (1 - share) / error) if error else len(series)
     z = NormalDist().inv_cdf((1 + LEVEL) / 2)
     middle = (share + z**2 / (2 * points)) / (1 + z**2 / points)

@@ -128,6 +128,7 @@ def residual_misfit(points: LawPoints, fit: LawFit, *, resamples: int = RESAMPLE
     """
     x = np.exp(points.entropy)
     t = points.steps - points.steps[0]
+    # (n, 4). The quadratic term is centred, so that it is nearly orthogonal to the line.
     rows = np.stack([np.ones(len(x)), x, (x - x.mean()) ** 2, np.cos(np.pi * t / t[-1])], axis=1)
     if len(x) < len(rows[0]) + FEWEST_POINTS:
         return None
@@ -171,6 +172,7 @@ def _entropy_reasons(points: LawPoints) -> list[Reason]:
     if len(points) < FEWEST_POINTS:
         return []
     count = max(3, len(points) // 10)
+    # Medians, because the entropy of a single step may be far off.
     start = np.median(points.entropy[:count])
     end = np.median(points.entropy[-count:])
     step_noise = float(np.median(np.abs(np.diff(points.entropy)))) / 0.954  # median |N(0, 2)| is 0.954

@@ -92,11 +92,17 @@ def _run_row(score: RunScore, has_differences: bool) -> Row:
         return row
     if score.difference is None:
         return (*row, "", "", "", "", score.reason or "")
-    interval = score.difference.interval
-    how = score.difference
-    verdict = "noise" if how.noise else "higher" if interval.estimate > 0 else "lower"
+    difference = score.difference
+    interval = difference.interval
+    if difference.noise:
+        verdict = "noise"
+    elif interval.estimate > 0:
+        verdict = "higher"
+    else:
+        verdict = "lower"
     bounds = f"{_points(interval.low)} to {_points(interval.high)}"
-    return (*row, _points(interval.estimate), bounds, _p_value(how.p_value), _p_value(how.p_holm), verdict)
+    p_values = (_p_value(difference.p_value), _p_value(difference.p_holm))
+    return (*row, _points(interval.estimate), bounds, *p_values, verdict)
 
 
 def _explained(comparison: Comparison) -> list[str]:

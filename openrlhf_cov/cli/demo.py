@@ -6,57 +6,40 @@ the other and without the KL term to the untrained policy, as the entropy law is
 """
 
 import argparse
-import json
-import math
 import shlex
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from pathlib import Path
-from typing import Any
-
-from tqdm import tqdm
 
 from openrlhf_cov.analysis.report.write import write_report
 from openrlhf_cov.cli.entry_point import command_name, program
-from openrlhf_cov.cluster.local_ray import RayAddress, environment, local_ray, stop
-from openrlhf_cov.cluster.packages import require
+from openrlhf_cov.cluster.local_ray import RayAddress, local_ray
 from openrlhf_cov.cluster.ray_here import KEEP_ENGINES
-from openrlhf_cov.errors import RunStopped, UsageError
-from openrlhf_cov.experiments.tiny_task.catalogue import TINY_TASKS, TinyTask
-from openrlhf_cov.experiments.tiny_task.task_files import TaskSettings, evaluate, is_occupied, read_task
+from openrlhf_cov.experiments.tiny_task.catalogue import TINY_TASKS
+from openrlhf_cov.experiments.tiny_task.demo_training import (
+    METHOD_FLAGS,
+    PROMPTS,
+    REFERENCE_KL,
+    SAMPLES,
+    check_demo,
+    make_output,
+    making_task,
+    number,
+    say,
+    score,
+    score_before,
+    task_in,
+    tokens,
+    train,
+    training_command,
+)
 from openrlhf_cov.utils import terminal
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
-from openrlhf_cov.utils.orphans import die_with_parent
 
-PROMPTS = 32
-SAMPLES = 8
-# Coefficient of the KL term to the untrained policy.
-REFERENCE_KL = 1e-3
-# Settings for micro-batches of a few hundred tokens; the paper's fractions would pick less than one token.
-METHOD_FLAGS = {
-    "none": [],
-    "clip_cov": ["--clip_cov_ratio", "2e-2", "--clip_cov_lb", "0.5"],
-    "kl_cov": ["--kl_cov_ratio", "2e-2"],
-}
-# In place of one of these.
+# In place of the name of a method.
 ALL = "all"
-# What ``task_files.evaluate`` finds.
-SCORES = ("accuracy_greedy", "accuracy_sampled", "entropy", "mean_length")
-# Seconds between two messages while a training starts.
-STILL_STARTING = 10.0
-# Message in the log of a training -> what starts after it, the latest phase first.
-PHASES = {
-    "Initializing a V1 LLM engine": "starting the vLLM engine",
-    "PolicyRole": "loading the policy",
-    "RolloutActor": "starting the vLLM engine",
-    "Connected to Ray": "starting the actors",
-}
 # Steps at the end of a run over which the table of all averages entropy and accuracy.
 MEAN_OF = 5
 ONE_SEED = (
@@ -101,7 +84,8 @@ def run(args: argparse.Namespace) -> None:
     All trainings share one Ray and, one after the other, one engine.
     """
     started = time.monotonic()
-    check(args)
+    check_demo(task=args.task, folder=args.folder, steps=args.steps, output=args.output)
+    make_output(args.output)
     say(f"task {args.task}, --method {args.method}, {args.steps} steps; everything is written to {args.output}")
     task = args.folder.resolve()
     output = args.output.resolve()
@@ -138,236 +122,11 @@ def train_method(
     """Train with one method on the task in a folder, into the folder ``output``, on a Ray that runs."""
     output.mkdir(exist_ok=True)
     say(f"training with --method {method}; the output of the training goes to {output / 'train.log'}")
-    command = training_command(method, steps, task, output, None, kl_coef, task_in(task)[0])
+    kind, _ = task_in(task)
+    command = training_command(method, steps=steps, task=task, output=output, address=None, kl_coef=kl_coef, kind=kind)
     # The next method takes over the engine, whose start takes longer than many steps.
     variables = {**ray.token, "RAY_ADDRESS": ray.gcs, KEEP_ENGINES: "1", "PYTHONWARNINGS": "ignore"}
     train(command, variables, output, steps)
-
-
-def check(args: argparse.Namespace) -> None:
-    """Refuse what ``check_settings`` refuses; make the output folder."""
-    check_settings(args)
-    try:
-        args.output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--output {args.output} cannot be written: {error.strerror}") from error
-
-
-def check_settings(args: argparse.Namespace) -> None:
-    """Refuse folders in use, more steps than the task gives, missing packages, and a machine that cannot grade the
-    task; nothing is written."""
-    require()
-    TINY_TASKS[args.task].check_ready()
-    has_task = read_task(args.folder, args.task) is not None
-    if not has_task and is_occupied(args.folder):
-        raise UsageError(
-            f"--folder {args.folder} is not empty and holds no finished task {args.task!r}; choose another folder"
-        )
-    rows = len(_lines(args.folder / "train.jsonl")) if has_task else TaskSettings().train_rows
-    if args.steps > rows // PROMPTS:
-        raise UsageError(
-            f"--steps {args.steps} is more than the task gives: {rows} training problems are {rows // PROMPTS} steps "
-            f"of {PROMPTS} prompts"
-        )
-    try:
-        if is_occupied(args.output):
-            raise UsageError(f"--output {args.output} is not empty or no folder; choose a new folder")
-    except OSError as error:
-        raise UsageError(f"--output {args.output} cannot be written: {error.strerror}") from error
-
-
-def make_task(folder: Path, name: str) -> None:
-    """Make an embedded task, unless the folder holds it."""
-    with making_task(folder, name) as wait_for_task:
-        wait_for_task()
-
-
-@contextmanager
-def making_task(folder: Path, name: str) -> Iterator[Callable[[], None]]:
-    """Make an embedded task in a process of its own, unless the folder holds it.
-
-    Yields:
-        A function that waits until the folder holds the task. It raises UsageError or RunStopped if the task could
-        not be made.
-    """
-    if read_task(folder, name) is not None:
-        say(f"using the task in {folder}")
-        yield lambda: None
-        return
-    say(f"making the task in {folder}")
-    command = [sys.executable, "-m", "openrlhf_cov.cli.make_tiny_task", "--task", name, "--output", str(folder)]
-    maker = subprocess.Popen(command, start_new_session=True, preexec_fn=partial(die_with_parent, signal.SIGTERM))
-
-    def wait() -> None:
-        status = maker.wait()
-        if status:
-            refused = UsageError if status == 2 else RunStopped
-            raise refused(f"the embedded task could not be made in {folder}; name another folder with --folder")
-
-    try:
-        yield wait
-    finally:
-        stop(maker)
-
-
-def score_before(task: Path) -> dict[str, float]:
-    """Return the scores of the untrained policy, which ``make_tiny_task`` has written to ``task.json``."""
-    _, content = task_in(task)
-    if all(name in content for name in SCORES):
-        return {name: content[name] for name in SCORES}
-    say("scoring the untrained policy on the held-out problems")
-    return score(task / "model", task)
-
-
-def score(model: Path, task: Path) -> dict[str, float]:
-    """Return the result of ``make_tiny_task.evaluate`` on the held-out problems, with the samples of ``task.json``."""
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    rows = [json.loads(line) for line in _lines(task / "test.jsonl")]
-    made, content = task_in(task)
-    return evaluate(model, rows, content["settings"]["seed"], made)
-
-
-def task_in(folder: Path) -> tuple[TinyTask, dict[str, Any]]:
-    """The task that a folder holds, and its ``task.json``."""
-    content = read_task(folder)
-    assert content is not None, folder
-    return next(task for task in TINY_TASKS.values() if task.datasource == content["task"]), content
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines()
-
-
-def training_command(
-    method: str,
-    steps: int,
-    task: Path,
-    output: Path,
-    address: str | None,
-    kl_coef: float = REFERENCE_KL,
-    kind: TinyTask = TINY_TASKS["addition"],
-) -> list[str]:
-    """Return the command of a training: GRPO, 8 updates per rollout, ZeRO-2.
-
-    Args:
-        method: Key of ``METHOD_FLAGS``.
-        steps: Global steps.
-        task: Folder of the embedded task.
-        output: Folder of the run.
-        address: Dashboard of a Ray to which the training is submitted as a job. None for a training that joins the
-            Ray of ``RAY_ADDRESS`` itself, which starts some seconds sooner.
-        kl_coef: Coefficient of the KL term to the untrained policy; 0 trains without a reference model.
-        kind: The embedded task.
-    """
-    flags = f"""
-        --actor.model_name_or_path {task}/model --data.prompt_dataset {task}/train.jsonl
-        --data.input_key input --data.label_key label --data.max_samples {steps * PROMPTS}
-        --actor.num_gpus_per_node 1 --ref.num_gpus_per_node 1 --train.colocate_actor_ref --vllm.num_engines 1
-        --algo.advantage.estimator group_norm --algo.kl.use_loss --algo.kl.estimator k3 --algo.kl.init_coef {kl_coef}
-        --rollout.batch_size {PROMPTS} --rollout.n_samples_per_prompt {SAMPLES} --rollout.micro_batch_size 64
-        --train.batch_size 32 --train.micro_batch_size 32
-        --actor.adam.lr 3e-5 --actor.lr_scheduler constant --ds.zero_stage 2
-        --ckpt.output_dir {output} --ckpt.path {output}/checkpoints --logger.tensorboard_dir {output}/tensorboard
-        --cov_type {method} --rollout_seeded --cov_dump_every 10
-    """
-    trainer = [sys.executable, "-m", "openrlhf_cov.cli.train_ppo_ray"]
-    words = [*trainer, *shlex.split(flags), *kind.flags, *METHOD_FLAGS[method]]
-    if address is None:
-        return words
-    submit = [str(Path(sys.executable).with_name("ray")), "job", "submit", "--address", address]
-    submit += ["--runtime-env-json", json.dumps({"env_vars": {"PYTHONWARNINGS": "ignore"}})]
-    return [*submit, "--", *words]
-
-
-def train(command: list[str], variables: dict[str, str], output: Path, steps: int) -> None:
-    """Run a training and show its progress: a line per step, and on a terminal a progress bar.
-
-    Until the first step, which takes most of a minute, a line every ``STILL_STARTING`` seconds says what starts.
-
-    Args:
-        command: Command line of the training.
-        variables: Environment variables beside those of this process, such as the token of its Ray.
-        output: Folder of the run.
-        steps: Global steps of the run.
-
-    Raises:
-        RunStopped: The training failed.
-    """
-    log_path = output / "train.log"
-    begun = time.monotonic()
-    said = begun
-    seen = 0
-
-    def wait() -> None:
-        nonlocal said
-        now = time.monotonic()
-        if seen == 0 and now - said >= STILL_STARTING:
-            said = now
-            say(f"{starting_phase(log_path.read_text(errors='replace'))} ({now - begun:.0f} s)")
-
-    with log_path.open("w") as log:
-        job = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, env=environment() | variables, start_new_session=True
-        )
-    try:
-        with tqdm(total=steps, desc="train", unit="step", disable=None) as bar:
-            # Where there is no terminal the bar is off, and `bar.write` would leave lines in the buffer of a pipe.
-            show = bar.write if not bar.disable else lambda line: terminal.say(f"{line}\n")
-            for line in follow(output / METRICS_FILE, job, wait):
-                if seen == 0:
-                    show(" step  accuracy  entropy  selected  tokens/s  seconds")
-                seen += 1
-                show(step_line(line))
-                bar.update()
-    finally:
-        stop(job)
-    if job.returncode:
-        tail = (output / "train.log").read_text(errors="replace").splitlines()[-15:]
-        terminal.say("\n".join(tail) + "\n", sys.stderr)
-        raise RunStopped(f"training failed (status {job.returncode}); the whole output is in {output / 'train.log'}")
-
-
-def starting_phase(log: str) -> str:
-    """Return what a training starts, by the messages in its log so far."""
-    return next((phase for message, phase in PHASES.items() if message in log), "starting the training process")
-
-
-def follow(path: Path, job: subprocess.Popen, wait: Callable[[], None] = lambda: None) -> Iterator[dict]:
-    """Yield each line of a metrics file once, as it appears, until the job has ended.
-
-    ``wait`` is called whenever the file has been read, about twice a second.
-    """
-    seen = 0
-    ended = False
-    while not ended:
-        ended = job.poll() is not None
-        lines = read_metrics(path) if path.exists() else []
-        yield from lines[seen:]
-        seen = len(lines)
-        wait()
-        time.sleep(0.0 if ended else 0.5)
-
-
-def number(line: dict, name: str) -> float:
-    """A value of a metrics line; NaN where it holds null, which stands for NaN and infinities, or nothing."""
-    value = line.get(name)
-    return math.nan if value is None else value
-
-
-def tokens(line: dict) -> float:
-    """Response tokens of one step."""
-    return number(line, "rollout/response_length_mean") * number(line, "rollout/num_samples")
-
-
-def step_line(line: dict) -> str:
-    """One step for the terminal."""
-    seconds = number(line, "timing/step_total")
-    return (
-        f"{line['step']:5d}  {number(line, 'rollout/reward_mean'):8.3f}  {number(line, 'entropy/mean'):7.3f}"
-        f"  {number(line, 'cov/selected_frac'):8.4f}  {tokens(line) / seconds:8.0f}  {seconds:7.1f}"
-    )
 
 
 def table(method: str, before: dict, after: dict, output: Path, page: Path, seconds: float) -> str:
@@ -446,11 +205,6 @@ def next_steps(task: Path, runs: Sequence[Path], output: Path) -> str:
 def _from_here(path: Path) -> str:
     """Return a path as it is typed in the current folder: relative where it lies below it."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
-
-
-def say(message: str) -> None:
-    """One line of progress."""
-    terminal.say(f"demo: {message}\n", sys.stderr)
 
 
 if __name__ == "__main__":

@@ -40,9 +40,12 @@ def main(argv: list[str] | None = None) -> int:
     if args.list:
         say(benchmarks.table() + "\n")
         return 0
-    work = _write_data if args.write_data else _regrade if args.regrade else _evaluate
     try:
-        return work(args)
+        if args.write_data:
+            return _write_data(args)
+        if args.regrade:
+            return _regrade(args)
+        return _evaluate(args)
     except RunStopped as error:
         raise RunStopped(f"{error}; {KEPT}") from error
 

@@ -13,7 +13,7 @@ from openrlhf_cov.cli.entry_point import command_name, program
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.experiments.lab.request import LabRequest
 from openrlhf_cov.experiments.lab.request import build_parser as lab_parser
-from openrlhf_cov.models.config import methods_like
+from openrlhf_cov.models.cov_config import methods_like
 from openrlhf_cov.models.method import Method, fills
 from openrlhf_cov.models.methods import METHODS, MODULES
 from openrlhf_cov.models.slots import SLOTS, ProcessEstimator
@@ -102,7 +102,9 @@ def flags_of(method: Method) -> str:
     """Return the flags of a method, each with its default and its meaning."""
     lines = []
     for flag, default, about in settings_of(method):
-        shown = "off" if default is False else "none" if default in (None, "") else default
+        shown = "none" if default in (None, "") else default
+        if default is False:
+            shown = "off"
         lines.append(f"  {flag} (default: {shown})")
         lines += textwrap.wrap(" ".join(about.split()), WIDTH, initial_indent="      ", subsequent_indent="      ")
     return "\n".join(lines)

@@ -113,6 +113,7 @@ def connect(needs: Needs) -> bool:
                 f"the run needs {slots} model processes, this host without an accelerator has {cores()} cores; "
                 f"{needs.way_out}"
             )
+        # GPUs that do not exist: logical slots, by which Ray places one model process each.
         resources = {"num_gpus": slots, "num_cpus": slots + CONTROLLER_CPUS}
     settings = {"include_dashboard": False, "runtime_env": runtime_env, **resources}
     # Ray makes its temporary folder writable for all users: it gets a subfolder of one that nobody else can enter.
@@ -170,6 +171,7 @@ def check_capacity(needs: Needs, timeout: float = 0.0, may_scale: bool = True) -
     They have ``timeout`` seconds; 0: 20, or half an hour where an autoscaler has to add nodes first. If none adds any,
     or not ``may_scale``, more than the whole cluster has is refused at once.
     """
+    # One more CPU for the controller, an actor of its own.
     bundles = [*needs.bundles, {"CPU": 1.0}]
     total = ray.cluster_resources()
     free = ray.available_resources()

@@ -54,8 +54,14 @@ def find_locks(root: Path) -> Locks:
         with suppress(OSError):  # released meanwhile
             status = lock.stat()
             mine = os.geteuid() in (status.st_uid, 0)
-            kind = "foreign" if not (local and mine) else "young" if time.time() - status.st_mtime < YOUNG else "stale"
-            kinds[kind] += [] if str(lock.resolve()) in held else [lock]
+            if str(lock.resolve()) in held:
+                continue
+            if not (local and mine):
+                kinds["foreign"].append(lock)
+            elif time.time() - status.st_mtime < YOUNG:
+                kinds["young"].append(lock)
+            else:
+                kinds["stale"].append(lock)
     return Locks(**{kind: tuple(found) for kind, found in kinds.items()})
 
 

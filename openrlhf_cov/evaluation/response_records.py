@@ -213,6 +213,8 @@ def read_responses(folder: Path) -> list[Response]:
     """The complete responses in the file, in its order; one per key, the first. A cut last line is left out."""
     path = folder / RESPONSES_FILE
     found: dict[Key, Response] = {}
-    for _, response in read_rows(path, partial(checked, Response), may_be_cut=True) if path.exists() else ():
+    if not path.exists():
+        return []
+    for _, response in read_rows(path, partial(checked, Response), may_be_cut=True):
         found.setdefault(response.key, response)
     return list(found.values())

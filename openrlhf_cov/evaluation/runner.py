@@ -118,9 +118,10 @@ def respond(
 
     threads = ThreadPoolExecutor(workers)
     try:
-        for request, completion in generate(requests) if requests else ():
-            grading.append(threads.submit(grade, request, completion))
-            keep_graded(wait=False)
+        if requests:  # without any, no engine has to start
+            for request, completion in generate(requests):
+                grading.append(threads.submit(grade, request, completion))
+                keep_graded(wait=False)
         keep_graded(wait=True)
     except UsageError:  # of ``keep``: nothing more can be kept
         raise

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from openrlhf_cov.models.config import OF_METHODS, CovConfig, methods_of
+from openrlhf_cov.models.cov_config import OF_METHODS, CovConfig, methods_of
 from openrlhf_cov.settings import Schedule
 
 

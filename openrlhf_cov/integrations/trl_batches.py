@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.planning import WindowPart
 from openrlhf_cov.models.rollout import RolloutTokens

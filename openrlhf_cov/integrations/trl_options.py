@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from openrlhf_cov.integrations.choice import in_python
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import fills
 from openrlhf_cov.models.slots import UNCLIPPED, ClipRange, ProcessEstimator
 

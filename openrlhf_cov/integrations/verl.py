@@ -27,7 +27,7 @@ from torch import Tensor
 
 from openrlhf_cov.integrations.choice import choose, in_python
 from openrlhf_cov.integrations.trainer_loss import TrainerLoss
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.diagnostics import update_metrics
 from openrlhf_cov.models.loss import policy_loss
 from openrlhf_cov.models.method import Plan, TokenBatch, fills

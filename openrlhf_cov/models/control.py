@@ -117,16 +117,24 @@ class Controller:
         if math.isfinite(gap) and self.gains:
             self._move_by_gap(self.gains, gap)
         elif math.isfinite(gap):
-            direction = 0 if abs(gap) < self.band else (gap > 0) - (gap < 0) or -self.control.at_target
-            self._value = self.control.moved(self._value, direction * self.control.raises)
+            self._value = self.control.moved(self._value, self._direction(gap) * self.control.raises)
             self._open = gap > 0
         return metrics
+
+    def _direction(self, gap: float) -> int:
+        """Return 1 where the entropy is to rise, -1 where it is to fall, 0 where it is to stay."""
+        if abs(gap) < self.band:
+            return 0
+        if gap == 0:
+            return -self.control.at_target
+        return 1 if gap > 0 else -1
 
     def _move_by_gap(self, gains: Gains, gap: float) -> None:
         if abs(gap) >= self.band:
             self._value = pi_value(self.control, self._start, gains, gap, self._integral)
         # The gap of this step acts through the sum from the next step on, as in the released code.
         limit = gains.integral_limit
+        # Without a limit the sum grows while the setting is at its bound, and the loop overshoots afterwards.
         self._integral = min(max(self._integral + gap, -limit), limit)
         is_at_bound = self._value in (self.control.low, self.control.high)
         self._at_bound = self._at_bound + 1 if is_at_bound else 0

@@ -38,6 +38,7 @@ def token_covariance(
     advantages = advantages.detach()
     means = means or TokenMeans.of(log_probs, advantages, mask)
     surplus = advantages - means.advantage
+    # A token of probability 0 has log-prob -inf, and -inf * 0 would be NaN.
     return ((log_probs - means.log_prob) * surplus).masked_fill(~mask | (surplus == 0), 0.0)
 
 
@@ -49,5 +50,6 @@ def select_largest(priority: Tensor, count: Tensor | int) -> Tensor:
     flat = priority.flatten()
     order = flat.argsort(descending=True, stable=True)
     rank = torch.empty_like(order)
+    # The inverse of the permutation: rank[i] is the place of entry i in descending order.
     rank[order] = torch.arange(order.numel(), device=order.device)
     return ((rank < count) & (flat > -math.inf)).view_as(priority)

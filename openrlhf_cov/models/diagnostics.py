@@ -26,8 +26,10 @@ def update_metrics(record: LossRecord) -> list[Metric]:
     selected = record.selected
     seen = record.advantages
     mask = batch.action_mask.bool()
+    # About the means of this micro-batch: the metric describes what was trained on, and needs no collective.
     cov = token_covariance(batch.log_probs, batch.advantages, mask)
     by_sequence = record.sequence_old is not None
+    # GSPO clips one ratio per sequence, to the policy that upstream compares with. All other losses clip per token.
     clipping = replace(
         batch, advantages=seen, old_log_probs=record.sequence_old if by_sequence else batch.old_log_probs
     )
@@ -35,11 +37,17 @@ def update_metrics(record: LossRecord) -> list[Metric]:
     log_ratio = batch.log_ratio
     ratio = clipping.sequence_ratio if by_sequence else clipping.ratio
     limit = math.inf if record.dual_clip is None else record.dual_clip
+    # Tokens without gradient: clipped ones, and those of negative advantage beyond the dual clip. Upstream also cuts
+    # log ratios per token, but not those of a sequence.
     still = clipped | ((seen < 0) & (ratio > limit))
     still = still if by_sequence else still | batch.cut
+    # -d loss / d log_prob of PPO, up to the normaliser.
     gradient = (ratio * seen).masked_fill(still | ~mask, 0.0)
+    # k times the weights of the methods, without the advantage: 1 for every token of plain PPO on policy. Summands
+    # belong to the advantage, so they are left out.
     weight = transformed(torch.ones_like(seen), [replace(plan, add=None) for plan in record.plans])
     coefficient = weight * (ratio if record.coefficient is None else record.coefficient).masked_fill(still, 0.0)
+    # Tokens that a method dropped on purpose do not count as clipped by PPO.
     restrained = selected if record.plans and record.plans[0].restrains else torch.zeros_like(mask)
     tokens = mask.sum()
     picked = selected.sum()

@@ -90,9 +90,11 @@ class RunningLaw:
         """
         if abs(entropy) < HIGHEST_ENTROPY and math.isfinite(reward):
             self._count += 1
+            # Welford's update of means and of the sums of products, which does not cancel as sums of squares do.
             deviation = np.array([math.exp(entropy), reward]) - self._means
             self._means = self._means + deviation / self._count
             self._products = self._products + np.outer(deviation, deviation) * (1 - 1 / self._count)
+        # The law is R = -a exp(H) + b, linear in exp(H). Its ceiling is R at H = 0, where exp(H) = 1.
         (xx, xy), (_, yy) = self._products
         flat = xx <= self._count * (SMALLEST_SPREAD * self._means[0]) ** 2
         if self._count < self.fewest_points or flat or not yy:

@@ -48,10 +48,12 @@ def predicted_drop(
         added to all advantages changes nothing in ``theorem2``; the other predictions have the centre of each state.
     """
     mask = action_mask.bool()
+    # (N,) of the N action tokens. In float64: the covariances are small differences of large sums.
     log_p = log_probs[mask].double()
     nats = entropy[mask].double()
     advantage = advantages[mask].double()
     p = log_p.exp()
+    # The entropy discriminator S of each sampled token, positive where -log p is below the entropy of the state.
     score = p * (nats + log_p)
     return EntropyDrop(
         theorem1=_covariance(log_p, p * advantage),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.ranking import token_keys
 from openrlhf_cov.models.slots import Restraint
@@ -63,6 +63,7 @@ def policy_seen(config: CovConfig, parts: Sequence[WindowPart], moved: bool, sco
     After it they are used only where the settings ask for the old policy. Otherwise ``score_now`` is called once per
     micro-batch.
     """
+    # Before the first update the scores of the rollout are those of the current policy, so no pass is needed.
     needs_log_probs = moved and config.asks_log_probs
     needs_entropy = moved and config.entropy_policy == "current"
     log_probs: list[Tensor] = []
@@ -85,6 +86,8 @@ def plan_window(step: PlanningStep, parts: Sequence[WindowPart], seen: PolicySee
     The methods see all tokens of the step at once, those of other ranks included, so every rank must call this
     function together.
     """
+    # A method's log-probs may be those of the current policy; the old ones in the batch are always those of the
+    # rollout.
     items = []
     for part, log_probs, entropy in zip(parts, seen.log_probs, seen.entropies, strict=True):
         item = WindowItem(

@@ -87,6 +87,7 @@ def against_other_responses(rewards: Tensor, action_mask: Tensor, graded: Tensor
     count = int(graded.sum())
     if count < 2:
         return rewards.new_zeros(rewards.shape)
+    # (K,); a response's own reward is part of the sum below, which the factor n / (n - 1) of its own reward undoes.
     means = rewards.sum(1) / action_mask.sum(1).clamp(min=1)
     baseline = means[graded].sum() / (count - 1)
     found = rewards * (count / (count - 1)) - baseline
@@ -111,6 +112,7 @@ def ordered_pairs(totals: Tensor, correct: Tensor) -> tuple[float, int]:
     Returns:
         The number of pairs whose correct response has the higher score, ties counting one half, and of all pairs.
     """
+    # (C, 1) and (1, n - C), so that their difference has one entry for each pair.
     of_correct = totals[correct > 0][:, None]
     of_incorrect = totals[correct == 0][None, :]
     apart = of_correct - of_incorrect

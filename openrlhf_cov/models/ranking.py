@@ -34,6 +34,8 @@ def token_keys(seed: int, global_step: int, sample_ids: Tensor, num_actions: int
 
 def value_scores(values: Tensor, action_mask: Tensor, keys: Tensor) -> Tensor:
     """Scores (B, A) that order tokens by their float32 ``values``, equal ones by key; NaN is no candidate."""
+    # The upper 32 bits are the value, the lower 32 bits the upper bits of the key: a key only decides between equal
+    # values.
     scores = ordered_bits(values).long() * 2**32 + (keys >> 31)
     return scores.masked_fill(~action_mask.bool() | values.isnan(), NOT_A_CANDIDATE)
 
@@ -70,4 +72,5 @@ def _signed(constant: int) -> int:
 
 def _shifted(values: Tensor, bits: int) -> Tensor:
     """Logical right shift of int64."""
+    # torch shifts the sign bit in from the left; the mask removes it.
     return (values >> bits) & (2 ** (64 - bits) - 1)

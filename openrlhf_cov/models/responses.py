@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from openrlhf_cov.models.config import CovConfig
+    from openrlhf_cov.models.cov_config import CovConfig
 
 # Beside the standard deviation of a group's rewards, as upstream has it.
 EPSILON = 1e-9
@@ -77,6 +77,7 @@ def by_graded_responses(
     """
     if graded.all():
         return estimate(rewards, *others)
+    # Prompts with n graded responses each are one rectangle (G_n, n), so an estimator needs no mask.
     found = rewards.new_full(rewards.shape, math.nan)
     counts = graded.sum(1)
     for count in counts.unique().tolist():
@@ -91,6 +92,7 @@ def by_graded_responses(
 def group_deviations(rewards: Tensor, graded: Tensor) -> Tensor:
     """Return the sample standard deviation of the graded rewards of each prompt, for all its responses (G, K)."""
     deviations = by_graded_responses(lambda found: found.std(1, keepdim=True).expand_as(found), rewards, graded)
+    # NaN for responses that are not graded; the deviation of a prompt is the same for all its graded ones.
     return deviations.nan_to_num(0.0).amax(1, keepdim=True).expand_as(rewards)
 
 

@@ -12,6 +12,7 @@ def sums_to_the_end(values: Tensor) -> Tensor:
     The last entry comes first, then one after the other without extra precision: bit for bit what the loop
     ``total = values[:, t] + total`` over the columns from the last to the first gives.
     """
+    # NumPy's accumulate adds one entry after the other. torch.cumsum may accumulate with more precision.
     reversed_values = values.to(torch.promote_types(values.dtype, torch.float32)).flip(1)
     return torch.from_numpy(np.add.accumulate(reversed_values.numpy(), axis=1)).flip(1)
 
@@ -22,6 +23,7 @@ def discounted_returns(rewards: Tensor, gamma: float) -> Tensor:
         return sums_to_the_end(rewards)
     returns = torch.zeros_like(rewards)
     total = rewards.new_zeros(len(rewards))
+    # One step per column, not per token: all rows at once.
     for column in reversed(range(rewards.shape[1])):
         total = rewards[:, column] + gamma * total
         returns[:, column] = total
@@ -35,5 +37,6 @@ def generalised_advantages(values: Tensor, rewards: Tensor, gamma: float, lambd:
         Schulman et al., arXiv 1506.02438: A_t = delta_t + gamma lambda A_{t+1}, with
         delta_t = r_t + gamma V_{t+1} - V_t.
     """
+    # V_{t+1}, (B, A); 0 after the last token.
     following = pad(values[:, 1:], (0, 1))
     return discounted_returns(rewards + gamma * following - values, gamma * lambd)

@@ -100,6 +100,7 @@ class Responses:
             mask = mask & ~rollout.abstained[:, None]
         tokens = mask.sum(1)
         values = torch.stack([rollout.log_probs, rollout.advantages, rollout.entropy]).double().masked_fill(~mask, 0.0)
+        # (3, B, A) to (3, B).
         log_prob, advantage, entropy = values.sum(2) / tokens.clamp(min=1)
         return cls(log_prob, advantage, entropy, (tokens > 0).double())
 
@@ -113,6 +114,7 @@ def group_sums(rollout: RolloutTokens, samples_per_prompt: int, groups: int) -> 
     """float64 (groups, 5) per prompt: responses with a token, sums of their log pi, A and pi A, correct ones."""
     means = Responses.of(rollout)
     columns = (means.counted, means.log_prob, means.advantage, means.prob_weighted, rollout.scores > CORRECT)
+    # (B, 5), and below (groups, 5): the responses of a prompt may lie on several ranks.
     rows = torch.stack([column.double() for column in columns], dim=1)
     sums = torch.zeros(groups, len(columns), dtype=torch.float64, device=rows.device)
     return sums.index_add_(0, rollout.sample_ids // samples_per_prompt, rows)
@@ -176,6 +178,8 @@ def entropy_metrics(entropy: Tensor, action_mask: Tensor, scores: Tensor) -> lis
 
 def position_metrics(entropy: Tensor, mask: Tensor) -> list[Metric]:
     """Means over the first, second, ... action token of every response, (B, A) and boolean (B, A)."""
+    # Number of each action token within its response, from 0. Masked and later tokens go to a last place, which is not
+    # read.
     place = (mask.cumsum(1) - 1).masked_fill(~mask, POSITIONS).clamp(max=POSITIONS).flatten()
     sums = torch.zeros(2, POSITIONS + 1, dtype=torch.float64, device=entropy.device)
     sums[0].index_add_(0, place, entropy.double().masked_fill(~mask, 0.0).flatten())
@@ -216,12 +220,15 @@ def prompt_metrics(rollout: RolloutTokens, cov: Tensor, groups: Tensor, samples_
     """
     means = Responses.of(rollout)
     counted = means.counted
+    # (B,) each: the sums of the prompt that a response belongs to.
     count, log_prob, advantage, weighted, correct = groups[rollout.sample_ids // samples_per_prompt].T
     count = count.clamp(min=1)
+    # Distance of the response from the mean of its prompt.
     apart = means.log_prob - log_prob / count
     within = apart * (means.advantage - advantage / count)
     prob_weighted = apart * (means.prob_weighted - weighted / count)
-    share = counted / count * (samples_per_prompt > 1)
+    # The weight of each response, (B,). One response of a prompt has no covariance with others.
+    share = counted / count if samples_per_prompt > 1 else torch.zeros_like(counted)
     metrics: list[Metric] = [
         Mean("entropy/response_mean", means.entropy.sum(), counted.sum()),
         Mean("cov/group_mean", (share * within).sum(), share.sum()),

@@ -65,6 +65,7 @@ def shared_layout(
     needed. Tokens after the last of these are left out, and what stands before the first is the prompt. No row has
     more than ``longest`` tokens.
     """
+    # The cost without sharing, which a layout has to be below by a margin.
     plain = WORTH * cost(len(sequences), sequences.shape[1], token_cost)
     if sequences.shape[1] > longest:
         return None
@@ -76,6 +77,7 @@ def shared_layout(
     if not most:
         return None
     found = []
+    # Fewer responses beside one prompt make shorter rows, whose attention costs less; more of them save prompts.
     for together in _halvings(most):
         trees = [
             _Tree.of(prompt, each[start : start + together])
@@ -159,6 +161,8 @@ def _laid_out(rows: Sequence[Sequence[_Tree]], sequences: Tensor) -> SharedLayou
         for column, values in zip(columns, of_row, strict=True):
             column.append(values + [0] * (width - len(values)))
     tokens, positions, trees, branches = torch.tensor(columns, device=sequences.device)
+    # visible[m, q, k]: token q of row m may attend to token k. Both belong to one tree, k to the prompt or to the
+    # sample of q, and, by tril, k does not come after q.
     visible = (branches[:, None] == branches[:, :, None]).logical_or_(branches[:, None] == 0)
     visible.logical_and_(trees[:, None] == trees[:, :, None])
     asked = torch.tensor(list(chain.from_iterable(places)), device=sequences.device)

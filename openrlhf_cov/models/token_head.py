@@ -69,11 +69,13 @@ def min_p_scores(
             rows = weight[start:end], None if bias is None else bias[start:end]
             yield _scaled(hidden, *rows, temperature), start, end
 
+    # First pass: the largest logit of each row, and the logit of the target.
     for z, start, end in logits():
         place, here = _places(targets, start, end)
         chosen = torch.where(here, z.gather(1, place).squeeze(1), chosen)
         top = torch.maximum(top, z.amax(1))
     least = top + math.log(min_p)
+    # Second pass: the mass of the tokens that stay, of which the first pass has found the bound.
     for z, _, _ in logits():
         mass += (z - top[:, None]).exp().masked_fill(z < least[:, None], 0.0).sum(1)
     return (chosen - top - mass.log()).masked_fill(chosen < least, EXCLUDED)
@@ -201,6 +203,7 @@ class _TokenScores(torch.autograd.Function):
         for start, end in _blocks(len(weight), len(hidden), ctx.block):
             rows = weight[start:end]
             z = _scaled(hidden, rows, None if bias is None else bias[start:end], ctx.temperature)
+            # In place, as the logits of a block are the largest tensors here.
             log_p = z.sub_(top[:, None]).sub_(log_mass[:, None])
             slope = log_p.exp()  # becomes the gradient of the logits
             if of_entropy is None:

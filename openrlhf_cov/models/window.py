@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.covariance import TokenMeans, select_largest, token_covariance
 from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.ranking import NOT_A_CANDIDATE, fixed_point_sum, lottery_scores, value_scores
@@ -172,6 +172,7 @@ class Window:
         ]
         tops = torch.stack([torch.stack([v.abs().max() for v in values]).max() for values in finite])
         largest = self._ranks.all_gather(tops).view(-1, len(series)).amax(0)
+        # The power of two above the largest value of each series, (S,).
         units = (largest / largest.frexp().mantissa).nan_to_num(nan=1.0)  # exact: powers of two
         parts = [
             torch.stack([fixed_point_sum(v / unit, mask, PARTS) for v, mask in zip(values, self._masks, strict=True)])
@@ -298,9 +299,11 @@ def _by_digits(scores: Tensor, k: int, ranks: Ranks) -> Tensor:
     missing = scores.new_tensor(k)
     for shift in (48, 32, 16, 0):
         digits = (unsigned >> shift) & (BINS - 1)
+        # How many of the scores that may still be the k-th have each digit, (BINS,).
         counts = scores.new_zeros(BINS).scatter_add_(0, digits, among.long())
         reached = ranks.all_reduce_sum(counts).flip(0).cumsum(0)  # [n]: those with one of the n + 1 highest digits
         place = (reached < missing).sum().clamp(max=BINS - 1)
+        # Of the k largest, those with a higher digit are found already.
         missing = missing - torch.cat([reached.new_zeros(1), reached]).gather(0, place.view(1))[0]
         digit = BINS - 1 - place
         among = among & (digits == digit)

@@ -54,6 +54,7 @@ def make_reward_func(config: RewardConfig) -> Callable[..., dict[str, Any]]:
         if config.code_reward == "share":
             shares = torch.tensor([grade.share for grade in grades], dtype=torch.float32)
             wrong = wrong + shares * (1.0 - config.reward_incorrect)
+        has_programs = config.reward_source == "code" or any(grade.verdict for grade in grades)
         return {
             "rewards": torch.where(scores > 0, 1.0 + config.reward_format_bonus, wrong),
             "scores": scores,
@@ -62,14 +63,10 @@ def make_reward_func(config: RewardConfig) -> Callable[..., dict[str, Any]]:
                 metric: torch.tensor([grade.status == status for grade in grades], dtype=torch.float32)
                 for status, metric in STATUS_METRICS.items()
             }
-            | (_code_logs(grades) if _has_programs(grades, config) else {}),
+            | (_code_logs(grades) if has_programs else {}),
         }
 
     return reward_func
-
-
-def _has_programs(grades: Sequence[Grade], config: RewardConfig) -> bool:
-    return config.reward_source == "code" or any(grade.verdict for grade in grades)
 
 
 def _code_logs(grades: Sequence[Grade]) -> dict[str, torch.Tensor]:

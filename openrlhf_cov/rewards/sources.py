@@ -111,7 +111,8 @@ def split_label(label: Any) -> tuple[str, str | None]:
     """
     source = None
     if isinstance(label, dict) and "answer" in label:
-        label, source = label["answer"], label.get("source")
+        source = label.get("source")
+        label = label["answer"]
     if isinstance(label, int | float) and not isinstance(label, bool):
         label = str(label)
     if not isinstance(label, str) or not label.strip():

@@ -137,6 +137,7 @@ class CovActor(Actor):
         """True if two samples of one prompt get the logits of rows of their own side by side, nothing of the first
         goes into the second, and places are told by positions."""
         weight = next(self.model.parameters())
+        # Two short samples that begin with the same tokens; the ids exist in any vocabulary.
         sequences = torch.tensor([[2, 1, 3, 4, 0, 1], [2, 1, 3, 0, 2, 4]], device=self.model.device)
         attention_mask = torch.ones_like(sequences)
         asked = torch.zeros_like(sequences, dtype=torch.bool)
@@ -146,6 +147,7 @@ class CovActor(Actor):
         positions = attention_mask.cumsum(1) - 1
         first, second = (places[1:] for places in layout.places.chunk(2))  # without the prompt's
         changed = layout.tokens.clone()
+        # Other tokens in the first response. If the second response sees them, its logits change.
         changed.view(-1)[first] = 3 - layout.tokens.view(-1)[first].clamp(max=3)
         mask = layout.additive(weight.dtype)
         in_a_row = torch.arange(layout.tokens.shape[1], device=sequences.device).expand_as(layout.positions)
@@ -189,6 +191,7 @@ class CovActor(Actor):
             logger.info(f"log-probs are computed as upstream does: {error}")
             return False
         given = answers[0] if len(answers) == 1 else None  # it may use the weight without a call, or call twice
+        # The memory of the answer, not its value: a model may change it in place.
         is_untouched = (
             given is not None
             and isinstance(logits, Tensor)
@@ -221,10 +224,12 @@ class CovActor(Actor):
     ) -> tuple[Tensor, Any]:
         """Return the output of ``forward``."""
         width = action_mask.shape[1]
+        # (B, A). An action is predicted by the token before it, so the columns are the last A but one of the T.
         acting = action_mask.bool() & attention_mask[:, -1 - width : -1].bool()
         before = torch.zeros_like(sequences, dtype=torch.bool)  # the tokens from which action tokens are predicted
         before[:, -1 - width : -1] = acting
         layout = self._layout(sequences, attention_mask, before)
+        # (N,): the token that follows each of these places.
         targets = sequences.roll(-1, 1)[before]
         if layout:
             tokens = layout.tokens

@@ -16,7 +16,7 @@ import torch
 from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
 from torch import Tensor
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.responses import group_deviations, mean_log_probs, response_advantages
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.records import Sample, Scores, TrainSample
@@ -74,6 +74,7 @@ def estimate_advantages(
 
     # 3. Tokens.
     values: list[TokenValues] = []
+    # In chunks, because all samples padded to the longest one would take many times the memory of their tokens.
     for first in range(0, len(samples), CHUNK):
         chunk = slice(first, first + CHUNK)
         values += token_values(samples[chunk], scores[chunk], responses[chunk], settings, config, kl_coef)

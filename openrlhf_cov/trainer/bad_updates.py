@@ -61,6 +61,7 @@ def gradients_are_finite(gradients: Iterable[Tensor | None]) -> bool:
 
     The largest absolute value tells, which takes no memory beside the gradients and does not overflow as a norm may.
     """
+    # The maximum of a tensor with a NaN is NaN.
     largest = [torch.linalg.vector_norm(each, ord=math.inf) for each in gradients if each is not None and each.numel()]
     verdict = torch.stack(largest).isfinite().all()
     verdict = verdict.to(get_accelerator().current_device_name(), torch.int32)  # offloaded ones are on the host

@@ -55,6 +55,7 @@ def update_critic(critic: TrainedModel, settings: StepSettings, samples: Sequenc
                     **normalizers,
                 )
                 total = loss
+                # As in upstream, the critic's experts are balanced by the flag of the policy.
                 if args.actor.aux_loss_coef > 1e-8:
                     share = len(micro_batch.tokens) / samples_of_window if layout.dynamic else 1.0
                     total = loss + output.aux_loss * args.actor.aux_loss_coef * share

@@ -87,6 +87,7 @@ class Engines:  # ``Server`` has the same methods
         wanted = self.args.max_model_len
         if wanted is not None and room is not None and wanted > room:
             raise UsageError(f"--max_model_len {wanted}: {self.args.model} has {room} positions")
+        # A smaller context leaves more of the GPU to the KV cache.
         needed = max(len(ids or ()) for _, ids in plan.prompts) + max(each.max_tokens for each in plan.benchmarks)
         return {
             "model": self.args.model,

@@ -13,7 +13,7 @@ from typing import Any
 from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_cov.config import RunConfig
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages
 from openrlhf_cov.trainer.checkpoint.checkpoints import BEST, ROLLOUTS

@@ -8,8 +8,8 @@ from typing import Any
 from openrlhf.trainer.ppo_utils.kl_controller import AdaptiveKLController, FixedKLController
 from openrlhf.utils.logging_utils import init_logger
 
-from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.control import Controller
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.dynamics import EntropyDynamics, RunningLaw
 from openrlhf_cov.trainer.checkpoint.best_model import BestModel
 from openrlhf_cov.trainer.checkpoint.checkpoints import ROLLOUTS
@@ -66,7 +66,9 @@ class LoopState:
         found: dict[str, float] = {}
         # Without updates of the policy (``--critic.freezing_steps``) nothing here has changed.
         if result.mean_entropy is not None:
+            # By the KL of this step, from which the next step takes its coefficient.
             self.kl.update(metrics["kl"], samples)
+            # Stands for the step size eta of the theorems, which is known up to a constant.
             learned = result.learning_rate * result.updates
             found |= self.dynamics.step(
                 metrics["entropy/mean"], metrics["cov/prob_weighted_mean"], metrics["cov/mean"], learned

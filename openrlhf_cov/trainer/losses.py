@@ -31,6 +31,7 @@ def kl_loss(
         )
         difference = log_probs.float() - base.float()
     else:
+        # With a coefficient of 0 upstream makes no reference model, and logs a KL of 0.
         kl = difference = torch.zeros_like(log_probs)
     mask = micro_batch.action_mask
     loss = aggregate_loss(kl, mask, **normalizers)

@@ -131,6 +131,7 @@ class ModelGroups:
         """Return the answers batch by batch; ranks that share the tokens of a batch give it alike."""
         if refs is None:
             return None
+        # Ranks that share the tokens of a batch follow one another, so every copies-th answer is one of each group.
         copies = self.args.ds.ring_attn_size * self.args.ds.tensor_parallel_size
         # All ranks are waited for, so that the error of any rank is raised.
         return list(itertools.chain.from_iterable(ray.get(refs)[::copies]))
@@ -197,6 +198,7 @@ class ModelGroups:
         The state of the rollouts lies in Ray's store until one rank fetches it, so that not every rank gets it.
         """
         named = {"tag": tag, "metric_value": metric_value, "metric_key": metric_key}
+        # Only the rollouts are large: waiting groups and their tokens. The other states are numbers.
         states = dict(client_states)
         if ROLLOUTS in states:
             states[ROLLOUTS] = ray.put(states[ROLLOUTS])

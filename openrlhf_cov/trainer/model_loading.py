@@ -11,7 +11,7 @@ from typing import Any
 from openrlhf.models import get_llm_for_sequence_regression
 from openrlhf.utils import get_tokenizer
 
-from openrlhf_cov.models.config import process_reward_of
+from openrlhf_cov.models.cov_config import process_reward_of
 from openrlhf_cov.trainer.actor_model import CovActor
 
 
@@ -66,6 +66,7 @@ def load_policy(strategy: Any, pretrain: str, max_steps: int) -> LoadedPolicy:
     if args.train.enable_ema:
         average = CovActor(pretrain, ds_config=strategy.get_ds_eval_config(offload=True), **_common_arguments(args))
     _use_gradient_checkpointing(actor, args)
+    # After gradient checkpointing: DeepSpeed's engine hides the methods of the model.
     actor, optimizer, scheduler = strategy.prepare((actor, _optimizer_settings(args.actor, max_steps)))
     if average is not None:
         average = _prepare_for_scoring(strategy, average, offload=True)

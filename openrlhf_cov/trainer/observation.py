@@ -83,6 +83,7 @@ class StepDiagnostics:
         self._sorted_ids, self._rows = rollout.sample_ids.sort()
         self._selected_counts: dict[int, Tensor] = {}
 
+        # Sample ids number the whole rollout, so the largest one says how many prompts all ranks have together.
         last_id = ranks.all_gather(rollout.sample_ids.max().view(1)).max()
         self.groups = groups = int(last_id) // samples_per_prompt + 1
         totals = ranks.all_reduce_sum(group_sums(rollout, samples_per_prompt, groups))
@@ -145,6 +146,7 @@ class StepDiagnostics:
         )
 
     def _rows_of(self, ids: Tensor) -> Tensor:
+        # Rows of samples by their ids, without a look-up on the host, which would wait for the GPU.
         return self._rows[torch.searchsorted(self._sorted_ids, ids)]
 
     def finish(self) -> dict[str, float]:

@@ -13,7 +13,7 @@ from openrlhf.utils.vlm_utils import merge_mm_train_inputs
 from torch import Tensor
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.window import Ranks
 from openrlhf_cov.trainer.actor_model import draws_in_training
 from openrlhf_cov.trainer.bad_updates import BadUpdates
@@ -119,6 +119,7 @@ class Policy:
             return_entropy=with_entropy,
             **self._image_arguments(micro_batch.image_inputs, micro_batch.tokens.device),
         )
+        # Upstream's forward pass gives (B, T - 1), ours (B, A): the last A columns of either.
         entropy = output.entropy[:, -micro_batch.action_mask.shape[1] :] if with_entropy else None
         has_experts = self.args.actor.aux_loss_coef > 1e-8
         return TrainingPass(log_probs, entropy, output.aux_loss if has_experts else None)
@@ -162,6 +163,7 @@ class Policy:
         """
         min_p = self.config.proxy_min_p if with_proxy else None
         with_mean = self.config.needs_discriminator_mean and with_proxy
+        # Without dropout: the scores are those of the policy that sampled.
         self.actor.eval()
         try:
             result = self.actor(

@@ -53,6 +53,7 @@ def reward_tokens(
         for first in range(0, len(samples), count)
     ]
     rewards = estimator.token_rewards(config, prompts)
+    # Each row is as wide as the longest response to its prompt.
     rows = [row for of_prompt in rewards for row in of_prompt]
     found = [
         replace(each, token_rewards=row[: len(sample.action_mask)])

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from openrlhf_cov.models.config import process_reward_of
+from openrlhf_cov.models.cov_config import process_reward_of
 from openrlhf_cov.models.process_rewards import correctness_losses
 from openrlhf_cov.trainer.records import MicroBatch, StepResult, StepSettings, TrainSample
 from openrlhf_cov.trainer.step_seed import seed_step
@@ -59,6 +59,7 @@ def update_process_reward(model: TrainedModel, settings: StepSettings, samples: 
             )
             mask = micro_batch.action_mask
             losses = correctness_losses(log_probs.float() - micro_batch.base_log_probs, mask, correct, options.beta)
+            # A response without action tokens is one whose reward function abstained.
             total = losses.masked_fill(~mask.any(1), 0.0).sum()
             loss = total * normalizers["dp_size"] / responses
             model.end_micro_batch(loss, micro_batch, step=settings.step, ends_update=ends_update)

@@ -28,6 +28,7 @@ def shares_of_ranks(
     if not args.train.dynamic_batch_enable:
         size = -(-len(samples) // ranks)
         return [list(samples[first : first + size]) for first in range(0, size * ranks, size)]
+    # Sorted first, so that the permutation depends on the samples, not on the order in which engines answered.
     by_number = sorted(samples, key=lambda sample: sample.sample_id)
     lengths = [len(sample.tokens) for sample in by_number]
     order = shuffled(len(by_number), args.train.seed, step)

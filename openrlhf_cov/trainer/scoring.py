@@ -55,6 +55,8 @@ def scoring_batches(lengths: Sequence[int], args: SimpleNamespace, ranks: int) -
     if not args.train.dynamic_batch_enable:
         size = args.rollout.micro_batch_size
         return [list(range(first, min(first + size, len(lengths)))) for first in range(0, len(lengths), size)]
+    # Every rank gets equally many batches. Upstream rounds down to a multiple of the ranks, so a batch may exceed the
+    # limit of tokens by a factor of almost 2.
     fewest = get_minimum_num_micro_batch_size(
         list(lengths), args.rollout.max_tokens_per_gpu, args.ds.ring_attn_size, args.ds.tensor_parallel_size
     )
@@ -99,6 +101,7 @@ def score(samples: Sequence[Sample], batches: Sequence[ScoringBatch], groups: Mo
         image_inputs=[batch.image_inputs for batch in batches],
         with_reward=samples[0].reward is None,
     )
+    # Batches may hold the samples in any order; scores are returned in the order of the samples.
     found: list[Scores | None] = [None] * len(samples)
     for number, batch in enumerate(batches):
         policy = PolicyScores(*scored.policy[number])

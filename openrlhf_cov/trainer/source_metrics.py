@@ -42,6 +42,7 @@ def source_metrics(samples: Sequence[Sample], trained: Sequence[TrainSample], re
     found: dict[str, list[dict[str, float]]] = {}
     for source, each, reward in zip(sources, trained, rewards.tolist(), strict=True):
         mask = each.action_mask
+        # (n,) of the n action tokens of this sample.
         apart = each.log_probs[mask].double() - log_prob_mean
         numbers = {
             "samples": 1.0,
@@ -57,6 +58,8 @@ def source_metrics(samples: Sequence[Sample], trained: Sequence[TrainSample], re
 
     metrics: dict[str, float] = {}
     for name in sorted(found):
+        # Sums over the samples of the source. A sample without a reward or a score lacks the key and is no part of
+        # that mean.
         totals: Counter[str] = Counter()
         for sample in found[name]:
             totals.update(sample)

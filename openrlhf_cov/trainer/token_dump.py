@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.rollout import RolloutTokens
 from openrlhf_cov.trainer.observation import StepDiagnostics
 from openrlhf_cov.trainer.records import TrainSample
@@ -50,6 +50,7 @@ def dump_tokens(
         lambda ids: tokenizer.decode(ids, skip_special_tokens=False),
     )
     group = strategy.ds_device_mesh["dp"].get_group()
+    # Each rank sends its own highest tokens, of which the highest of all ranks are chosen.
     parts: list[list[Record]] = [[] for _ in range(dist.get_world_size(group))]
     dist.all_gather_object(parts, records, group=group)
     if strategy.is_rank_0():
@@ -85,6 +86,7 @@ def token_records(
     records = []
     for row, column in top_tokens(cov, rollout.action_mask, count).tolist():
         ids, columns = sequences[row]
+        # The A columns of the tensors are the last A of the T tokens: the first token of a sample is never predicted.
         position = len(ids) - columns + column
         sample_id = int(rollout.sample_ids[row])
         records.append(

@@ -9,7 +9,7 @@ from openrlhf.models.utils import compute_approx_kl, compute_reward
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.returns import discounted_returns, generalised_advantages
 from openrlhf_cov.models.slots import ProcessEstimator
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
@@ -51,6 +51,7 @@ def token_values(
     def padded(rows: Sequence[Any]) -> Tensor:
         return pad_sequence(list(rows), batch_first=True)
 
+    # (B, A) from here on, A that of the longest sample.
     mask = padded([sample.action_mask for sample in samples])
     counted = mask & ~responses.isnan()[:, None]
     tokens = mask.sum(1).clamp(min=1)
@@ -64,6 +65,7 @@ def token_values(
     # --reward.clip_range is for rewards. The estimator of a method gives advantages, which are not clipped.
     by_method = config.estimator is not None
     clip = None if by_method else settings.reward_clip
+    # Upstream's function puts the advantage of the response at its last token, and the KL penalty at each token.
     reward = compute_reward(responses.nan_to_num(0.0), kl_coef, kl, action_mask=mask, reward_clip_range=clip)
     if scores[0].token_rewards is not None:
         reward = reward + padded([each.token_rewards for each in scores])
@@ -77,6 +79,7 @@ def token_values(
     else:
         returns = discounted_returns(reward, 1.0 if by_method else settings.gamma)
         advantages = returns
+    # Back to one tensor (A,) of its own length for each sample.
     rows = zip(
         [len(sample.action_mask) for sample in samples],
         advantages.masked_fill(~counted, 0.0),

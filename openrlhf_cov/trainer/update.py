@@ -100,6 +100,7 @@ def update_policy(policy: Policy, settings: StepSettings, samples: Sequence[Trai
                 # Policy loss, and the whole loss, which is differentiated.
                 update = policy.engine.global_steps
                 result = policy_loss(config, ppo_loss, aggregate_loss, batch, plans, update=update, **normalizers)
+                # DeepSpeed divides by the number of static micro-batches. Dynamic ones have shares of their own.
                 share = len(micro_batch.tokens) / samples_of_window if policy.layout.dynamic else 1.0
                 loss, numbers = whole_loss(
                     policy, settings, micro_batch, forward, result, bonus=bonus, share=share, normalizers=normalizers

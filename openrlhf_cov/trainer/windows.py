@@ -83,6 +83,8 @@ def windows_of_epoch(
     for micro_batches in cut:
         window = [[samples[place] for place in places] for places in micro_batches]
         counts = [sample.action_tokens for micro_batch in window for sample in micro_batch]
+        # Action tokens, and samples that have one, of this rank; below of all ranks. The loss of the update is a mean
+        # over either.
         totals = torch.tensor([sum(counts), sum(count > 0 for count in counts)], dtype=torch.float64, device=device)
         tokens, trained = ranks.all_reduce_sum(totals).float()
         yield UpdateWindow(window, tokens, trained)
@@ -96,6 +98,7 @@ def _static(samples: Sequence[TrainSample], layout: BatchLayout) -> list[list[li
             f"this rank has {len(samples)} samples, which is not a multiple of {of_an_update}, its number of samples "
             f"per update with --train.batch_size {layout.batch_size}"
         )
+    # As upstream's data loader shuffles: by torch's random state, which ``seed_step`` has set for step and rank.
     order = torch.randperm(len(samples)).tolist() if layout.shuffles else list(range(len(samples)))
     updates = []
     for first in range(0, len(order), of_an_update):
@@ -141,6 +144,7 @@ def _dynamic_updates(
         )
         for places in places_of_updates
     ]
+    # The rank with the longest samples sets the number of micro-batches of an update for all ranks.
     counts = ranks.all_gather(torch.tensor(needed, device=device)).view(-1, updates).amax(0).tolist()
     return [
         [[places[part] for part in parts] for parts in balanced_partitions([lengths[p] for p in places], number)]

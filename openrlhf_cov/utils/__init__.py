@@ -1,4 +1,4 @@
 """Helpers without a subject of their own: files of JSON lines, the terminal, metrics, redaction of secrets.
 
-A module that belongs to one package is not here.
+Several packages use each of them. A module that belongs to one package is not here.
 """

@@ -51,7 +51,9 @@ class MetricsLog:
 
     def values_of(self, step: int) -> dict[str, float] | None:
         """The numbers that were written for one step; None without a line of it."""
-        for line in read_metrics(self.path) if self.path.exists() else ():
+        if not self.path.exists():
+            return None
+        for line in read_metrics(self.path):
             if line["step"] == step:
                 return {
                     name: value for name, value in line.items() if name not in ("step", "time") and _is_number(value)

@@ -22,7 +22,13 @@ def printable(text: str) -> str:
     direction of writing, characters without width, halves of surrogate pairs. A white space becomes a space."""
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else " " if each.isspace() else "?" for each in text)
+    characters = []
+    for each in text:
+        if each.isprintable():
+            characters.append(each)
+        else:
+            characters.append(" " if each.isspace() else "?")
+    return "".join(characters)
 
 
 def one_line(message: object) -> str:

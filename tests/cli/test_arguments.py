@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.settings import Schedule
 
 CLIP, KL = ("--cov_type", "clip_cov"), ("--cov_type", "kl_cov")

@@ -16,6 +16,7 @@ from openrlhf_cov.cli import demo
 from openrlhf_cov.cli.entry_point import command_name
 from openrlhf_cov.cli.evaluate import build_parser, check_inputs
 from openrlhf_cov.errors import RunStopped, UsageError
+from openrlhf_cov.experiments.tiny_task import demo_training
 from openrlhf_cov.experiments.tiny_task.problems import Addition
 from openrlhf_cov.experiments.tiny_task.task_files import TASK_FILES, TaskSettings, write_task
 
@@ -88,7 +89,9 @@ def test_more_steps_than_the_task_gives_are_refused(run_main, tmp_path):
     status, line = run_main("--output", tmp_path / "run", "--folder", tmp_path / "task", "--steps", 3)
     assert status == 2
     assert "--steps 3 is more than the task gives: 95 training problems are 2 steps of 32 prompts" in line
-    demo.check(settings(tmp_path, "--steps", "2"))
+    args = settings(tmp_path, "--steps", "2")
+    demo_training.check_demo(task=args.task, folder=args.folder, steps=args.steps, output=args.output)
+    demo_training.make_output(args.output)
     assert (tmp_path / "run").is_dir()
 
 
@@ -99,7 +102,7 @@ def test_a_task_that_cannot_be_made(monkeypatch, tmp_path, status, error):
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     with pytest.raises(error, match=f"could not be made in {tmp_path / 'task'}; name another folder with --folder"):
-        demo.make_task(tmp_path / "task", "addition")
+        demo_training.make_task(tmp_path / "task", "addition")
 
 
 def test_the_making_of_a_task_ends_with_what_it_is_for(monkeypatch, tmp_path):
@@ -107,7 +110,7 @@ def test_the_making_of_a_task_ends_with_what_it_is_for(monkeypatch, tmp_path):
     python.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 1000\n")
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    with demo.making_task(tmp_path / "task", "addition"):
+    with demo_training.making_task(tmp_path / "task", "addition"):
         wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip(), "the maker runs")
     assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
 
@@ -118,13 +121,13 @@ def test_scores_are_those_that_the_task_reports(tmp_path):
 
     policy = BasePolicyConfig(layers=1, heads=2, hidden_size=16, intermediate_size=32, steps=2, rows_per_step=4)
     task = write_task(tmp_path / "task", TaskSettings(seed=7, train_rows=40, test_rows=12), policy)
-    scores = demo.score(tmp_path / "task" / "model", tmp_path / "task")
+    scores = demo_training.score(tmp_path / "task" / "model", tmp_path / "task")
     assert scores == {name: task[name] for name in scores}
     assert set(scores) == {"accuracy_greedy", "accuracy_sampled", "entropy", "mean_length"}
-    assert demo.score_before(tmp_path / "task") == scores
+    assert demo_training.score_before(tmp_path / "task") == scores
     unscored = {name: value for name, value in task.items() if name not in scores}
     (tmp_path / "task" / "task.json").write_text(json.dumps(unscored))
-    assert demo.score_before(tmp_path / "task") == scores
+    assert demo_training.score_before(tmp_path / "task") == scores
 
 
 class Job:
@@ -142,9 +145,9 @@ class Job:
 
 
 def test_every_line_is_shown_once_up_to_the_last(monkeypatch, tmp_path):
-    monkeypatch.setattr(demo.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(demo_training.time, "sleep", lambda seconds: None)
     job = Job(tmp_path / "metrics.jsonl", [{"step": 1}, {"step": 2}, {"step": 3}])
-    assert [line["step"] for line in demo.follow(job.path, job)] == [1, 2, 3]
+    assert [line["step"] for line in demo_training.follow(job.path, job)] == [1, 2, 3]
 
 
 TRAINING = """
@@ -160,8 +163,8 @@ for step in (1, 2):
 
 
 def test_progress_is_shown_where_there_is_no_terminal(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(demo, "STILL_STARTING", 0.2)
-    demo.train([sys.executable, "-c", TRAINING, str(tmp_path), json.dumps(LINE)], {}, tmp_path, 2)
+    monkeypatch.setattr(demo_training, "STILL_STARTING", 0.2)
+    demo_training.train([sys.executable, "-c", TRAINING, str(tmp_path), json.dumps(LINE)], {}, tmp_path, 2)
     shown = capsys.readouterr()
     assert "demo: starting the actors (1 s)" in shown.err
     assert "it/s" not in shown.err  # no bar
@@ -185,8 +188,8 @@ if not (folder / "seen").exists():
 
 def test_a_step_reaches_a_pipe_while_the_training_goes_on(tmp_path):
     words = [sys.executable, "-c", HELD, str(tmp_path), json.dumps(LINE)]
-    program = "from pathlib import Path; from openrlhf_cov.cli import demo; "
-    program += f"demo.train({words}, {{}}, Path({str(tmp_path)!r}), 2)"
+    program = "from pathlib import Path; from openrlhf_cov.experiments.tiny_task import demo_training; "
+    program += f"demo_training.train({words}, {{}}, Path({str(tmp_path)!r}), 2)"
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     command = [sys.executable, "-c", program]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as process:
@@ -199,7 +202,7 @@ def test_a_step_reaches_a_pipe_while_the_training_goes_on(tmp_path):
 
 def test_a_training_gets_the_variables_of_its_ray(tmp_path):
     asks = "import os, sys; sys.exit(os.environ.get('RAY_ADDRESS') != '127.0.0.1:1')"
-    demo.train([sys.executable, "-c", asks], {"RAY_ADDRESS": "127.0.0.1:1"}, tmp_path, 1)
+    demo_training.train([sys.executable, "-c", asks], {"RAY_ADDRESS": "127.0.0.1:1"}, tmp_path, 1)
 
 
 LINE = {
@@ -216,12 +219,12 @@ LINE = {
 
 def test_a_step_by_hand():
     # 10 tokens x 256 samples in 4 seconds
-    assert demo.step_line(LINE).split() == ["3", "0.250", "0.500", "0.0200", "640", "4.0"]
+    assert demo_training.step_line(LINE).split() == ["3", "0.250", "0.500", "0.0200", "640", "4.0"]
 
 
 @pytest.mark.parametrize("name", sorted(LINE.keys() - {"step"}))
 def test_a_null_stops_neither_line_nor_table(tmp_path, name):
-    shown = demo.step_line(LINE | {name: None}).split()
+    shown = demo_training.step_line(LINE | {name: None}).split()
     assert len(shown) == 6
     assert ("nan" in shown) == (name != "timing/generation")
     (tmp_path / "metrics.jsonl").write_text(json.dumps(LINE | {name: None}) + "\n")
@@ -247,7 +250,9 @@ def test_the_table_by_hand(tmp_path):
 
 
 def test_the_command_trains_on_the_prompts_of_its_steps(tmp_path):
-    command = demo.training_command("kl_cov", 3, tmp_path / "task", tmp_path / "run", "http://127.0.0.1:1")
+    command = demo_training.training_command(
+        "kl_cov", steps=3, task=tmp_path / "task", output=tmp_path / "run", address="http://127.0.0.1:1"
+    )
     flags = dict(pairwise(command))
     assert flags["--data.max_samples"] == "96"
     assert flags["--address"] == "http://127.0.0.1:1"
@@ -257,9 +262,10 @@ def test_the_command_trains_on_the_prompts_of_its_steps(tmp_path):
 
 
 def test_a_training_that_joins_its_ray_itself_is_the_same_command_without_the_job(tmp_path):
-    folders = tmp_path / "task", tmp_path / "run"
-    submitted = demo.training_command("kl_cov", 3, *folders, "http://127.0.0.1:1")
-    assert demo.training_command("kl_cov", 3, *folders, None) == submitted[submitted.index("--") + 1 :]
+    settings = {"steps": 3, "task": tmp_path / "task", "output": tmp_path / "run"}
+    submitted = demo_training.training_command("kl_cov", **settings, address="http://127.0.0.1:1")
+    joined = demo_training.training_command("kl_cov", **settings, address=None)
+    assert joined == submitted[submitted.index("--") + 1 :]
 
 
 def put_run(folder, entropy, accuracy):
@@ -302,7 +308,8 @@ def trained(monkeypatch, tmp_path):
 
     put_task(tmp_path / "task", train_rows=192)
     monkeypatch.setattr(demo, "local_ray", local_ray)
-    monkeypatch.setattr(demo, "score", lambda *_: {"accuracy_greedy": 0.5, "accuracy_sampled": 0.5})
+    for name in ("score", "score_before"):
+        monkeypatch.setattr(demo, name, lambda *_: {"accuracy_greedy": 0.5, "accuracy_sampled": 0.5})
     monkeypatch.setattr(demo, "train_method", train_method)
     return asked
 

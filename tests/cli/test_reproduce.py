@@ -17,6 +17,7 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, GROUPS
 from openrlhf_cov.experiments.reproduction import paper_commands
 from openrlhf_cov.experiments.reproduction.exhibits import FIGURES, TABLES
+from openrlhf_cov.experiments.reproduction.reproduction_plan import Command
 
 ALL = [*(("--figure", n) for n in FIGURES), *(("--table", n) for n in TABLES)]
 TINY = [(kind, n) for kind, n in ALL if not (FIGURES if kind == "--figure" else TABLES)[n].not_tiny]
@@ -222,12 +223,13 @@ def test_a_run_is_over_when_its_model_is_there_and_goes_on_from_its_checkpoint(t
         path = tmp_path / RUN.name / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    args = reproduce.build_parser().parse_args(["--figure", "8", "--run", "--output", str(tmp_path)])
+    plan = reproduce.plan_of(reproduce.build_parser().parse_args(["--figure", "8", "--output", str(tmp_path)]))
+    command = Command(words=SUBMITTED, run=RUN)
     if due is UsageError:
         with pytest.raises(UsageError, match="broke off and has no checkpoint to go on from; remove it"):
-            reproduce.what_is_due(SUBMITTED, RUN, args)
+            plan.due(command)
     else:
-        assert reproduce.what_is_due(SUBMITTED, RUN, args) == due
+        assert plan.due(command) == due
 
 
 def test_without_ray_there_is_one_line(monkeypatch):

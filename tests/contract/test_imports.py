@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+from pathlib import Path
 
 import pytest
 from upstream_uses import is_upstream
@@ -61,6 +62,12 @@ def test_modules_of_upstream_are_imported_by_statements_only(ours):
                 assert not re.fullmatch(r"openrlhf(\.\w+)+", node.value), (path, node.value)
             if isinstance(node, ast.ImportFrom) and is_upstream(node.module or ""):
                 assert "*" not in {alias.name for alias in node.names}, path
+
+
+def test_no_two_files_have_one_name(ours):
+    # a traceback or an open tab then names one file
+    names = [Path(path).name for path in modules(ours)]
+    assert {name for name in names if names.count(name) > 1} <= {"__init__.py"}
 
 
 # The whole algorithm of a training.

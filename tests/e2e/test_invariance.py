@@ -14,7 +14,7 @@ import torch
 from active import IN_THE_LAB, active, active_flags
 from one_step import DRIFT, SAMPLES, lab_steps, lab_updates, make_rollouts
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.trainer.rank_batches import shares_of_ranks
 from openrlhf_cov.trainer.records import RankSamples, Sample, Scores, StepSettings, TrainSample

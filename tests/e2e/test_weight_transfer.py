@@ -51,7 +51,7 @@ def test_vllm_scores_text_as_the_trainer_does_after_a_sync(actors):
     text = torch.tensor([tokenizer.encode("34+57=4+7=11;3+5=8;91")])
     assert difference(policy, engine, text) < TOLERANCE
 
-    from openrlhf_cov.models.config import CovConfig
+    from openrlhf_cov.models.cov_config import CovConfig
     from openrlhf_cov.trainer.records import StepSettings
 
     order = StepSettings(step=0, config=CovConfig.from_args(args).at(0), kl_coef=0.0)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import fills
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.slots import Estimator, ProcessEstimator, Surrogate

@@ -4,9 +4,9 @@ import math
 from dataclasses import replace
 
 import torch
+from method_loss import MethodLoss
 from openrlhf.models import PolicyLoss, aggregate_loss
 
-from openrlhf_cov.models.loss import MethodLoss
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.window import Window, WindowItem, plan_step
 

@@ -15,7 +15,7 @@ from openrlhf.utils.deepspeed import DeepspeedStrategy
 from run_flags import run_flags
 from torch import nn
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.trainer.policy import Policy
 from openrlhf_cov.trainer.records import StepSettings, TrainSample
 from openrlhf_cov.trainer.trained_model import TrainedModel

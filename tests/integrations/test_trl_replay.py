@@ -19,7 +19,7 @@ from openrlhf_cov.experiments.lab.lab_settings import LabSettings
 from openrlhf_cov.experiments.lab.tasks import TASKS
 from openrlhf_cov.experiments.lab.training import Lab
 from openrlhf_cov.integrations.trl import CovGRPOTrainer
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.utils.metrics_log import read_metrics
 
 # Two rollouts of 16 completions to 4 prompts, two updates each.

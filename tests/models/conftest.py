@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 from openrlhf_cov.cluster import cpu_host
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 
 cpu_host.install()
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.control import Control, Controller, Gains
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.methods import METHODS
 
 CONTROLS = {control.setting: control for method in METHODS.values() for control in method.controls}

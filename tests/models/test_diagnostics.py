@@ -3,11 +3,12 @@ import math
 import pytest
 import torch
 from active import SURROGATES, active
+from method_loss import MethodLoss
 from openrlhf.models import PolicyLoss, aggregate_loss
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.diagnostics import empty_update_frac, update_metrics
-from openrlhf_cov.models.loss import LossRecord, MethodLoss
+from openrlhf_cov.models.loss import LossRecord
 from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.utils.metrics import MetricBuffer
 

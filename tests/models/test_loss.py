@@ -3,11 +3,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from method_loss import MethodLoss
 from openrlhf.models import PolicyLoss, aggregate_loss
 
-from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.models.loss import MethodLoss
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import Plan
+from openrlhf_cov.models.slots import TokenPenalty, TokenWeight
 
 LN2, LN3, LN1_5 = math.log(2), math.log(3), math.log(1.5)
 
@@ -118,6 +119,22 @@ def test_masked_importance_weights_spare_the_penalty_by_hand():
     # weights outside [0.5, 2] drop a token: 0 + 0 + 0 - 9; the penalty stays on the dropped first token
     result = run(loss_fn("kl_cov", unclipped(**correction)), LOG_WEIGHTS)
     assert_loss(result, (-9 + 0.5 * LN1_5) / 4, [[0.125, 0.0, 0.0], [0.0, 0.0, -2.25]])
+
+
+def test_beside_a_ratio_to_the_engine_the_penalty_is_toward_the_old_policy_by_hand():
+    # WAPO's ratio is to the engine. old - rollout is -2 ln 2 on the first token, 2 ln 2 on the second, else 0:
+    #   ratio to the engine 1.5 / 4 = 0.375 | 0.5 * 4 = 2, 1, 3; WAPO's clip keeps what is in [0, 10]
+    # -r A: -0.75 + 2 + 0 - 9 = -7.75
+    # EntroPIC's penalty on the first token, with alpha 0.5 and a factor of 2: -0.5 * 2 * r |A|. Its ratio is to the
+    # old policy, 1.5: -0.5 * 2 * 1.5 * 2 = -3, and its gradient is the same. With that to the engine it would be -0.75
+    # gradient: (-0.75 - 3) / 4, 2 / 4, 0, -9 / 4
+    config = CovConfig(method="wapo,entropic", entropic_form="penalty", entropic_alpha=0.5)
+    loss = MethodLoss(config, policy_loss=PolicyLoss(1.0, 9.0), aggregate=aggregate_loss)
+    first = torch.tensor([[1, 0, 0], [0, 0, 0]]).bool()
+    plans = {TokenWeight: Plan(first & False), TokenPenalty: Plan(first, penalty_scale=torch.tensor(2.0))}
+    loss.expect([plans[type(slot)] for slot in config.token_slots])
+    log_weights = [[-each for each in row] for row in LOG_WEIGHTS]
+    assert_loss(run(loss, log_weights), (-7.75 - 3) / 4, [[-0.9375, 0.0, 0.0], [0.5, 0.0, -2.25]])
 
 
 def test_the_penalty_has_no_gradient_on_policy():

@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 from example import gradients
+from method_loss import MethodLoss
 from openrlhf.models import PolicyLoss, aggregate_loss
 from planned import window_of
 
-from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.models.loss import MethodLoss
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.ranking import token_keys
 from openrlhf_cov.models.window import plan_step

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from method_loss import MethodLoss
 from openrlhf.models import PolicyLoss, aggregate_loss
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.covariance import token_covariance
-from openrlhf_cov.models.loss import MethodLoss
 from openrlhf_cov.models.method import Plan, TokenBatch, fills
 from openrlhf_cov.models.slots import TokenDrop
 from openrlhf_cov.models.window import ppo_clipped

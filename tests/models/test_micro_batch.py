@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planned import select_given
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 
 
 def largest(cov, mask, ratio):

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 import pytest
 import torch
 from gpu import Rules
+from method_loss import MethodLoss
 from openrlhf.models import PolicyLoss, aggregate_loss
 from planned import select_step
 from transformers import AutoModelForCausalLM, Qwen2Config
 
-from openrlhf_cov.models.loss import MethodLoss
 from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.ranking import token_keys
 

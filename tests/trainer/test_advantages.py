@@ -7,7 +7,7 @@ import torch
 from scored_samples import flags, sample, scores
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages
 

@@ -13,7 +13,7 @@ from recording import RecordedEngine, RecordedGroup, Recorder
 from scored_samples import flags, sample
 
 from openrlhf_cov.cluster import cpu_host
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.trainer import model_groups
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages

@@ -15,6 +15,7 @@ import pytest
 import torch
 from active import PLANNED
 from gpu import BrokenRule, GpuGenerator, Rules, gpu_device
+from method_loss import MethodLoss
 from openrlhf.models import PolicyLoss, aggregate_loss
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
 
@@ -33,9 +34,9 @@ from openrlhf_cov.models import (
 from openrlhf_cov.models import loss as loss_module
 from openrlhf_cov.models import methods as registry
 from openrlhf_cov.models import shared_prompts as sharing
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.diagnostics import update_metrics
-from openrlhf_cov.models.loss import LossRecord, MethodLoss
+from openrlhf_cov.models.loss import LossRecord
 from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.ranking import token_keys

@@ -4,7 +4,7 @@ import pytest
 import torch
 from openrlhf.models import PolicyLoss, aggregate_loss
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.loss import policy_loss
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.trainer.losses import kl_of_engine

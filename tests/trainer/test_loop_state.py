@@ -6,7 +6,7 @@ import pickle
 import pytest
 from scored_samples import flags
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.trainer.checkpoint.checkpoints import ROLLOUTS
 from openrlhf_cov.trainer.loop_state import LoopState
 from openrlhf_cov.trainer.records import StepResult

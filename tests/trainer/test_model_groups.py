@@ -6,7 +6,7 @@ import pytest
 from played_models import NoRay, PlayedGroup
 from scored_samples import flags, sample, scores
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.trainer import model_groups
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages

@@ -10,7 +10,7 @@ from openrlhf.models.model import get_llm_for_sequence_regression
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, OPTConfig, Qwen2Config
 
 from openrlhf_cov.cluster import cpu_host
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.trainer.policy import Policy
 
 pytestmark = [

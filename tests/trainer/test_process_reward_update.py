@@ -8,7 +8,7 @@ import torch
 from rank_models import LEARNING_RATE, VOCABULARY, flags, make_process_reward, make_samples, order_of
 from simulated_ranks import Simulated
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.trainer.process_reward_update import update_process_reward
 from openrlhf_cov.trainer.rank_batches import shares_of_ranks
 

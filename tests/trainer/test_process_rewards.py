@@ -8,7 +8,7 @@ import torch
 from played_models import NoRay, PlayedGroup, log_probs_of
 from scored_samples import flags, sample
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.trainer import model_groups
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages

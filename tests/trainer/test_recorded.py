@@ -9,7 +9,7 @@ from scored_samples import flags, sample
 from openrlhf_cov.config import SamplingConfig
 from openrlhf_cov.data.rollout_files import read_header, read_rollout, rollout_path, write_rollout
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.trainer.records import Rollout
 from openrlhf_cov.trainer.rollout.generation import EngineGroup
 from openrlhf_cov.trainer.rollout.recorded import RecordedSampler, RolloutRecorder

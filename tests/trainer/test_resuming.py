@@ -5,7 +5,7 @@ from played_models import NoRay, PlayedGroup
 from run_flags import run_flags
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.trainer import model_groups
 from openrlhf_cov.trainer.checkpoint.resuming import restored_states
 from openrlhf_cov.trainer.model_groups import ModelGroups

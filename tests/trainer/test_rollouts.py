@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.trainer.records import Sample
 from openrlhf_cov.trainer.rollout.prompts import Prompt
 from openrlhf_cov.trainer.rollout.rollouts import (

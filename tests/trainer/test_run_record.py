@@ -6,7 +6,7 @@ import datasets
 import pytest
 from run_flags import run_flags
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.trainer.checkpoint import run_record
 from openrlhf_cov.trainer.records import Group
 

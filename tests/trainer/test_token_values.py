@@ -18,7 +18,7 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from played_models import NoRay, PlayedGroup, scores_by
 from scored_samples import flags, sample
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.returns import discounted_returns, generalised_advantages
 from openrlhf_cov.trainer import model_groups
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings

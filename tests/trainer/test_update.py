@@ -12,7 +12,7 @@ from torch import nn
 from transformers import GPT2Config, LlamaConfig, MixtralConfig
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.settings import Schedule
 from openrlhf_cov.trainer import policy as policy_module
 from openrlhf_cov.trainer.actor_model import draws_in_training

@@ -16,7 +16,7 @@ import torch
 from active import active
 from rank_models import LEARNING_RATE, flags, make_policy, make_samples, order_of
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.trainer.update import update_policy
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from openrlhf_cov.analysis.regression import Floats
 from openrlhf_cov.analysis.runs import METHOD_FLAGS
 from openrlhf_cov.analysis.table import Table
-from openrlhf_cov.models.config import methods_of
+from openrlhf_cov.models.cov_config import methods_of
 from openrlhf_cov.utils.metric_table import ENTROPY, limit
 
 # The entropy at the start is the median of this many steps, the one of a step that of it and those before it.
@@ -84,6 +84,7 @@ def _low_entropy(table: Table) -> Alert | None:
     steps, (entropy,) = _complete(table, ENTROPY)
     if len(entropy) < START_POINTS + LEVEL_POINTS:
         return None
+    # Medians: one step with unusual prompts neither hides nor causes an alert.
     start = float(np.median(entropy[:START_POINTS]))
     level = np.median(np.lib.stride_tricks.sliding_window_view(entropy, LEVEL_POINTS), axis=1)
     since = _holding(steps[LEVEL_POINTS - 1 :], level < LOW_ENTROPY * start)
@@ -105,6 +106,7 @@ def _flat_reward(table: Table) -> Alert | None:
     gain, gain_error = _halves(reward, half)
     change, change_error = _halves(entropy, half)
     fall = -change
+    # The mean of the first of the two stretches, for each place of the second one.
     before = _means(entropy, half)[:-half]
     falls = (fall > ENTROPY_FALL * before) & (fall > FALL_ERRORS * change_error)
     since = _holding(steps[2 * half - 1 :], falls & (gain < gain_error))
@@ -173,6 +175,7 @@ def _holding(steps: NDArray[np.int64], holds: NDArray[np.bool_]) -> int | None:
     """Return the first step of the stretch of True that lasts to the end; None if the last value is False."""
     if not len(holds) or not holds[-1]:
         return None
+    # The stretch begins after the last place where the condition did not hold.
     broken = np.flatnonzero(~holds)
     return int(steps[broken[-1] + 1 if len(broken) else 0])
 
@@ -196,6 +199,7 @@ def _halves(values: Floats, half: int) -> tuple[Floats, Floats]:
     The noise of a value is estimated from the differences of neighbors, which a trend hardly changes.
     """
     means = _means(values, half)
+    # The difference of two neighbours has twice the variance of a value.
     variance = _means(np.diff(values) ** 2, 2 * half - 1) / 2
     return means[half:] - means[:-half], np.sqrt(np.maximum(variance, 0.0) * 2 / half)
 
@@ -205,6 +209,7 @@ def _steps(values: Floats) -> str:
 
 
 def _percent(share: float) -> str:
-    return (
-        "under 0.1 %" if 0 < share < 0.001 else f"{100 * share:.{1 if math.isfinite(share) and share < 0.1 else 0}f} %"
-    )
+    if 0 < share < 0.001:
+        return "under 0.1 %"
+    digits = 1 if math.isfinite(share) and share < 0.1 else 0
+    return f"{100 * share:.{digits}f} %"

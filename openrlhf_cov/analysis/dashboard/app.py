@@ -68,11 +68,14 @@ class Layout:
 def layout(width: int, height: int, taken: int = 2) -> Layout:
     """Return the layout of a terminal of ``width`` x ``height``; ``taken`` rows hold headline, table and alerts."""
     side = width >= WIDE and height >= TALL
-    side_width = 0 if not side else SIDE_WIDTH_LARGE if width >= LARGE else SIDE_WIDTH
-    text_lines = 0 if side else min(TEXT_LINES, height // TEXT_SHARE)
+    side_width = 0
+    text_lines = min(TEXT_LINES, height // TEXT_SHARE)
     if side:
+        side_width = SIDE_WIDTH_LARGE if width >= LARGE else SIDE_WIDTH
+        text_lines = 0
         in_a_row = 2 if width - side_width >= 2 * BESIDE_PANELS else 1
     else:
+        # From the most charts in a row to one, which always fits.
         fitting = [count for count, needed in CHART_WIDTHS.items() if width >= count * needed]
         in_a_row = fitting[1] if fitting[0] == CHARTS and height >= TALL else fitting[0]
     rows = max(1, (height - taken - text_lines) // CHART_HEIGHT)
@@ -306,7 +309,10 @@ class Watch(App[None]):
         self.interval = interval
         self.clock = clock
         self.states: list[RunState | None] = [None] * len(self.sources)
-        self.selected, self.overlay, self.view, self.trouble = 0, len(self.sources) > 1, View(), ""
+        self.selected = 0
+        self.overlay = len(self.sources) > 1
+        self.view = View()
+        self.trouble = ""
         self.first_curve = 0
         self._reading = False
 

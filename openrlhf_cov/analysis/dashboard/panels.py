@@ -216,6 +216,7 @@ def _seconds(value: float) -> str:
 
 
 def _bar(share: float) -> str:
+    # Unicode has blocks of 1 to 7 eighths of a character.
     eighths = round(share * BAR_WIDTH * 8)
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
@@ -245,8 +246,10 @@ def ticks(low: float, high: float, most: int, whole: bool = False) -> list[float
     steps = [power * times for times in (1, 2, 2.5, 4, 5, 10, 20, 25)]
     if whole:
         steps = [step for step in (1.0, 2.0, 5.0, *steps) if step >= 1 and step == int(step)]
+    # At least two ticks show the size of the axis; one is taken where no two fit.
     for least in (2, 1):
         for step in steps:
+            # The tolerance keeps a tick that lies on an end of the axis and misses it by rounding.
             first = math.ceil(low / step - 1e-9)
             last = math.floor(high / step + 1e-9)
             if least <= last - first + 1 <= most:
@@ -293,6 +296,7 @@ def sparkline(values: Floats, width: int) -> str:
     """The series in ``width`` characters or fewer, from its lowest (▁) to its highest value (█)."""
     if not len(values):
         return ""
+    # Where each character begins in the series. A character is the mean of its values, so no value is left out.
     first = np.unique(np.linspace(0, len(values), min(width, len(values)), endpoint=False).astype(np.intp))
     means = np.add.reduceat(values, first) / np.diff([*first, len(values)])
     low = means.min()

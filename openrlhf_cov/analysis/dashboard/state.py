@@ -147,6 +147,7 @@ def activity(done: int, total: Total | None, speed: Pace, age: float, has_ended:
     if has_ended:
         return Activity("finished", f"finished, {ago}")
     limit = max(SILENT_AFTER * speed.usual, SILENT_SECONDS) if math.isfinite(speed.usual) else math.inf
+    # An estimated total ends a run only once the run is silent: the data may give a step more.
     if total is not None and (done >= total.steps if age > limit else total.exact and done == total.steps):
         return Activity("finished", f"finished, {ago}")
     if age > limit:
@@ -328,6 +329,7 @@ class RunningVerdict:
         """True if the points are those fitted, and few more."""
         fitted = self._points
         new = len(points) - len(self._points)
+        # A resumed run may have replaced its last lines.
         same = new >= 0 and np.array_equal(points.reward[: len(fitted)], fitted.reward)
         return same and new < max(1.0, LAW_GROWTH * len(fitted))
 

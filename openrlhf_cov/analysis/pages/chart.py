@@ -118,6 +118,7 @@ class Panel:
     def values(self, side: Literal["x", "y"]) -> NDArray[np.float64]:
         """Return all finite values along an axis, with the ends of whiskers and bands."""
         found = [mark.values(side) for mark in self.marks]
+        # Whiskers along the other axis say nothing about this one.
         found += [mark.values(end) for mark in self.marks if mark.whiskers == side for end in ("low", "high")]
         values = np.concatenate([np.zeros(0), *found])
         return values[np.isfinite(values)]

@@ -113,6 +113,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     if not panel.marks:
         axes.set_axis_off()
         return
+    # Stacks stand on each other; the height so far is the floor of the next one.
     floor = np.zeros(np.size(panel.marks[0].x))
     for order, mark in enumerate(panel.marks):
         if mark.kind == "stack":
@@ -192,7 +193,9 @@ def _legend_below(figure: Figure, panels: Sequence[Panel]) -> None:
         return
     handles = [_handle(mark) for mark in list(marks.values())[:MAX_NAMED]]
     if len(marks) > MAX_NAMED:
+        # An invisible line, so that the count stands in the legend like a name.
         handles.append(Line2D([], [], alpha=0, label=f"{len(marks) - MAX_NAMED} more"))
+    # The width of a legend is not known before it is drawn, so it is estimated from the longest name.
     letters = max(len(str(handle.get_label())) for handle in handles)
     room = max(1, int(figure.get_figwidth() / (LEGEND_LINE + LETTER * letters)))
     columns = min(len(handles), room)

@@ -38,6 +38,7 @@ def figure(chart: Chart) -> Json:
 
 def numbers(values: ArrayLike, digits: int = DIGITS) -> list[float | None]:
     """Return values with this many significant digits, None for values that are not finite."""
+    # Fewer digits make the page smaller: most of it is numbers.
     flat = np.asarray(values, dtype=np.float64).tolist()
     return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in flat]
 
@@ -65,6 +66,7 @@ def _trace(mark: Mark) -> Json:
     if len(mark.texts):
         trace["customdata"] = [plain(each) if isinstance(each, str) else each for each in mark.texts]
     if mark.kind == "band":
+        # Plotly fills a closed line: there along the upper ends, back along the lower ones.
         outline = np.concatenate([mark.values("high"), mark.values("low")[::-1]])
         area = {"x": [*trace["x"], *trace["x"][::-1]], "y": numbers(outline), "mode": "lines"}
         return trace | area | {"fill": "toself", "fillcolor": look.color, "line": {"width": 0, "color": look.color}}

@@ -140,6 +140,7 @@ def curve_chart(contents: Contents, figure: CurveFigure, *, without: Sequence[st
     wanted = figure.panels_of(column for run in runs for column in run.series)
     if figure in (OVERVIEW, PROGRESS) and contents.options.metric not in figure.columns:
         wanted += (Curve(contents.options.metric, shortened(contents.options.metric)),)
+    # A run without a method logs zeros for its selection; empty panels about it would say nothing.
     selects = any((run.series[SELECTED_SHARE].values > 0).any() for run in runs if SELECTED_SHARE in run.series)
     selection = () if selects else (SELECTED_SHARE, "cov/selected_abs_log_ratio", "cov/selected_ppo_kl")
     wanted = tuple(panel for panel in wanted if panel.column not in (*without, *selection))
@@ -165,19 +166,15 @@ def _run_panel(contents: Contents, panel: Curve) -> Panel:
     names = labels(contents)
     column = panel.column
     is_evaluation = any(column in run.evaluations for run in runs)
-    marks = [
-        mark
-        for place, run in enumerate(runs)
-        if (series := run.series.get(column, run.evaluations.get(column)))
-        for mark in curve(
-            series,
-            names[place],
-            run_key(place),
-            look_of(place),
-            raw=len(runs) <= MAX_RAW or is_evaluation,
-            hover="%{y:.4~g}" if 1 < len(runs) <= TOGETHER else "",
-        )
-    ]
+    # Beyond MAX_RAW runs the faint values would hide the means. Evaluations have few values, so they are always shown.
+    raw = len(runs) <= MAX_RAW or is_evaluation
+    # Where one box lists all runs at a step, the box names the step once.
+    hover = "%{y:.4~g}" if 1 < len(runs) <= TOGETHER else ""
+    marks: list[Mark] = []
+    for place, run in enumerate(runs):
+        series = run.series.get(column, run.evaluations.get(column))
+        if series is not None:
+            marks += curve(series, names[place], run_key(place), look_of(place), raw=raw, hover=hover)
     can_be_share = column in TRAINING_METRICS or (is_evaluation and is_score(column))
     return Panel(tuple(marks), y=_curve_axis(marks, panel.share, can_be_share), title=panel.label)
 
@@ -252,6 +249,7 @@ def law_of_all(contents: Contents) -> Chart | None:
         line = run.law.line
         if not len(points):
             continue
+        # A browser draws some hundred dots of each run without delay.
         few = spread_out(len(points), DOTS)
         marks.append(
             Mark(
@@ -265,6 +263,7 @@ def law_of_all(contents: Contents) -> Chart | None:
                 texts=points.steps[few].tolist(),
             )
         )
+        # A line of a run that the law does not describe would invite reading off a ceiling.
         if line is not None and run.law.accepted:
             look = look_of(place, marker="", width=2.5)
             hover = "line at exp(H) %{x:.4~g}: R %{y:.4~g}"
@@ -492,12 +491,11 @@ def bands_panels(run: RunReport) -> list[Panel]:
 
 
 def _curves(run: RunReport, curves: Sequence[Curve]) -> tuple[Mark, ...]:
-    return tuple(
-        mark
-        for place, each in enumerate(curves)
-        if each.column in run.series
-        for mark in curve(run.series[each.column], each.label, each.label, look_of(place), raw=False)
-    )
+    marks: list[Mark] = []
+    for place, each in enumerate(curves):
+        if each.column in run.series:
+            marks += curve(run.series[each.column], each.label, each.label, look_of(place), raw=False)
+    return tuple(marks)
 
 
 def accuracy_panels(run: RunReport) -> list[Panel]:
@@ -515,11 +513,9 @@ def fall_panels(run: RunReport) -> list[Panel]:
     # The change that step t + 1 measures is that of the updates of step t.
     falls = replace(changes, steps=changes.steps - 1, values=-changes.values, mean=-changes.mean)
     shown = {"−ΔH": falls, "Cov(log π, π A), paper eq. 8": covariance}
-    marks = [
-        mark
-        for place, (name, series) in enumerate(shown.items())
-        for mark in curve(_relative(series), name, name, look_of(place), raw=False)
-    ]
+    marks: list[Mark] = []
+    for place, (name, series) in enumerate(shown.items()):
+        marks += curve(_relative(series), name, name, look_of(place), raw=False)
     said = f"rank correlation {with_interval(run.group_correlation)}" if run.group_correlation else ""
     return [Panel(tuple(marks), y=Axis("relative to the maximum", zero=True), said=said)]
 
@@ -533,7 +529,8 @@ def _relative(series: Series) -> Series:
 def _accuracy_note(run: RunReport) -> str:
     curves = [each for curves in ACCURACY_CURVES.values() for each in curves]
     note = f"{running_means(curves, [run], raw=False)} In the paper, easy prompts have the higher covariance.".strip()
-    for title, found in list(run.accuracy.items())[:1]:
+    if run.accuracy:
+        title, found = next(iter(run.accuracy.items()))
         apart = found.easy_minus_hard
         note += f" Here, easy minus hard of {title} is {number(apart.estimate)} ({ends(apart)})."
     return note
@@ -563,6 +560,7 @@ def _theory_panel(theory: TheorySection) -> Panel:
 
 def _reach(values: Floats) -> tuple[float, float]:
     """Return ends of an axis that show the cloud, 0, and outliers that are not far."""
+    # One outlier would otherwise squeeze the cloud into a line.
     low, high = np.quantile(values, SHOWN)
     middle = (low + high) / 2
     half = (high - low) / 2 or abs(high) or 1.0
@@ -582,6 +580,7 @@ def phase_panels(run: RunReport) -> list[Panel]:
         Mark("stack", look, run.phases.steps, seconds, name=PHASE_NAMES[column], hover=hover)
         for look, (column, seconds) in zip(looks, run.phases.seconds.items(), strict=False)
     ]
+    # A step that stalls, such as the first one that compiles kernels, would hide the phases of all others.
     totals = np.sum(list(run.phases.seconds.values()), axis=0)
     height = float(min(ABOVE * totals.max(), STALL * np.quantile(totals, 0.95))) or 1.0
     cut = f"up to {totals.max():.3g} s, cut" if totals.max() > height else ""
@@ -596,9 +595,10 @@ def _phase_note(run: RunReport) -> str:
         return ""
     sums = {PHASE_NAMES[column]: float(seconds.sum()) for column, seconds in run.phases.seconds.items()}
     total = sum(sums.values())
-    return f"Share of all time: {', '.join(f'{name} {share(part / total)}' for name, part in sums.items())}." * (
-        total > 0
-    )
+    if total <= 0:
+        return ""
+    shares = [f"{name} {share(part / total)}" for name, part in sums.items()]
+    return f"Share of all time: {', '.join(shares)}."
 
 
 # --- files
@@ -640,9 +640,10 @@ def runs_beside(
         return None
     most = max(len(panels) for _, panels in found)
     shown = found[: MAX_PANELS // most]
-    panels = [
-        replace(panel, title=", ".join(filter(None, [label, panel.title]))) for label, each in shown for panel in each
-    ]
+    panels: list[Panel] = []
+    for label, of_run in shown:
+        for panel in of_run:
+            panels.append(replace(panel, title=", ".join(filter(None, [label, panel.title]))))
     ranges = [panel.y.ends for panel in panels if panel.y.ends]
     if "y" in shared and len(ranges) == len(panels):
         both = (min(low for low, _ in ranges), max(high for _, high in ranges))

@@ -291,6 +291,7 @@ def is_score(column: str) -> bool:
 
 def evaluation_columns(runs: Sequence[RunReport]) -> list[str]:
     """Return the numbers of evaluations: overall scores, then scores of parts of a benchmark, then other numbers."""
+    # In the order in which the runs logged them; sorted() below keeps this order within each kind.
     columns = list(dict.fromkeys(name for run in runs for name in run.evaluations))
     return sorted(columns, key=lambda name: (not is_score(name), is_part(name, columns)))
 
@@ -322,6 +323,7 @@ def unlike(names: Sequence[str], paths: Sequence[Path]) -> list[str]:
     found = list(names)
     for name in {name for name in names if names.count(name) > 1}:
         alike = [place for place, each in enumerate(names) if each == name]
+        # The folder itself is equal for these runs, so begin with its parent.
         length = 2
         while len({paths[place].parts[-length:] for place in alike}) < len(alike):
             length += 1
@@ -389,6 +391,7 @@ def of_training(metric: str) -> bool:
 def law_line(fit: LawFit, points: LawPoints) -> LawLine:
     """Return the line from exp(0) to the highest exp(H) of the points."""
     ends = np.exp([points.entropy.min(), points.entropy.max()])
+    # Even in exp(H), the x axis. The grid begins at exp(0) = 1 because the ceiling is there.
     grid = np.linspace(min(1.0, ends[0]), ends[1], BAND_PLACES)
     entropy = np.log(grid)
     low, high = fit.band(entropy)
@@ -423,6 +426,7 @@ def _forecast(points: LawPoints, options: Options) -> tuple[Forecast | None, str
         found = forecast(points, options.forecast_share, method=options.method)
     except ValueError as error:
         return None, f"the first {100 * options.forecast_share:.10g} % of {len(points)} points: {error}"
+    # The numbers of the forecast come from all points; only what is drawn is thinned out.
     shown = spread_out(len(found.later))
     arrays = {name: getattr(found, name)[shown] for name in ("predicted", "low", "high")}
     return replace(found, later=found.later[shown], **arrays), ""
@@ -548,6 +552,7 @@ def _title(names: Sequence[str]) -> str:
 def _run_report(run: Run, options: Options) -> RunReport:
     table = run.training
     times = table.column(TIME)
+    # Lines of other trainers may have no clock.
     times = times[~np.isnan(times)]
     return RunReport(
         name=run.name,
@@ -603,6 +608,7 @@ def _theory_section(table: Table, theorem: int, options: Options) -> TheorySecti
     if not check.pairs:
         return TheorySection(theorem, None, "no step with a prediction is followed by its change", nothing, nothing)
     groups = GROUPS if check.pairs >= GROUPS * FEWEST_PER_GROUP else 0
+    # Tenths by prediction: their means show a trend that single noisy steps hide.
     order = np.argsort(check.predicted, kind="stable")
     parts = np.array_split(order, groups) if groups else []
     means = np.array([[check.predicted[part].mean(), check.changes[part].mean()] for part in parts]).reshape(-1, 2)
@@ -624,6 +630,7 @@ def _phases(table: Table) -> Phases | None:
     columns = {phase.column: table.columns[phase.column] for phase in PHASES if phase.column in table.columns}
     if not columns:
         return None
+    # A phase that was not timed in a step counts as 0 there, so that the stack still adds up to the total.
     known = np.sum([np.nan_to_num(values) for values in columns.values()], axis=0)
     columns[OTHER_PHASE.column] = np.maximum(np.nan_to_num(table.column(STEP_TOTAL) - known), 0.0)
     steps, means = stacked(table.steps, columns)

@@ -46,6 +46,7 @@ def report_page(contents: Contents) -> str:
     details = [detail_charts(run) for run in runs]
     laws = [law_charts(run, options) for run in runs]
     has_details = any(details)
+    # A section of the page and its title, in order. Those of ``present`` are left out where they would be empty.
     sections = {
         "curves": "Curves",
         "runs": "Runs" if len(runs) > 1 else "The run",
@@ -112,13 +113,21 @@ def _about(contents: Contents) -> str:
         return f"{len(contents.runs)} runs of {steps} global steps. Click a name to show or hide a run."
     parts = [f"{run.step_count:,} global steps"]
     parts += [duration(run.seconds)] if run.seconds > 0 else []
-    parts += [f"{name} {_ends_cell(found).text}" for name, found in (("reward", run.reward), ("entropy", run.entropy))]
-    return ", ".join(part for part in parts if not part.endswith(NONE))
+    for name, found in (("reward", run.reward), ("entropy", run.entropy)):
+        text = _ends_cell(found).text
+        if text != NONE:
+            parts.append(f"{name} {text}")
+    return ", ".join(parts)
 
 
 def _kinds(charts: Sequence[Sequence[Chart]]) -> list[Chart]:
     """Return one chart of each name that a run has."""
-    return list({chart.name: chart for each in reversed(charts) for chart in each}.values())
+    found: dict[str, Chart] = {}
+    # Backwards, so that the chart of the first run that has one is kept.
+    for of_run in reversed(charts):
+        for chart in of_run:
+            found[chart.name] = chart
+    return list(found.values())
 
 
 def _drawn_runs(contents: Contents, charts: Sequence[Sequence[Chart]]) -> list[dict[str, Any]]:
@@ -174,6 +183,7 @@ def run_table(contents: Contents) -> tuple[tuple[str, ...], list[list[Cell]]]:
         for run in contents.runs
     ]
     head = (*RUN_HEAD, score)
+    # A column that holds nothing but dashes is left out, with its heading.
     kept = [place for place in range(len(head)) if any(row[place].text != NONE for row in rows)]
     return tuple(head[place] for place in kept), [[row[place] for place in kept] for row in rows]
 
@@ -210,6 +220,7 @@ def settings_table(contents: Contents) -> Table | None:
         [each.flag, *(_shown(value, run) for value, run in zip(each.values, contents.runs, strict=True))]
         for each in contents.settings
     ]
+    # The table with its heading, so that it can be turned: runs become rows where they are many.
     table.insert(0, ["setting", *(run.name for run in contents.runs)])
     if len(contents.runs) > OPEN_CARDS:
         table = [list(column) for column in zip(*table, strict=True)]

@@ -161,15 +161,18 @@ def check_hub(facts: Facts) -> Finding | None:
 def check_limit(facts: Facts, name: str, fix: str, wanted: int = 8192, fail_below: int = 1024) -> Finding:
     """A limit that is to be at least ``wanted``."""
     value = facts.limits[name].hard if name == "nofile" else facts.limits[name].soft  # Ray raises that of files itself
-    found = _size(value) if name == "memlock" else "unlimited" if value is None else f"{value:,}"
+    shown = _size if name == "memlock" else _count
     if value is None or value >= wanted:
-        return Finding("ok", found)
-    wanted_text = _size(wanted) if name == "memlock" else f"{wanted:,}"
-    return Finding("fail" if value < fail_below else "warn", f"{found}; {wanted_text} is better", fix)
+        return Finding("ok", shown(value))
+    return Finding("fail" if value < fail_below else "warn", f"{shown(value)}; {shown(wanted)} is better", fix)
 
 
 def _size(value: int | None) -> str:
     return "unlimited" if value is None else f"{value / 2**20:,.0f} MiB"
+
+
+def _count(value: int | None) -> str:
+    return "unlimited" if value is None else f"{value:,}"
 
 
 def _names_an_interface(value: str, interfaces: tuple[str, ...]) -> bool:

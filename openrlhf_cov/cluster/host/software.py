@@ -69,6 +69,7 @@ def check_torch(facts: Facts) -> Finding:
     if not known.get("built_for"):
         return Finding("fail", f"{finding.found}, built without CUDA", f"{ON_GPUS} --force-reinstall")
     if facts.gpus and known.get("devices") == 0:
+        # nvidia-smi shows GPUs that this variable hides from torch.
         visible = facts.environment.get("CUDA_VISIBLE_DEVICES")
         if visible is not None:
             why = f"CUDA_VISIBLE_DEVICES is {visible!r}"

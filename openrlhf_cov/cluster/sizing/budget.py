@@ -88,10 +88,12 @@ def budget(
     """
     trained = [role for role in roles if role.training]
     if states_sleep and trained:
+        # Only one model has its states on the GPU at a time: the largest one decides.
         trained = [max(trained, key=lambda role: role.states + role.trains)]
     rows = [Need(f"{role.name}: weights", (role.weights,) * len(PHASES)) for role in roles]
     for role in roles:
         if role.training and (role in trained or not states_sleep):
+            # (generate, score, train, send)
             at_rest = 0.0 if states_sleep else role.states
             rows.append(Need(f"{role.name}: optimizer, gradients", (at_rest, at_rest, role.states, at_rest)))
     if roles:
@@ -103,12 +105,14 @@ def budget(
         rows.append(Need("micro-batch, gathered weights", (0.0, scoring, max(alone, together), sending)))
     if engine:
         rows.append(_engine_row(engine, engine_shape, engine_sleeps))
-    rows.append(Need("CUDA, NCCL", (float(PROCESS * (len(roles) + bool(engine))),) * len(PHASES)))
+    processes = len(roles) + (1 if engine else 0)
+    rows.append(Need("CUDA, NCCL", (float(PROCESS * processes),) * len(PHASES)))
     return Budget(tuple(rows))
 
 
 def _engine_row(engine: Engine, shape: ModelShape | None, sleeps: bool) -> Need:
     if shape is None or not sleeps:
         return Need("engine", (engine.share,) * len(PHASES))
+    # An engine wakes its weights alone while it gets new ones; its KV cache comes back for generation.
     asleep = float(ENGINE_ASLEEP)
     return Need("engine, asleep outside generation", (engine.share, asleep, asleep, asleep + engine.weights(shape)))

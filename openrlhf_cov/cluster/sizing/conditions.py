@@ -11,7 +11,7 @@ from openrlhf_cov.cluster.sizing.flag_sizes import process_groups, processes, ra
 from openrlhf_cov.cluster.sizing.model_shape import ModelShape
 from openrlhf_cov.cluster.sizing.prose import counted
 from openrlhf_cov.cluster.sizing.updates import ranks_in_step, ranks_without_chunk
-from openrlhf_cov.models.config import has_critic, has_reward_model
+from openrlhf_cov.models.cov_config import has_critic, has_reward_model
 
 
 def faults(args: SimpleNamespace) -> Iterator[str]:
@@ -65,6 +65,7 @@ def notes(args: SimpleNamespace, shape: ModelShape | None) -> Iterator[str]:
     dynamic = args.train.dynamic_batch_enable
     for name in ("train", "rollout"):
         limit = getattr(args, name).max_tokens_per_gpu
+        # Ranks of one ring or tensor-parallel group share the tokens of a micro-batch.
         room = (limit or 0) * args.ds.ring_attn_size * args.ds.tensor_parallel_size
         if dynamic and limit and room < args.data.max_len:
             yield (
@@ -84,6 +85,7 @@ def _colocation_faults(args: SimpleNamespace) -> Iterator[str]:
     if not args.train.colocate_all:
         return
     actor = processes(args.actor)
+    # Critic and reward model then have GPUs of their own.
     apart = has_critic(args) and args.train.colocate_critic_reward
     there = {"critic": has_critic(args), "reward": has_reward_model(args)}
     for name in there:
@@ -112,6 +114,7 @@ def shape_faults(args: SimpleNamespace, shape: ModelShape) -> Iterator[str]:
             f"--ds.ring_attn_head_stride {stride} does not divide the model's {shape.kv_heads} heads of keys; "
             "use a divisor"
         )
+    # vLLM's own switch for models that do without position embeddings of that length.
     allowed = os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0") not in ("0", "")
     if shape.max_positions and args.data.max_len > shape.max_positions and not allowed:
         yield (
@@ -122,5 +125,6 @@ def shape_faults(args: SimpleNamespace, shape: ModelShape) -> Iterator[str]:
 
 def _divides(shards: int, shape: ModelShape) -> bool:
     """vLLM can split the model so: heads and MLP evenly, heads of keys evenly or as whole copies."""
+    # With more shards than heads of keys, vLLM puts a copy of a head on several of them.
     even_keys = shape.kv_heads % shards == 0 or shards % shape.kv_heads == 0
     return shape.heads % shards == 0 and shape.intermediate % shards == 0 and even_keys

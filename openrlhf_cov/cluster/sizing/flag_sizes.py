@@ -8,7 +8,7 @@ from openrlhf_cov.cluster.sizing.budget import Role
 from openrlhf_cov.cluster.sizing.memory import Engine, Pass, Sharding
 from openrlhf_cov.cluster.sizing.model_shape import ModelShape
 from openrlhf_cov.cluster.sizing.placement import GpuLayout
-from openrlhf_cov.models.config import (
+from openrlhf_cov.models.cov_config import (
     has_critic,
     has_engines,
     has_process_reward,
@@ -159,6 +159,7 @@ def scoring_tokens(args: SimpleNamespace) -> int:
     """
     if not args.train.dynamic_batch_enable:
         return _per_gpu(args, args.rollout.micro_batch_size * args.data.max_len)
+    # 2 ranks - 1 micro-batches become as many as there are ranks, each with almost twice the limit.
     ranks = ranks_of(args)
     limit = args.rollout.max_tokens_per_gpu or args.train.max_tokens_per_gpu
     limit *= args.ds.tensor_parallel_size
@@ -178,6 +179,7 @@ def _role(name: str, args: SimpleNamespace, shape: ModelShape, on_gpus: bool) ->
     common["whole_logits"] = _upstream_computes(args)
     sharding = Sharding(
         world=processes(args.actor if name == "prm" else getattr(args, name)),
+        # Upstream gives models that only score a DeepSpeed engine without ZeRO, unless the stage is 3.
         stage=args.ds.zero_stage if trains or args.ds.zero_stage == 3 else 0,
         tensor_parallel=args.ds.tensor_parallel_size,
         element=element,
@@ -190,6 +192,7 @@ def _role(name: str, args: SimpleNamespace, shape: ModelShape, on_gpus: bool) ->
     )
     training = Pass(
         tokens=training_tokens(args),
+        # As in upstream, the flag of the policy holds for every trained model.
         checkpointing=args.actor.gradient_checkpointing_enable,
         entropy_gradient=name == "actor" and _has_bonus(args),
         **common,

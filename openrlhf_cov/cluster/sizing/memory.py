@@ -142,6 +142,7 @@ class Pass:
 
     def kept(self, shape: ModelShape) -> float:
         """Bytes per token that autograd keeps of one layer."""
+        # Two norms of a layer each keep their input in fp32 and two tensors of the model's type.
         norms = 2 * (4 + 2 * self.element) * shape.hidden
         attention = 2 * self.element * (shape.query_width + shape.kv_width)
         scores = (4 + self.element) * shape.heads * self.score_length
@@ -188,6 +189,8 @@ class Pass:
 
     def scoring(self, shape: ModelShape) -> float:
         """Bytes at the peak of a forward pass without gradient."""
+        # Without autograd only the tensors of the layer at work exist: three of the MLP's width, five of the hidden
+        # size.
         layer = (3 * shape.intermediate + 5 * shape.hidden) * self.element
         layer += (4 + self.element) * shape.heads * self.score_length
         return max(self.tokens * max(self.logits(shape, 1), layer), self.head_in_blocks(shape, training=False))

@@ -80,6 +80,7 @@ def shape_of_config(config: Mapping[str, Any]) -> ModelShape:
     if kind not in BIASES:
         raise ValueError(f"memory is not estimated for model_type {kind!r}, but for {', '.join(BIASES)}")
     sizes = {name: _positive(config, key) for name, key in SIZES.items()}
+    # Not every model divides its hidden size among the heads: Qwen3 and Mistral-Nemo do not.
     head_dim = config.get("head_dim") or HEAD_DIM.get(kind) or sizes["hidden"] // sizes["heads"]
     parts = dict.fromkeys(BIASES[kind], True)
     if kind != "qwen2" and config.get("attention_bias"):

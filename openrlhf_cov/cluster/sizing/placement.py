@@ -73,6 +73,7 @@ class GpuLayout:
             shared += critic + reward
         else:
             apart += [critic, reward]
+        # Upstream reserves GPUs that models share first. Without such GPUs it starts the engines first.
         own = [shared, first] if self.colocate_all or self.colocate_actor_ref else [first, shared]
         return [_group(tenants) for tenants in (*own, *apart) if tenants]
 
@@ -131,6 +132,7 @@ def place(groups: Sequence[GpuGroup], nodes: Sequence[int]) -> Placement:
         if where is None:
             unplaced.append(group)
             continue
+        # The GPUs of a node are numbered in the order in which the groups take them.
         for node, names in zip(where, _processes(group), strict=True):
             gpus.append(PlacedGpu(node, used[node], tuple(names)))
             used[node] += 1

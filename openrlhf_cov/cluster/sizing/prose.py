@@ -14,8 +14,10 @@ WIDTH = 36
 
 def counted(number: int, noun: str) -> str:
     """``1 GPU``, ``2 GPUs``, ``2 processes``."""
+    if number == 1:
+        return f"1 {noun}"
     plural = "es" if noun.endswith("s") else "s"
-    return f"{number:,} {noun}{plural * (number != 1)}"
+    return f"{number:,} {noun}{plural}"
 
 
 def placement_lines(plan: Placement, nodes: Sequence[str]) -> list[str]:
@@ -86,6 +88,7 @@ def _numbers(gpus: Sequence[PlacedGpu], which: int) -> str:
 def _stretches(names: Sequence[str]) -> Iterator[str]:
     """Runs of consecutive numbers: 0, 1, 2, 5 -> 0-2, 5."""
     numbers = [int(name) for name in names]
+    # Place less number is the same within a run of consecutive numbers.
     for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
         members = [number for _, number in run]
         yield _range(members[0], members[-1])

@@ -24,6 +24,7 @@ def update_unit(args: SimpleNamespace) -> int:
     """
     if args.train.dynamic_batch_enable:
         return args.train.batch_size
+    # A model with one rank takes any number of samples.
     ranks = [each for each in ranks_in_step(args).values() if each > 1]
     return math.lcm(args.train.batch_size, *(args.rollout.micro_batch_size * each for each in ranks))
 

@@ -112,7 +112,9 @@ def logits_of(model: LlamaForCausalLM, ids: Tensor, last: int, cache: Cache) -> 
     ``cache`` grows by these tokens. What transformers' forward gives, to rounding; its last layer is left out where
     nothing is asked.
     """
-    start, (batch, length) = cache[0][0].shape[2] if cache else 0, ids.shape
+    batch, length = ids.shape
+    # The cached keys of a layer are (B, heads, tokens so far, head size).
+    start = cache[0][0].shape[2] if cache else 0
     cos, sin = _rotations(model, start, start + length)
     layers: Any = model.model.layers  # their attributes are what nn.Module finds
     x = model.model.embed_tokens(ids)

@@ -14,7 +14,7 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.experiments.lab.lab_settings import PPO_CLIP, LabSettings
 from openrlhf_cov.experiments.study.run_results import STOPPED_AT, read_run
 from openrlhf_cov.experiments.tiny_task.catalogue import check_sandbox
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import fills
 from openrlhf_cov.models.slots import ProcessEstimator
 from openrlhf_cov.settings import flag_of

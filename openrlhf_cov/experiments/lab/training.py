@@ -26,7 +26,7 @@ from openrlhf_cov.experiments.lab.lab_settings import PPO_CLIP, LabSettings
 from openrlhf_cov.experiments.lab.mechanism import decision_metrics, drop_metrics, name_probabilities
 from openrlhf_cov.experiments.lab.tasks import Question, Task
 from openrlhf_cov.experiments.tiny_task.tokenizer import PAD_TOKEN
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.diagnostics import update_metrics
 from openrlhf_cov.models.dynamics import EntropyDynamics
 from openrlhf_cov.models.entropy_change import predicted_drop

@@ -135,7 +135,8 @@ def _task_rows(studies: Sequence[StudyErrors]) -> list[tuple[str, ...]]:
 
 
 def _range(values: Sequence[float]) -> str:
-    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+    low = f"{min(values):.2f}"
+    high = f"{max(values):.2f}"
     return low if low == high else f"{low}–{high}"
 
 

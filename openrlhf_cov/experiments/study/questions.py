@@ -64,8 +64,10 @@ def cost_of_collapse(spec: Spec, results: Sequence[Result]) -> Answer:
     words = words_of(spec)
     of_arms = [each for each in results if each.run.arm in words]
     by_rate: dict[float, list[Result]] = {}
-    for each in (each for each in of_arms if has_collapsed(each) is not None):
-        by_rate.setdefault(rate_of((*words[each.run.arm], *each.run.cell)), []).append(each)
+    for each in of_arms:
+        if has_collapsed(each) is not None:
+            rate = rate_of((*words[each.run.arm], *each.run.cell))
+            by_rate.setdefault(rate, []).append(each)
     told = [each for group in by_rate.values() for each in group]
     lost = [each for each in told if has_collapsed(each)]
     counts = (
@@ -137,16 +139,18 @@ def scope(spec: Spec, runs: Runs) -> Answer | None:
     question = "What does a change of one setting do, such as selection per micro-batch?"
     rows = []
     said = []
-    for arm in (each for each in spec.arms if each.at is not None):
+    for arm in spec.arms:
+        if arm.at is None:
+            continue
         first = runs[arm.name]
-        second = runs[arm.at or ""]
+        second = runs[arm.at]
         found = {
             name: paired(NUMBERS[name], first, second) for name in ("mean first-token entropy", "accuracy", "pass@8")
         }
         if not math.isfinite(found["accuracy"].low):
             continue
         pairs = len(set(first) & set(second))
-        rows.append((arm.name, arm.at or "", str(pairs), *(shown(each, signed=True) for each in found.values())))
+        rows.append((arm.name, arm.at, str(pairs), *(shown(each, signed=True) for each in found.values())))
         said.append(f"{arm.name} compared with {arm.at}: accuracy {verdict(found['accuracy'], 'lower', 'higher')}")
     if not rows:
         return Answer(question, f"{NOT_ENOUGH}: no such pair of methods has two finished seeds.")

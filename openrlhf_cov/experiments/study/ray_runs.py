@@ -321,7 +321,7 @@ def seen_by_laboratory(study: RayStudy, folder: Path) -> Seen:
 
     from openrlhf_cov.experiments.lab.tasks import TASKS
     from openrlhf_cov.experiments.lab.training import Lab
-    from openrlhf_cov.models.config import CovConfig
+    from openrlhf_cov.models.cov_config import CovConfig
 
     disable_progress_bar()
     task = TASKS[study.spec.task]()

@@ -56,12 +56,14 @@ def split_problems(seed: int, held_out: int) -> Split:
 
 
 def _digit_wise(problem: Addition) -> str:
-    (tens_a, units_a), (tens_b, units_b) = divmod(problem.a, 10), divmod(problem.b, 10)
+    tens_a, units_a = divmod(problem.a, 10)
+    tens_b, units_b = divmod(problem.b, 10)
     return f"{units_a}+{units_b}={units_a + units_b};{tens_a}+{tens_b}={tens_a + tens_b};{problem.label}"
 
 
 def _tens_then_units(problem: Addition) -> str:
-    (tens_a, units_a), (tens_b, units_b) = divmod(problem.a, 10), divmod(problem.b, 10)
+    tens_a, units_a = divmod(problem.a, 10)
+    tens_b, units_b = divmod(problem.b, 10)
     return f"{10 * tens_a}+{10 * tens_b}={10 * (tens_a + tens_b)};{units_a + units_b};{problem.label}"
 
 

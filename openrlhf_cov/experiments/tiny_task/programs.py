@@ -97,7 +97,8 @@ class Exercise:
     @property
     def label(self) -> str:
         """The tests, as the rule ``code`` reads them. Every list has the number to keep by, and multiples of it."""
-        rng, (_, number) = random.Random(self.prompt), self.keep
+        rng = random.Random(self.prompt)
+        _, number = self.keep
         calls = []
         for _ in range(TESTS):
             numbers = [number, number, *(number * rng.randint(-3, 9) for _ in range(5))]
@@ -108,9 +109,12 @@ class Exercise:
 
     def value(self, numbers: Sequence[int]) -> list[int] | int:
         """What the function gives for a list."""
-        (keep, k), (change, c), (give, g) = self.keep, self.change, self.give
+        keep, k = self.keep
+        change, c = self.change
+        give, g = self.give
         kept = [v for v in numbers if KEEP[keep].meaning(v, k)]
-        return GIVE[give].meaning([CHANGE[change].meaning(v, c) for v in kept], g)
+        changed = [CHANGE[change].meaning(v, c) for v in kept]
+        return GIVE[give].meaning(changed, g)
 
     def to_row(self) -> dict[str, str]:
         """One line of the data files: keys ``input``, ``label``, ``datasource``."""
@@ -136,14 +140,17 @@ def write_program(exercise: Exercise, rng: random.Random, careless: bool = True)
         slipped = careless and rng.random() < part.carelessness
         return rng.choice(part.slips if slipped else part.right)
 
-    (keep, _), (change, _), (give, _) = exercise.keep, exercise.change, exercise.give
-    text = assemble(exercise, chosen(KEEP[keep]), chosen(CHANGE[change]), chosen(GIVE[give]), rng.choice(BEGINNINGS))
+    # The draws in this order make the same program from the same seed.
+    keep = chosen(KEEP[exercise.keep[0]])
+    change = chosen(CHANGE[exercise.change[0]])
+    give = chosen(GIVE[exercise.give[0]])
+    text = assemble(exercise, keep, change, give, rng.choice(BEGINNINGS))
     forgotten = careless and text[-1] in "])" and rng.random() < FORGOTTEN_BRACKET
     return text[:-1] if forgotten else text
 
 
 def assemble(exercise: Exercise, keep: str, change: str, give: str, beginning: str = BEGINNINGS[0]) -> str:
     """The program whose parts are written as these templates say, with the numbers of the exercise."""
-    (_, k), (_, c), (_, g) = exercise.keep, exercise.change, exercise.give
-    numbers = f"[{change.format(k=c)} for v in x if {keep.format(k=k)}]"
-    return beginning + give.format(y=numbers, k=g)
+    condition = keep.format(k=exercise.keep[1])
+    changed = change.format(k=exercise.change[1])
+    return beginning + give.format(y=f"[{changed} for v in x if {condition}]", k=exercise.give[1])

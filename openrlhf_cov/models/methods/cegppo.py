@@ -42,6 +42,7 @@ def coefficient(settings: CegppoSettings, batch: TokenBatch) -> Tensor:
     ratio = batch.ratio
     positive = batch.advantages > 0
     negative = batch.advantages < 0
+    # PPO's k is 0 beyond the clip. Here it is beta times the ratio at the border, so it does not grow with the ratio.
     k = ratio.masked_fill(negative & (ratio < 1 - low), settings.cegppo_beta1 * (1 - low))
     k = k.masked_fill(positive & (ratio > 1 + high), settings.cegppo_beta2 * (1 + high))
     return k.masked_fill(negative & (ratio > settings.cegppo_dual_clip), 0.0)

@@ -78,6 +78,7 @@ def drop(window: Window, tokens: Sequence[Tensor], mean: str) -> list[Plan]:
     """
     if mean == "all":
         return [Plan(each, drops=True) for each in tokens]
+    # Counts of the optimizer step, over all micro-batches and ranks.
     kept = window.count - window.total(tokens)
     weight = window.count.double() / kept.clamp(min=1)
     return [Plan(each, drops=True, weight=weight) for each in tokens]

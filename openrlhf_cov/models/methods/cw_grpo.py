@@ -24,6 +24,7 @@ def plan(settings: Settings, window: Window) -> list[Plan]:
     the paper says batch and group in turn, and there is no code. Where all covariances are equal, weights are 1. They
     do not depend on the size of the advantages, by the largest of which c is divided.
     """
+    # By the largest advantage of the step, so that equal rewards in another unit give equal weights.
     size = window.maximum([item.batch.advantages.double().abs() for item in window.items]).clamp(min=TINY)
     covariances = [c.double() / size for c in window.covariance()]
     centre = window.mean(covariances)

@@ -48,6 +48,7 @@ def plan(settings: EntropyAdvantageSettings, window: Window) -> list[Plan]:
     """
     plans = []
     for item in window.items:
+        # A fraction of |A| below 1: the bonus cannot change the sign of an advantage.
         most = item.batch.advantages.abs() / settings.entropy_advantage_kappa
         bonus = (settings.entropy_advantage_coef * item.entropy).minimum(most).masked_fill(~item.mask, 0.0)
         plans.append(Plan(bonus > 0, add=bonus, numbers={"entropy_advantage/added": bonus}))

@@ -39,6 +39,7 @@ def coefficient(settings: GmpoSettings, batch: TokenBatch) -> Tensor:
     negative = batch.advantages < 0
     log_ratio = (batch.log_probs.detach() - batch.old_log_probs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     clipped = (positive & (log_ratio > bound)) | (negative & (log_ratio < -bound))
+    # (B, 1): clipped tokens count with their bound, the others with their own log ratio.
     ratio = batch.geometric_mean(log_ratio.clamp(-bound, bound).where(clipped, log_ratio))
     return ratio.expand_as(log_ratio).masked_fill(clipped, 0.0)
 
@@ -52,13 +53,14 @@ def refuses(settings: GmpoSettings, flags: Mapping[str, Any]) -> str | None:
             flags.get("algo.kl.init_coef", 0) > 0 and not flags.get("algo.kl.use_loss")
         ),
     }
-    for what in (each for each, given in of_tokens.items() if given):
-        return (
-            f"--method gmpo has one advantage for all tokens of a response, {what} gives each its own; it takes "
-            "--algo.advantage.estimator group_norm or another, --algo.advantage.gamma 1, and --algo.kl.use_loss or "
-            "--algo.kl.init_coef 0"
-        )
-    return None
+    what = next((each for each, given in of_tokens.items() if given), None)
+    if what is None:
+        return None
+    return (
+        f"--method gmpo has one advantage for all tokens of a response, {what} gives each its own; it takes "
+        "--algo.advantage.estimator group_norm or another, --algo.advantage.gamma 1, and --algo.kl.use_loss or "
+        "--algo.kl.init_coef 0"
+    )
 
 
 METHOD = Method(

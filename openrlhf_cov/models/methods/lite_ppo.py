@@ -51,6 +51,7 @@ def estimate(settings: LitePpoSettings, groups: Groups) -> Tensor:
     """
     step = groups.step_rewards
     centre = step.rewards.double().mean() if settings.lite_ppo_std == "raw" else step.group_means.double()
+    # About the one mean of the step, or about the mean of each reward's own group.
     squares = (step.rewards.double() - centre).square().sum()
     deviation = (squares / max(1, len(step.rewards) - 1)).sqrt().to(groups.rewards.dtype)
     return about_the_mean(groups.rewards) / (deviation + EPSILON)

@@ -46,6 +46,7 @@ def plan(settings: LpRegSettings, window: Window) -> list[Plan]:
     The proxy is the policy that sampled, without its improbable tokens and renormalised. Counts are of the optimizer
     step; the published code counts in each micro-batch, and a quota of one token does nothing there.
     """
+    # Only tokens of negative advantage: those of positive advantage are not pushed down.
     wrong = [item.batch.advantages < 0 for item in window.items]
     surprisals = [-item.batch.log_probs for item in window.items]
     lowest = window.largest_among(surprisals, wrong, settings.lp_reg_frac, floor_share)

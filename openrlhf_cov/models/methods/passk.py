@@ -40,6 +40,7 @@ def estimate(settings: PasskSettings, groups: Groups) -> Tensor:
     n = groups.rewards.shape[1]
     if n < settings.passk_k:  # abstentions left fewer responses than a set has
         return groups.rewards.new_zeros(groups.rewards.shape)
+    # The advantages depend on the number of correct responses alone: (n + 1, 2), looked up by that number.
     table = [advantages(n, c, settings.passk_k) for c in range(n + 1)]
     of_right, of_wrong = groups.rewards.new_tensor(table)[is_right.sum(1)].T[:, :, None]
     return of_right.where(is_right, of_wrong)
@@ -51,8 +52,10 @@ def advantages(n: int, c: int, k: int) -> tuple[float, float]:
     A set has the reward 1 with a right response in it, so the mean is pass@k. A right response is in such sets only, a
     wrong one also in those of k - 1 other wrong ones.
     """
+    # The share of sets of k responses with a correct one.
     mean = 1 - math.comb(n - c, k) / math.comb(n, k)
     deviation = math.sqrt(mean * (1 - mean)) + EPSILON
+    # Of the sets with a given incorrect response, the share with no correct one.
     failing = math.comb(n - c - 1, k - 1) / math.comb(n - 1, k - 1) if c < n else 0.0
     return (1 - mean) / deviation, (1 - mean - failing) / deviation
 

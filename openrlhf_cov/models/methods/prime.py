@@ -74,6 +74,8 @@ def token_rewards(settings: PrimeSettings, prompts: Sequence[PromptTokens]) -> l
     rewards = [process_rewards(each.log_ratios, each.action_mask, settings.prime_beta) for each in prompts]
     scale = settings.prime_process_coef
     if settings.prime_norm == "step":
+        # One number for the whole step, so that the size of process rewards does not depend on the model's beta and
+        # drift.
         scale /= largest_return(rewards, [each.graded for each in prompts]) + EPSILON
     return [
         scale * against_other_responses(of_prompt, each.action_mask, each.graded)

@@ -33,6 +33,7 @@ def plan(settings: Settings, window: Window) -> list[Plan]:
 
     Others weigh N / N_kept, both of the whole optimizer step, so that the mean is over those kept.
     """
+    # A response that is left out has advantages of 0; correct ones have 1.
     kept = [item.mask & (item.batch.advantages != 0) for item in window.items]
     weight = window.count.double() / window.total(kept).clamp(min=1)
     return [

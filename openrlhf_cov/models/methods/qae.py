@@ -44,6 +44,7 @@ def estimate(settings: QaeSettings, groups: Groups) -> Tensor:
     if settings.qae_baseline == "linear":
         baseline = rewards.quantile(settings.qae_quantile, dim=1, keepdim=True)
     else:
+        # The reward at the quantile itself, not interpolated: with rewards 0 and 1 it is one of the two.
         place = max(1, ceil_share(rewards.shape[1], settings.qae_quantile))
         baseline = rewards.sort(1).values[:, place - 1 : place]
     return (rewards - baseline) / (rewards.std(1, keepdim=True) + EPSILON)

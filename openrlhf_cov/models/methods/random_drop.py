@@ -30,6 +30,7 @@ def plan(settings: RandomDropSettings, window: Window) -> list[Plan]:
 
     With ``positive`` they are drawn among the tokens of advantages above 0; all of these if there are fewer.
     """
+    # The control of Clip-Cov: as many tokens, chosen without their covariance.
     candidates = [item.mask for item in window.items]
     if settings.random_drop_on == "positive":
         candidates = [item.mask & (item.batch.advantages > 0) for item in window.items]

@@ -49,6 +49,7 @@ def plan(settings: RepoRSettings, window: Window) -> list[Plan]:
         size = advantages.abs()
         bonus = -settings.repo_zeta * size * item.batch.log_probs
         bonus = bonus.masked_fill(~item.mask | (size == 0), 0.0)  # no 0 * inf
+        # An advantage may shrink to 0 and no further.
         bonus = bonus.maximum(-size).where(advantages > 0, bonus.minimum(size))
         zeroed = item.mask & (size > 0) & (advantages + bonus == 0)
         plans.append(Plan(bonus != 0, add=bonus, numbers={"repo_r/zeroed_frac": zeroed}))

@@ -58,6 +58,7 @@ def plan(settings: Any, window: Window) -> list[Plan]:
     signs = (1, -1) if settings.stare_on == "both" else (1,)
     weights = [item.batch.advantages.new_ones(item.mask.shape) for item in window.items]
     for sign in signs:
+        # The least probable tokens of each sign: raised where A > 0, lowered where A < 0.
         among = [item.batch.advantages * sign > 0 for item in window.items]
         picked = window.largest_among(surprisals, among, settings.stare_frac)
         factor = 1 + sign * settings.stare_strength

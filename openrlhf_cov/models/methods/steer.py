@@ -45,6 +45,7 @@ def changes(window: Window) -> list[Tensor]:
     q the old probability; 0 where that is not finite."""
     found = []
     for item in window.items:
+        # Away from 0 and 1, where the estimate divides by q or multiplies 0 with an infinite logarithm.
         p = item.batch.log_probs.exp().clamp(PROBABLE, 1 - PROBABLE)
         q = item.batch.old_log_probs.exp().clamp(PROBABLE, 1 - PROBABLE)
         omega = item.batch.advantages / q * p * (1 - p) * (p.log() + item.entropy)

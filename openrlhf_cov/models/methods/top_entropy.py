@@ -47,6 +47,7 @@ def plan(settings: TopEntropySettings, window: Window) -> list[Plan]:
     down, ties are broken by the tokens' keys, so exactly the quota is kept wherever the tokens lie.
     """
     kept = window.largest([item.entropy for item in window.items], settings.top_entropy_frac)
+    # The mean over N tokens times N / N_kept is the mean over the kept ones.
     weight = window.count.double() / window.total(kept).clamp(min=1) if settings.top_entropy_mean == "kept" else None
     return [
         Plan(item.mask & ~tokens, drops=True, weight=weight) for item, tokens in zip(window.items, kept, strict=True)

@@ -73,6 +73,7 @@ def correct_weights(log_probs: Tensor, correct: Tensor, tau: float) -> Tensor:
     count = correct.sum(1, keepdim=True)
     # A finite number stands for the others, so that a group without a correct response makes no NaN.
     among = log_probs.double().masked_fill(~correct, -1e30)
+    # Improbable correct responses weigh more.
     inverse = (1 / among.softmax(1).clamp(min=SMALLEST_SHARE)).masked_fill(~correct, 0.0)
     share = inverse / inverse.sum(1, keepdim=True).clamp(min=1.0)
     weights = (1 - tau) + tau * count * share

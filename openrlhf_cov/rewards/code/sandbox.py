@@ -330,7 +330,10 @@ def _arguments() -> list[str]:
     """Return bubblewrap's arguments: namespaces, capabilities of the supervisor, the root of files."""
     arguments = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try"]
     arguments += ["--as-pid-1", "--die-with-parent", "--new-session", "--hostname", "sandbox", "--cap-drop", "ALL"]
-    for capability in ("CAP_SYS_ADMIN", *(("CAP_SETUID", "CAP_SETGID", "CAP_KILL") if os.getuid() == 0 else ())):
+    capabilities = ["CAP_SYS_ADMIN"]
+    if os.getuid() == 0:
+        capabilities += ["CAP_SETUID", "CAP_SETGID", "CAP_KILL"]
+    for capability in capabilities:
         arguments += ["--cap-add", capability]
     for folder in ("/dev", "/etc", "/tmp", "/usr", PYTHON, f"{PYTHON}/bin"):
         arguments += ["--perms", "0755", "--dir", folder]

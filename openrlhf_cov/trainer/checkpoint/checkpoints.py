@@ -12,7 +12,7 @@ from typing import Any
 from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.models.config import has_critic, has_process_reward
+from openrlhf_cov.models.cov_config import has_critic, has_process_reward
 from openrlhf_cov.utils.json_lines import MAX_SETTINGS_BYTES, parse_object, read_bounded, replacing
 
 logger = init_logger(__name__)
@@ -77,7 +77,13 @@ def save_whole(
         (folder / name / RUN_FILE).write_text(json.dumps(run), encoding="utf-8")
         _sync(folder / name / RUN_FILE)
         _sync(folder / name)
-        old, new = (tag, tag + AGAIN) if pointed_to(folder) == tag else (tag + AGAIN, tag)
+        # The checkpoint that ``latest`` names is never touched: a kill in between would leave none.
+        if pointed_to(folder) == tag:
+            old = tag
+            new = tag + AGAIN
+        else:
+            old = tag + AGAIN
+            new = tag
         _discard(folder / new)
         os.replace(folder / name, folder / new)
         _point_to(folder, new)
@@ -106,6 +112,7 @@ def export_best(
         RunStopped: On every rank alike, if the disk refuses one of them.
     """
     new = parent / f"{PARTIAL}{BEST}"
+    # A folder cannot replace another one in one step, so the former one is moved aside first.
     old = parent / f"{PARTIAL}{BEST}-removed"
 
     def clear() -> None:
@@ -246,6 +253,7 @@ def prune(folder: Path, newest: str, max_num: int, max_mem: float, metric_of: Ca
     Of several ``best…`` checkpoints the newest stays. Of the others at most ``max_num`` stay, and as many as fit in
     ``max_mem`` GiB together with the rest: first those without a metric go, then those of the worst, then the oldest.
     """
+    # A run continues from the newest checkpoint that policy and critic both have, so neither may lose it.
     kept = {newest} | {pointed_to(model, name) for model in folder.parent.glob("_*") for name in (LATEST, UNIVERSAL)}
     tags = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(PARTIAL)]
     if newest.startswith("best"):

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_cov.config import EvaluationConfig, PromptConfig, RunConfig
-from openrlhf_cov.models.config import has_critic, has_process_reward, process_reward_of, reference_model
+from openrlhf_cov.models.cov_config import has_critic, has_process_reward, process_reward_of, reference_model
 from openrlhf_cov.settings import flag_of
 from openrlhf_cov.utils.rows import column_of, value_at
 

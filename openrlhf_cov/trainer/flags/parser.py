@@ -21,7 +21,7 @@ from openrlhf_cov.config import (
     SamplingConfig,
 )
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.models.config import CovConfig, methods_of
+from openrlhf_cov.models.cov_config import CovConfig, methods_of
 from openrlhf_cov.models.method import CORRECT, fills
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.slots import SLOTS, UNCLIPPED, ClipRange, Surrogate, TokenPenalty
@@ -330,7 +330,9 @@ class CovArgumentParser(Parser):
                 f"--reward_incorrect {args.reward_incorrect:g} counts as right with {method.flag}, as rewards above "
                 f"{CORRECT} do; lower it"
             )
-        for name, neutral in SHAPING.items() if method.slot.two_valued else ():
+        if not method.slot.two_valued:
+            return
+        for name, neutral in SHAPING.items():
             value = getattr(args, name)
             if value != neutral:
                 self.error(
@@ -401,14 +403,19 @@ def preset_words(parser: CovArgumentParser) -> list[str]:
     for action in parser._actions:
         if action.dest in parser.set_by_preset:
             value = parser.set_by_preset[action.dest]
-            values = [] if value is True else value if isinstance(value, (list, tuple)) else [value]
-            words += [action.option_strings[0], *map(str, values)]
+            words.append(action.option_strings[0])
+            if isinstance(value, (list, tuple)):
+                words += map(str, value)
+            elif value is not True:  # a switch has no value
+                words.append(str(value))
     return words
 
 
 def unread_flags(config: CovConfig, given: Collection[str]) -> Iterator[str]:
     """Why settings of the loss among the ``given`` ones would do nothing."""
-    for entry in (each for each in fields(CovConfig) if each.name in given):
+    for entry in fields(CovConfig):
+        if entry.name not in given:
+            continue
         name = entry.name
         owners = SHARED_FLAGS.get(name) or OWN_FLAGS.get(name)
         if owners and not any(method in config.methods for method in owners):
@@ -431,10 +438,15 @@ def unread_clip(config: CovConfig, given: Mapping[str, Any]) -> Iterator[str]:
     """Why ``given`` flags of the PPO clip, name -> value, would do nothing beside the methods."""
     first = config.at(0)
     for method in config.methods:
-        for name in (each for each in CLIP_RANGE_FLAGS if fills(method, ClipRange) and each in given):
-            yield f"--{name} has no effect with {method.flag}, which sets the PPO clip; drop it"
-    unclipped = [method for method in config.methods if method.clip_of(first) == UNCLIPPED]
-    for method in unclipped if first.ppo_clip == UNCLIPPED else ():
+        if fills(method, ClipRange):
+            for name in CLIP_RANGE_FLAGS:
+                if name in given:
+                    yield f"--{name} has no effect with {method.flag}, which sets the PPO clip; drop it"
+    if first.ppo_clip != UNCLIPPED:
+        return
+    for method in config.methods:
+        if method.clip_of(first) != UNCLIPPED:
+            continue
         keeps_clip = method.slot.keeps_clip if fills(method, TokenPenalty) else None
         keep = f" or add --{keeps_clip}" if keeps_clip else ""
         for name, value in given.items():
@@ -444,7 +456,8 @@ def unread_clip(config: CovConfig, given: Mapping[str, Any]) -> Iterator[str]:
 def add_method_arguments(parser: argparse.ArgumentParser) -> None:
     """Add a flag group for each method, slot by slot, which says what the method is, also where it has no flag."""
     for slot in SLOTS:
-        for method in (each for each in METHODS.values() if fills(each, slot)):
-            title = f"{slot.name}: {method.title} ({method.flag})"
-            what = f"{method.summary} ({method.source})"
-            add_config_arguments(parser, title, method.settings, description=what)
+        for method in METHODS.values():
+            if fills(method, slot):
+                title = f"{slot.name}: {method.title} ({method.flag})"
+                what = f"{method.summary} ({method.source})"
+                add_config_arguments(parser, title, method.settings, description=what)

@@ -80,6 +80,7 @@ def range_faults(args: Mapping[str, Any]) -> Iterator[str]:
             continue
         yield f"--{name} is at least 1{' (or -1: never)' if name in INTERVALS else ''}, got {value}"
     for name, span in RANGES.items():
+        # A flag may have one value or several, such as LOW HIGH.
         values = args[name] if isinstance(args[name], (list, tuple)) else [args[name]]
         shown = " ".join(f"{value:g}" for value in values if value is not None)
         if not all(value is None or lies_in(span, value) for value in values):

@@ -80,6 +80,7 @@ def check_labels(args: SimpleNamespace, names: str, rows: Any, reward: ModuleTyp
         return
     if key is None:
         raise UsageError("--data.label_key is missing: the reward function compares with labels")
+    # Every row is checked, because the row with a bad label may be sampled after days of training only.
     bad = 0
     label_column = column_of(rows.column_names, key)
     columns = [column for column in rows.column_names if column in (label_column, "source")]

@@ -18,7 +18,7 @@ from openrlhf_cov.cluster.sizing.flag_sizes import process_groups, processes
 from openrlhf_cov.cluster.sizing.prose import counted
 from openrlhf_cov.cluster.sizing.updates import update_unit, usable_groups
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.models.config import CovConfig, has_critic, has_engines, has_reference, reference_model
+from openrlhf_cov.models.cov_config import CovConfig, has_critic, has_engines, has_reference, reference_model
 from openrlhf_cov.models.method import fills
 from openrlhf_cov.models.slots import Estimator
 from openrlhf_cov.trainer.checkpoint import checkpoints, run_record
@@ -183,6 +183,7 @@ def _batch_faults(args: SimpleNamespace) -> Iterator[str]:
             f"--rollout.vllm_generate_batch_size {generated} is less than --rollout.batch_size {rollout}, of which "
             "every step is made; drop it, or lower --rollout.batch_size"
         )
+    # Processes that work on the same samples.
     copies = args.ds.ring_attn_size * args.ds.tensor_parallel_size
     for name, group in process_groups(args).items():
         size = f"{_size(name, group)} = {counted(processes(group), 'process')}"
@@ -214,6 +215,7 @@ def check_step_size(args: SimpleNamespace, num_rows: int) -> None:
     batch = args.train.batch_size
     prompts = min(rollout.batch_size, num_rows)
     samples = prompts * rollout.n_samples_per_prompt
+    # The last rollout of a run may be smaller, so it is the full one that must be a multiple.
     whole = rollout.batch_size * rollout.n_samples_per_prompt
     if not usable_groups(prompts, args):
         raise UsageError(
@@ -254,6 +256,7 @@ def check_step_size(args: SimpleNamespace, num_rows: int) -> None:
 
 
 def _size_faults(flag: str, args: SimpleNamespace, first: str, second: str) -> Iterator[str]:
+    # Equal products are not enough: upstream compares nodes and GPUs per node.
     sizes = [(group.num_nodes, group.num_gpus_per_node) for group in (getattr(args, first), getattr(args, second))]
     if sizes[0] != sizes[1]:
         shown = " and ".join(_size(name, getattr(args, name)) for name in (first, second))

@@ -11,7 +11,7 @@ from typing import Any
 
 from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.cluster.sizing.prose import counted
-from openrlhf_cov.models.config import has_critic
+from openrlhf_cov.models.cov_config import has_critic
 from openrlhf_cov.trainer.flags.upstream import DEEPSPEED
 
 

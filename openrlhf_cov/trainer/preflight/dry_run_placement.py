@@ -14,7 +14,7 @@ from openrlhf_cov.cluster.sizing.memory import GIB, Engine
 from openrlhf_cov.cluster.sizing.model_shape import ModelShape
 from openrlhf_cov.cluster.sizing.placement import Placement, place
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.models.config import has_engines
+from openrlhf_cov.models.cov_config import has_engines
 
 # Phase -> what makes a GPU need less in it.
 MEND = {
@@ -71,7 +71,8 @@ class Cluster:
         """Nodes, GPUs, memory and how that is known."""
         sizes = sorted(set(self.gpus.values()))
         kind = "logical GPU" if self.logical else "GPU"
-        gpus = f"{' or '.join(map(str, sizes)) or 'no'} {kind}{'s' * (sizes != [1])}"
+        plural = "" if sizes == [1] else "s"
+        gpus = f"{' or '.join(map(str, sizes)) or 'no'} {kind}{plural}"
         of = "" if self.gpu_bytes is None else f" of {self.gpu_bytes / GIB:g} GiB"
         memory = f", {min(self.memory.values()) / GIB:.4g} GiB of memory" if self.memory else ""
         return f"{prose.counted(len(self.gpus), 'node')} x {gpus}{of}{memory} ({self.source})"

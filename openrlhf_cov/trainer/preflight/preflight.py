@@ -13,7 +13,7 @@ from openrlhf_cov.cluster.sizing.model_shape import shape_of_config
 from openrlhf_cov.data.templates import own_template_warning
 from openrlhf_cov.errors import UsageError, reason_of
 from openrlhf_cov.evaluation import benchmarks
-from openrlhf_cov.models.config import process_reward_of
+from openrlhf_cov.models.cov_config import process_reward_of
 from openrlhf_cov.rewards.loading import MissingRewardFunction, load_reward_module
 from openrlhf_cov.trainer.checkpoint.checkpoints import uses_checkpoints
 from openrlhf_cov.trainer.preflight import check_data, check_recordings, check_run, check_upstream

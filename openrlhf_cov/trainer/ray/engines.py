@@ -90,6 +90,7 @@ def start_evaluation_engines(
         "full_determinism": False,
         "trust_remote_code": trust_remote_code,
         "worker_extension_cls": "",
+        # Upstream's engine actor asks for the arguments of rewards and images that follow; an evaluation has none.
         "agent_func_path": None,
         "remote_rm_url": None,
         "reward_config": RewardConfig(),
@@ -136,7 +137,7 @@ def training_arguments(args: SimpleNamespace) -> dict[str, Any]:
         arguments["worker_extension_cls"] = weight_transfer.WORKER_EXTENSION
         arguments["weight_transfer_config"] = {"backend": weight_transfer.BACKEND}
     else:
-        arguments["worker_extension_cls"] = _name_of(WorkerWrap)
+        arguments["worker_extension_cls"] = f"{WorkerWrap.__module__}.{WorkerWrap.__qualname__}"
     return arguments
 
 
@@ -162,6 +163,7 @@ def _place(
         of_engine = arguments | {
             "tensor_parallel_size": tensor_parallel_size,
             "distributed_executor_backend": "ray" if is_sharded else "uni",
+            # Engines with one seed would sample the same responses to the same prompt.
             "seed": seed + number,
             "bundle_indices": bundles,
             "num_gpus": part,
@@ -185,7 +187,3 @@ def _pad_token_ids(model: str, trusted: bool) -> set[int]:
     processor = AutoProcessor.from_pretrained(model, trust_remote_code=trusted)
     ids = (getattr(processor, name, None) for name in ("image_token_id", "video_token_id"))
     return {token_id for token_id in ids if token_id is not None}
-
-
-def _name_of(extension: type) -> str:
-    return f"{extension.__module__}.{extension.__qualname__}"

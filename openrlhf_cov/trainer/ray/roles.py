@@ -23,7 +23,7 @@ from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.cluster.cpu_adam import replay_bias_corrections
 from openrlhf_cov.cluster.extension_locks import remove_stale_locks
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.models.config import has_critic, has_reference, has_reward_model
+from openrlhf_cov.models.cov_config import has_critic, has_reference, has_reward_model
 from openrlhf_cov.trainer.checkpoint.checkpoints import (
     LATEST,
     NO_LIMIT,
@@ -342,6 +342,7 @@ class PolicyRole(TrainedRole):
         """
         actor = self.policy.actor
         temperature = actor.temperature
+        # The temperature of the rollouts is part of the actor's forward pass.
         actor.temperature = 1.0
         log_probs: list[float] = []
         try:
@@ -349,6 +350,7 @@ class PolicyRole(TrainedRole):
                 tokens = torch.tensor([text], device=self.device)
                 ones = torch.ones_like(tokens)
                 scores = self.policy.score(tokens, ones[:, 1:], ones, None, with_entropy=False, with_proxy=False)
+                # One text at a time, without padding: the numbers are compared with those of the engine.
                 log_probs += scores.log_probs[0].float().tolist()
         finally:
             actor.temperature = temperature

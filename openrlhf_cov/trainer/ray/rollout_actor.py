@@ -68,6 +68,7 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
             return await super().generate_responses(
                 sampling_params=sampling_params, num_samples=num_samples, **request
             )
+        # vLLM takes one seed per request, so every sample is a request of its own.
         one_sample = super().generate_responses
         groups = [one_sample(sampling_params=_changed(sampling_params, seed=seed), **request) for seed in seeds]
         return [response for group in await asyncio.gather(*groups) for response in group]

@@ -46,6 +46,7 @@ class BatchStream:
         self._thread: Thread | None = None
         # All fields below belong to both threads; a thread that reads or changes them holds this condition.
         self._changed = Condition()
+        # Versions and steps share one count: the policy of step n has the weights of version n.
         self._version = first_step
         # Number of the step whose rollout is begun next.
         self._step_to_begin = first_step
@@ -125,6 +126,8 @@ class BatchStream:
                 self._changed.wait_for(lambda: self._is_closed or self._may_begin())
                 if self._is_closed:
                     return
+                # The version at the beginning counts, also where the engines get new weights before the end
+                # (--train.partial_rollout_enable).
                 version = self._version
                 self._step_to_begin += 1
                 self._generates = True

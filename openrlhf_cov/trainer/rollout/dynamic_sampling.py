@@ -33,6 +33,7 @@ def groups_to_dispatch(missing: int, pass_rate: float | None, oversample_max: fl
     p; without a pass rate ``missing``; never more than ``missing * oversample_max``, rounded up.
     """
     if not pass_rate:
+        # Nothing passed so far: ask for as many as are allowed.
         wanted = missing if pass_rate is None else math.inf
     else:
         wanted = (missing + MARGIN * math.sqrt(missing * (1.0 - pass_rate))) / pass_rate

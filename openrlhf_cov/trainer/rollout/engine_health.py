@@ -77,6 +77,7 @@ def limited_transfer(engines: Iterable[Any], actors: Iterable[Any], seconds: flo
         f"the vLLM engines did not take the new weights within {seconds:g} s (--vllm.no_progress_timeout) and "
         "were ended; look for the cause in their logs above, then continue with --ckpt.load_enable"
     )
+    # A thread of its own, because the block waits for Ray without a limit.
     timer = Timer(seconds, end)
     timer.daemon = True
     timer.start()

@@ -56,6 +56,7 @@ class EngineGroup:
             raise RunStopped("no vLLM engine answers any more; look for the cause in their logs above")
         places = []
         for _ in range(count):
+            # A request that failed goes elsewhere, unless one engine is all that is left.
             others = [engine for engine in self.unfinished if engine != avoid] or list(self.unfinished)
             place = min(others, key=lambda engine: (self.unfinished[engine], engine))
             self.unfinished[place] += 1
@@ -141,6 +142,7 @@ def finished(
     items go to other engines, and the run ends after its step, when the health of the engines is checked.
     """
     failures: Counter[int] = Counter()
+    # Ray reference -> (place of the item, engine).
     in_flight: dict[Any, tuple[int, int]] = {}
     sent = 0
     waited = 0.0  # seconds spent in waiting since the last result; the time that the caller takes does not count
@@ -171,6 +173,7 @@ def finished(
         ready, _ = ray.wait(list(in_flight), num_returns=1, timeout=WAIT_SECONDS)
         if ready:
             waited = 0.0
+            # Everything else that is ready by now: one more call for all of it, instead of one for each result.
             ready, _ = ray.wait(list(in_flight), num_returns=len(in_flight), timeout=0)
         else:
             waited += WAIT_SECONDS

@@ -113,8 +113,8 @@ class PromptOrder:
     """The order in which prompts are drawn: in every episode all of them once.
 
     The permutation of an episode depends on the seed and the number of the episode alone, so that episode and place
-    are all that a checkpoint needs. It is the one that torch's ``RandomSampler`` gives after
-    ``torch.manual_seed(seed)``: earlier versions of this package drew from such a sampler.
+    are all that a checkpoint needs. It is the one that the sampler of upstream's data loader gives after
+    ``torch.manual_seed(seed)``.
 
     Args:
         prompts: Number of prompts.

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.trainer.records import Sample
 from openrlhf_cov.trainer.rollout.prompts import Prompt, source_name
 from openrlhf_cov.trainer.rollout.reward_executor import ABSTAINED, ERROR_METRIC

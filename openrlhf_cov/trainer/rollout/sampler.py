@@ -76,6 +76,7 @@ class Sampler:
     @property
     def is_over(self) -> bool:
         """True if no rollout can follow: the limit is reached, or what is left is too little for an update."""
+        # Prompts of this and of later episodes that were not drawn yet.
         left = max(0, len(self.prompts) * self.args.train.num_episodes - self.order.drawn)
         return self._limit_is_reached or not usable_groups(len(self.buffer) + left, self.args)
 
@@ -197,7 +198,9 @@ class Sampler:
         missing = self._missing()
         if not self.counts.rounds:
             self.counts.missing = max(0, missing)
+        # Place of the prompt in the order of the data -> its group. Engines answer in another order.
         kept: dict[int, Group] = {}
+        # Whether each group that finished in this round was kept: the pass rate of a round.
         in_round: list[bool] = []
         prompts, is_exhausted = self._more(missing, 0, self.counts.rounds, self.pass_rate.value)
         round_end = len(prompts)
@@ -219,7 +222,9 @@ class Sampler:
                 self.counts.rounds += 1
                 in_round = []
             if not is_exhausted:
+                # The first rollout of a run has no earlier round to estimate the pass rate from.
                 rate = first_rate(in_round, missing) if self.pass_rate.value is None else self.pass_rate.value
+                # The round that is under way counts as begun, so that --sampling_max_rounds bounds it as well.
                 rounds = self.counts.rounds + (not round_is_over)
                 more, is_exhausted = self._more(missing - len(kept), len(prompts) - finished, rounds, rate)
                 prompts.extend(more)

@@ -47,7 +47,9 @@ def texts_of(samples: Sequence[Sample], max_len: int) -> Texts:
         samples: Samples of a rollout. Samples with images are left out.
         max_len: Tokens that an engine takes; vLLM always generates one more token.
     """
+    # The engines score plain token ids; the places of images in them are no text.
     plain = [sample for sample in samples if sample.images is None and sample.image_inputs is None]
+    # Responses to one prompt lie together, so neighbours would be nearly the same text.
     spacing = max(1, len(plain) // TEXTS)
     longest = min(TEXT_TOKENS, max_len - 1)
     texts = [sample.tokens[:longest].tolist() for sample in plain[::spacing][:TEXTS]]
@@ -140,6 +142,7 @@ class WeightCheck:
         if not self._texts:
             self._tell_once("images", f"{self.flag}: not checked, as all responses have images")
             return
+        # Twice: a program that does not repeat its own bits cannot be compared bit by bit.
         self._policy = self.score_policy(self._texts), self.score_policy(self._texts)
         self._require_finite(self._policy[0], "the policy", "before")
 

@@ -57,10 +57,12 @@ class GlooWeightTransferEngine(WeightTransferEngine[GlooInitInfo, Bucket]):
     def receive_weights(self, update_info: Bucket) -> None:
         """Receive one bucket and load it."""
         dtypes = [getattr(torch, name) for name in update_info.dtypes]
+        # Tensors without memory: shape and type say how to cut the bytes of the bucket.
         metas = [
             torch.empty(shape, dtype=dtype, device="meta")
             for shape, dtype in zip(update_info.shapes, dtypes, strict=False)
         ]
+        # One broadcast for the whole bucket, because every call of gloo costs time.
         buffer = torch.empty(sum(meta.nbytes for meta in metas), dtype=torch.uint8)
         broadcast(self._group, buffer)
         model: Any = self.model

@@ -46,6 +46,7 @@ class GlooWeightSender:
             dict(host=host, port=port, rank_offset=1 + i * tensor_parallel_size, world_size=self.world_size)
             for i in range(len(engines))
         ]
+        # The engines must already be asked to join when this process does: a group forms when all of its members call.
         joined = [engine.init_weight_transfer.remote(info) for engine, info in zip(engines, infos, strict=True)]
         self._group = join_group(host, port, 0, self.world_size)
         ray.get(joined)
@@ -62,6 +63,7 @@ class GlooWeightSender:
             dtypes=[str(tensor.dtype).removeprefix("torch.") for tensor in tensors],
             shapes=[list(tensor.shape) for tensor in tensors],
         )
+        # For the same reason the engines are asked before the broadcast, and waited for after it.
         received = [engine.update_weights.remote(info) for engine in self.engines]
         broadcast(self._group, pack(tensors))
         ray.get(received)

@@ -11,7 +11,7 @@ from openrlhf_cov.cluster.sizing.flag_sizes import (
 )
 from openrlhf_cov.cluster.sizing.model_shape import KNOWN
 from openrlhf_cov.cluster.sizing.placement import GpuLayout
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 
 QWEN_7B = KNOWN["Qwen/Qwen2.5-7B"]
 P = QWEN_7B.parameters

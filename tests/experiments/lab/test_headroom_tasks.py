@@ -14,7 +14,7 @@ from openrlhf_cov.experiments.tiny_task import commands, hidden_skills, two_peak
 from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig, build_model
 from openrlhf_cov.experiments.tiny_task.headroom_policies import SKILLS_POLICY, make_paths_policy, make_skills_policy
 from openrlhf_cov.experiments.tiny_task.tokenizer import build_tokenizer
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 
 BANDIT = {"prompts": 256, "group": 4, "updates": 1, "steps": 1, "eval_samples": 2, "test_samples": 2}
 

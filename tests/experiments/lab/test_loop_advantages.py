@@ -13,7 +13,7 @@ from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.experiments.lab.lab_policy import Samples
 from openrlhf_cov.experiments.lab.lab_settings import LabSettings
 from openrlhf_cov.experiments.lab.training import Lab
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages

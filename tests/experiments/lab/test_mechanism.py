@@ -17,7 +17,7 @@ from openrlhf_cov.experiments.lab.mechanism import (
 )
 from openrlhf_cov.experiments.lab.tasks import TASKS
 from openrlhf_cov.experiments.lab.training import Lab, frozen
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.entropy_change import EntropyDrop
 
 SMALL = dict(steps=2, prompts=8, group=4, updates=4, learning_rate=1e-2, eval_every=2, eval_samples=2, test_samples=4)

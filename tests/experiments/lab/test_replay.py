@@ -10,7 +10,7 @@ from openrlhf_cov.data.rollout_files import read_rollout, rollout_path, write_ro
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.experiments.lab.lab_settings import LabSettings
 from openrlhf_cov.experiments.lab.training import Lab
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 
 SETTINGS = LabSettings(steps=3, prompts=4, group=4, updates=2, learning_rate=1e-3)
 

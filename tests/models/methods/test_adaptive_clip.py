@@ -2,10 +2,10 @@ import math
 
 import pytest
 from example import gradients
+from method_loss import MethodLoss
 from openrlhf.models import PolicyLoss, aggregate_loss
 
-from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.models.loss import MethodLoss
+from openrlhf_cov.models.cov_config import CovConfig
 
 
 def test_gradients_of_the_example():

@@ -5,7 +5,7 @@ import torch
 from example import ENTROPIES, MASK, gradients
 from openrlhf.models import aggregate_loss
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.methods.adaptive_entropy import refuses
 
 

@@ -1,7 +1,7 @@
 import pytest
 from example import example, gradients
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.methods.cispo import METHOD
 
 

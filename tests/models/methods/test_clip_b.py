@@ -5,7 +5,7 @@ import pytest
 import torch
 from example import gradients, window_of_example
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.methods.clip_b import METHOD, discriminators
 from openrlhf_cov.models.window import Window, WindowItem, plan_step

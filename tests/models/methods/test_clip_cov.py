@@ -3,7 +3,7 @@ import math
 import pytest
 from example import gradients
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.methods.clip_cov import idle
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from example import gradients
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.methods.clip_v import METHOD
 from openrlhf_cov.models.token_head import discriminator_means, discriminator_means_of_logits, token_scores

@@ -2,7 +2,7 @@ import pytest
 import torch
 from example import gradients, window_of_example
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.methods.cw_grpo import plan
 
 CW_GRPO = CovConfig(method="cw_grpo")

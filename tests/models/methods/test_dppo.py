@@ -6,7 +6,7 @@ from example import example, gradients
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.methods.dppo import METHOD, divergence
 

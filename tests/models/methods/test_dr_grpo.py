@@ -5,7 +5,7 @@ import torch
 from example import gradients
 from planned import window_of
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import Groups, TokenBatch
 from openrlhf_cov.models.methods.dr_grpo import METHOD
 from openrlhf_cov.models.responses import response_advantages

@@ -7,7 +7,7 @@ from example import LOG_PROBS, MASK, OLD, gradients, window_of_example
 from openrlhf.models import PolicyLoss, aggregate_loss
 from planned import window_of
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.loss import policy_loss
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.methods.entropic import METHOD

@@ -3,7 +3,7 @@ import torch
 from active import active
 from example import gradients, window_of_example
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.methods.entropy_advantage import plan
 
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from active import PLANNED, SURROGATES, active
 from example import window_of_example
+from method_loss import MethodLoss
 from openrlhf.models import PolicyLoss, aggregate_loss
 from planned import window_of
 
-from openrlhf_cov.models.loss import MethodLoss
 from openrlhf_cov.models.method import TokenBatch, transformed
 from openrlhf_cov.models.ranking import token_keys
 from openrlhf_cov.models.window import Window, WindowItem, plan_step

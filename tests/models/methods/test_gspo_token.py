@@ -1,10 +1,10 @@
 import pytest
 import torch
 from example import example, gradients
+from method_loss import MethodLoss
 from openrlhf.models import PolicyLoss, aggregate_loss
 
-from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.models.loss import MethodLoss
+from openrlhf_cov.models.cov_config import CovConfig
 
 
 def gspo_token(**settings):

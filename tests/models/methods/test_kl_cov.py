@@ -5,7 +5,7 @@ import torch
 from example import gradients
 from planned import select_given
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.methods.kl_cov import idle, penalty
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import Groups
 from openrlhf_cov.models.methods.lite_ppo import METHOD
 from openrlhf_cov.models.responses import group_normalised, response_advantages

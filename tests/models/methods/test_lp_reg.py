@@ -4,7 +4,7 @@ import pytest
 import torch
 from example import gradients, window_of_example
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.methods.lp_reg import METHOD, penalty, plan
 

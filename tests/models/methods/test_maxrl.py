@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import Groups
 from openrlhf_cov.models.methods.maxrl import METHOD
 from openrlhf_cov.models.responses import response_advantages

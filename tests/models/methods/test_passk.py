@@ -3,7 +3,7 @@ from itertools import combinations
 import pytest
 import torch
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import Groups
 from openrlhf_cov.models.methods import passk
 from openrlhf_cov.models.methods.passk import METHOD

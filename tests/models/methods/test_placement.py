@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import pytest
 import torch
 from active import EQUAL, ESTIMATORS, NEUTRAL, PLANNED, SURROGATES, active, neutral
+from method_loss import MethodLoss
 from openrlhf.models import PolicyLoss, aggregate_loss
 from simulated_ranks import Simulated
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.diagnostics import update_metrics
-from openrlhf_cov.models.loss import MethodLoss
 from openrlhf_cov.models.method import Groups, TokenBatch, fills
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.ranking import token_keys

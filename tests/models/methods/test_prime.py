@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import Groups, PromptTokens
 from openrlhf_cov.models.methods.prime import METHOD, estimate, token_rewards
 

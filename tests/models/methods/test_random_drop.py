@@ -2,7 +2,7 @@ import pytest
 import torch
 from example import gradients, window_of_example
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.methods.random_drop import plan
 
 MEANT = {"allow_large_cov_ratio": True}

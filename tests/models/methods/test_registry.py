@@ -8,7 +8,7 @@ import torch
 from active import PLANNED, active
 from example import example, window_of_example
 
-from openrlhf_cov.models.config import BY_COVARIANCE, CovConfig, methods_of
+from openrlhf_cov.models.cov_config import BY_COVARIANCE, CovConfig, methods_of
 from openrlhf_cov.models.loss import LossRecord
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.slots import UNCLIPPED

@@ -1,7 +1,7 @@
 import pytest
 from example import gradients, window_of_example
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import transformed
 from openrlhf_cov.models.methods.repo_r import plan
 

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import Groups
 from openrlhf_cov.models.methods.maxrl import METHOD as MAXRL
 from openrlhf_cov.models.methods.rs_grpo import METHOD

@@ -2,7 +2,7 @@ import pytest
 import torch
 from example import example, gradients
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.methods.sapo import METHOD
 

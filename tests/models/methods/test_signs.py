@@ -6,11 +6,11 @@ import pytest
 import torch
 from active import ESTIMATORS
 from example import LOG_PROBS, MASK, OLD, gradients
+from method_loss import MethodLoss
 from openrlhf.models import PolicyLoss, aggregate_loss
 from planned import window_of
 
-from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.models.loss import MethodLoss
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import Groups, TokenBatch
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.window import plan_step

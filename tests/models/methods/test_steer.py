@@ -3,7 +3,7 @@ import torch
 from example import example, gradients, window_of_example
 from openrlhf.models import PolicyLoss
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.methods.steer import changes, plan
 
 

@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 from active import SURROGATES
+from method_loss import MethodLoss
 from openrlhf.models import PolicyLoss, aggregate_loss
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.diagnostics import update_metrics
-from openrlhf_cov.models.loss import MethodLoss
 from openrlhf_cov.models.methods import METHODS
 
 

@@ -4,7 +4,7 @@ from example import gradients
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.window import Window, WindowItem, plan_step
 

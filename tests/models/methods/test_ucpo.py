@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import Groups
 from openrlhf_cov.models.methods.ucpo import METHOD, correct_weights
 from openrlhf_cov.models.responses import group_normalised, mean_log_probs, response_advantages

@@ -7,7 +7,7 @@ from example import example
 from openrlhf.models import PolicyLoss, aggregate_loss
 from simulated_ranks import Simulated
 
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.loss import policy_loss
 from openrlhf_cov.models.method import Groups, TokenBatch
 from openrlhf_cov.models.methods.wapo import METHOD

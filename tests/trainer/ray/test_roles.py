@@ -13,7 +13,7 @@ from torch import nn
 from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.cluster.workers import plain_class
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.trainer.ray import roles
 from openrlhf_cov.trainer.ray.roles import (
     CriticRole,

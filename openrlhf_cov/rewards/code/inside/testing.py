@@ -264,7 +264,8 @@ class _Case:
         self._function = function
         self._given = given
         self._fixtures = fixtures
-        self._before, self._after, self._first = *around, first
+        self._before, self._after = around
+        self._first = first
 
     def __call__(self) -> Any:
         made: dict[str, Any] = dict(self._given)
@@ -358,7 +359,11 @@ class Marks:
     """``pytest.mark``: ``parametrize``, and others that change nothing."""
 
     def __getattr__(self, name: str) -> Any:
-        return lambda *args, **_: args[0] if len(args) == 1 and callable(args[0]) else lambda function: function
+        def mark(*args: Any, **_: Any) -> Any:
+            # ``@pytest.mark.slow`` gets the function itself, ``@pytest.mark.slow(...)`` has to return a decorator.
+            return args[0] if len(args) == 1 and callable(args[0]) else lambda function: function
+
+        return mark
 
     def parametrize(self, names: Any, values: Any, **_: Any) -> Any:
         """A decorator that gives a function one more list of parameters."""

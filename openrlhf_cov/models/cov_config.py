@@ -473,9 +473,10 @@ class CovConfig(*OF_METHODS):
                 if method.token_slots and not method.by_covariance:
                     yield f"{method.flag} only applies to --cov_scope global, got --cov_scope {self.cov_scope}"
         moving = self._method_of(ClipRange)
-        for method in self.methods if moving else ():
-            if moving and method is not moving and method.clip_of(self):
-                yield f"{moving.flag} and {method.flag}: each sets the PPO clip; drop one"
+        if moving:
+            for method in self.methods:
+                if method is not moving and method.clip_of(self):
+                    yield f"{moving.flag} and {method.flag}: each sets the PPO clip; drop one"
         yield from self._conflicts_of_responses()
         if self.surrogate:
             yield from self._conflicts_of_clips(self.surrogate)

@@ -8,7 +8,7 @@ import pytest
 
 from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.experiments.lab.mechanism import probability_column
-from openrlhf_cov.experiments.study import summary
+from openrlhf_cov.experiments.study import study_numbers
 from openrlhf_cov.experiments.study.entropy_drop_page import drop_document, drop_row
 from openrlhf_cov.experiments.study.forecast_page import by_task_in_short, forecast_document, study_errors
 from openrlhf_cov.experiments.study.mechanism_page import (
@@ -21,7 +21,7 @@ from openrlhf_cov.experiments.study.mechanism_page import (
 )
 from openrlhf_cov.experiments.study.run_plan import REPORT, SCREEN, StudyRun
 from openrlhf_cov.experiments.study.spec_file import read_spec
-from openrlhf_cov.experiments.study.summary import METHODS, Finished
+from openrlhf_cov.experiments.study.study_numbers import METHODS, Finished
 from openrlhf_cov.experiments.study.sweeps import critical_panel
 from openrlhf_cov.experiments.tiny_task.hidden_skills import SKILLS
 
@@ -103,17 +103,17 @@ def test_without_a_run_nothing_looks_like_a_result():
     shortcut = Finished("shortcut", spec_named("shortcut"), [])
     mechanism = Finished("mechanism", spec_named("mechanism"), [])
     rates = Finished("learning_rate_map", spec_named("learning_rate_map"), [])
-    table = summary.table(shortcut, mechanism)
+    table = study_numbers.table(shortcut, mechanism)
     assert [row[0] for row in table.rows] == list(METHODS)
     assert all(row[1:] == ("–", "0", "–", "–") for row in table.rows)
-    answer = summary.answer(shortcut, mechanism)
+    answer = study_numbers.answer(shortcut, mechanism)
     assert "not known yet" in answer
     assert "0 of 528 runs of `studies/shortcut.yaml`" in answer
     assert "0 of 18 runs" in answer
-    assert summary.map_panel(rates) is None
-    assert "0 of 315 runs" in summary.said_of_figure(shortcut, rates, mechanism)
+    assert study_numbers.map_panel(rates) is None
+    assert "0 of 315 runs" in study_numbers.said_of_figure(shortcut, rates, mechanism)
     assert critical_panel(shortcut.spec, []) is None
-    assert summary.mechanism_numbers(mechanism).rows == ()
+    assert study_numbers.mechanism_numbers(mechanism).rows == ()
 
 
 def test_critical_shares_decide_the_answer(make_result, recorded):
@@ -121,9 +121,9 @@ def test_critical_shares_decide_the_answer(make_result, recorded):
     critical = dict.fromkeys(METHODS, 0.15) | {"Clip-Cov": 0.3, "reference KL": 0.3, "KL-Cov": 0.05}
     shortcut = of_shortcut(make_result, critical)
     mechanism = of_mechanism(recorded)
-    answer = summary.answer(shortcut, mechanism)
-    assert "further than GRPO learn: reference KL, Clip-Cov. Less far: KL-Cov." in answer
-    rows = {row[0]: row for row in summary.table(shortcut, mechanism).rows}
+    answer = study_numbers.answer(shortcut, mechanism)
+    assert "Further than GRPO learn: reference KL, Clip-Cov. Less far: KL-Cov." in answer
+    rows = {row[0]: row for row in study_numbers.table(shortcut, mechanism).rows}
     # Perfectly separated between 0.15 and 0.2: the geometric middle is 0.173. Seven shares, three seeds.
     assert rows["GRPO"][1].startswith("0.173 [")
     assert rows["GRPO"][2] == "21"
@@ -143,8 +143,8 @@ def test_critical_shares_decide_the_answer(make_result, recorded):
 
 def test_a_method_without_runs_leaves_the_question_open(make_result, recorded):
     shortcut = of_shortcut(make_result, {"GRPO": 0.15, "Clip-Cov": 0.3})
-    assert "not known yet" in summary.answer(shortcut, of_mechanism(recorded))
-    rows = {row[0]: row for row in summary.table(shortcut, of_mechanism(recorded)).rows}
+    assert "not known yet" in study_numbers.answer(shortcut, of_mechanism(recorded))
+    rows = {row[0]: row for row in study_numbers.table(shortcut, of_mechanism(recorded)).rows}
     assert rows["KL-Cov"][1:3] == ("–", "0")
 
 
@@ -156,8 +156,8 @@ def test_probabilities_and_pushes_by_hand(recorded):
     assert removed_share(run, -1) == pytest.approx(0.75)
     assert removed_share(run, 1) == 0.0
     assert np.isnan(removed_share(run, -1, steps=2))
-    assert summary.peak_ratio(run) == pytest.approx(20.0)
-    assert summary.name_at(run, 100) == pytest.approx(0.05)
+    assert study_numbers.peak_ratio(run) == pytest.approx(20.0)
+    assert study_numbers.name_at(run, 100) == pytest.approx(0.05)
 
 
 def test_a_range_is_that_of_the_seeds():
@@ -185,14 +185,14 @@ def test_the_figure_gets_its_map_when_the_map_has_runs(make_result, recorded):
     rates = Finished("learning_rate_map", spec, runs)
     mechanism = of_mechanism(recorded, seeds=(0, 1))
     nothing = Finished("shortcut", spec_named("shortcut"), [])
-    chart = summary.figure(nothing, rates, mechanism)
+    chart = study_numbers.figure(nothing, rates, mechanism)
     assert len(chart.panels) == 3
     assert len(chart.panels[0].marks) == len(cells) == 5
-    assert len(summary.figure(nothing, replace(rates, results=[]), mechanism).panels) == 2
-    assert "10 of 315 runs" in summary.said_of_figure(nothing, rates, mechanism)
+    assert len(study_numbers.figure(nothing, replace(rates, results=[]), mechanism).panels) == 2
+    assert "10 of 315 runs" in study_numbers.said_of_figure(nothing, rates, mechanism)
     shortcut = of_shortcut(make_result, {"GRPO": 0.15}, seeds=(0,))
-    assert len(summary.figure(shortcut, rates, mechanism).panels) == 4
-    assert "Dots: critical shares" in summary.said_of_figure(shortcut, rates, mechanism)
+    assert len(study_numbers.figure(shortcut, rates, mechanism).panels) == 4
+    assert "Dots: critical shares" in study_numbers.said_of_figure(shortcut, rates, mechanism)
 
 
 def test_forecasts_are_told_by_task(arms):
@@ -219,6 +219,6 @@ def test_falls_are_told_by_group_of_runs(recorded):
     assert row["theorem 1"] == "+1.00"
     assert row["theorem 2"] == "-1.00"
     assert row["discriminator"] == "-"
-    assert "theorem 2 −1.00 to −1.00" in summary.said_of_drops(content)
+    assert "theorem 2 −1.00 to −1.00" in study_numbers.said_of_drops(content)
     # Predictions that no run has get no panel.
     assert [panel.title for panel in content.charts[0].panels] == ["theorem 1", "theorem 2"]
