@@ -120,7 +120,7 @@ def bare_answer(text: str) -> str:
     environment = ENVIRONMENT.fullmatch(text)
     if environment and "&" not in text and r"\begin" not in environment["body"]:
         text = environment["body"].strip(" \\")
-    return without_end_mark(text).lstrip(" ,;").strip()
+    return without_end_mark(text).strip()
 
 
 def _without_marks(text: str) -> str:
@@ -459,8 +459,8 @@ class _Reader:
                 return None
             if number and (not label.rational or self.problem.has_number(number.value)):
                 return False
-            return self.computed(text, label, self.problem)
-        if number is None or not self.is_form_of(text, label):
+            return self.computed(text.replace(",", "") if number else text, label, self.problem)
+        if number is None or not self.is_form_of(text, number, label):
             is_rounded = label.kind == "decimal" and gold.digits >= SIGNIFICANT_DIGITS and percent == label.percent
             return self.computed(text, label, self.problem) if is_rounded else None
         if label.kind != "integer" and not self.has_form_asked_for(text, number, gold, label, percent=percent):
@@ -471,13 +471,13 @@ class _Reader:
         number, gold = self.same_scale(number, gold, label, percent=percent)
         return number.value == gold.value if percent else numbers_equal(number, gold)
 
-    def is_form_of(self, text: str, label: Label) -> bool:
+    def is_form_of(self, text: str, number: Number, label: Label) -> bool:
         """Return True if a literal number has a form of its label: for an integer digits or scientific notation."""
         if label.kind != "integer" or label.percent:
             return True
         if INTEGER.fullmatch(text) or SPACED_THOUSANDS.fullmatch(text.lstrip("+-")):
             return True
-        return is_scientific(text) and compact(text) not in self.problem.keys
+        return is_scientific(text) and not self.problem.has_number(number.value)
 
     def has_form_asked_for(self, text: str, number: Number, gold: Number, label: Label, *, percent: bool) -> bool:
         """Return False for a number of the problem that the label has in another form, or rounded."""
@@ -678,8 +678,8 @@ def _unfonted(text: str) -> str:
 
 def _unbracketed(text: str) -> str:
     text = text.strip()
-    span = shapes.outer_brackets(text[1:]) if text.startswith("-(") else None
-    if span and span[1][:1].isdigit() and parse_number(span[1]):
+    span = shapes.outer_brackets(text[1:].lstrip()) if text.startswith(("-(", "- (")) else None
+    if span and span[1][:1] in "0123456789\\" and parse_number(span[1]):
         return f"-{span[1]}"
     for _ in range(3):
         span = shapes.outer_brackets(text)

@@ -41,7 +41,7 @@ RUN = re.compile(
 NUMBER = re.compile(
     r"(?:(?<!\d)\d{1,9}\s?)?\\frac\s?(?:\{\d{1,30}\}|\d)\s?(?:\{\d{1,30}\}|\d)|"
     r"(?<!\d)\d{0,30}\.\d{0,30}\\overline\s?\{\d{1,30}\}|(?<!\d)(?:\d{1,9}\s)?\d{1,30}\s?/\s?\d{1,30}|"
-    r"(?<![\d.])\d{0,30}\.?\d{1,30}\s?\\times\s?10\s?\^\s?(?:\{\s?-?\d{1,4}\s?\}|\d)|(?<![\d.])\d{0,30}\.\d{1,30}"
+    r"(?<![\d.])\d{0,30}\.?\d{1,30}\s?(?:\\times|\\cdot|\*)\s?10\s?\^\s?(?:\{\s?-?\d{1,4}\s?\}|\d)|(?<![\d.])\d{0,30}\.\d{1,30}"
 )
 INTEGERS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3}){1,9}(?![\d.])|(?<![\d.,])\d{1,30}(?![\d.])")
 PERCENTAGE = re.compile(r"(?<![\d.])(\d{0,30}\.?\d{1,30})\s?(?:\\?%|percent)")
@@ -64,6 +64,8 @@ FORM = re.compile(
 FACTORS = re.compile(
     r"\bfactor(?:i[sz]e|ed|ing)?\b|\bin the form\b|\bvertex form|\bcomplet\w+ the square", re.IGNORECASE
 )
+# A power of a sum.
+SQUARES = re.compile(r"\bin the form\b|\bvertex form|\bcomplet\w+ the square", re.IGNORECASE)
 # A sum without products of sums in it.
 TERMS = re.compile(r"\bsimplif|\bexpand|\bcombine like|\bmultiply out", re.IGNORECASE)
 # Roots without square factors, none of them below a fraction bar.
@@ -145,6 +147,11 @@ class ProblemText:
         return found
 
     @cached_property
+    def outlines(self) -> frozenset[str]:
+        """The formulas of the problem without numeric factors that cancel."""
+        return frozenset(formula.outline for formula in self.formulas.values())
+
+    @cached_property
     def numbers(self) -> frozenset[Fraction]:
         """The fractions and decimals of the problem; integers and percentages, too, if it asks for another form."""
         found = [parse_number(text) for text in NUMBER.findall(self.cleaned)]
@@ -201,14 +208,14 @@ class ProblemText:
         own = FormulaKeys(label)
         if forms.key == own.key:
             return False
+        if forms.key in self.formulas or (forms.outline != own.outline and forms.outline in self.outlines):
+            return True
         large = [
             formula
             for formula in self.formulas.values()
             if formula.parts and (formula.leaves >= MIN_LEAVES or len(formula.parts) >= MIN_OPERATIONS)
         ]
-        return forms.key in self.formulas or any(
-            forms.contains(formula) and not own.contains(formula) for formula in large
-        )
+        return any(forms.contains(formula) and not own.contains(formula) for formula in large)
 
 
 NO_PROBLEM = ProblemText()
