@@ -64,10 +64,14 @@ FORM = re.compile(
 FACTORS = re.compile(
     r"\bfactor(?:i[sz]e|ed|ing)?\b|\bin the form\b|\bvertex form|\bcomplet\w+ the square", re.IGNORECASE
 )
+# An equation that is solved for a name.
+SOLVED = re.compile(FACTORS.pattern + r"|\b(?:slope-?\s?intercept|standard|general) form", re.IGNORECASE)
 # A power of a sum.
 SQUARES = re.compile(r"\bin the form\b|\bvertex form|\bcomplet\w+ the square", re.IGNORECASE)
 # A sum without products of sums in it.
-TERMS = re.compile(r"\bsimplif|\bexpand|\bcombine like|\bmultiply out", re.IGNORECASE)
+TERMS = re.compile(
+    r"\bsimplif|\bexpand|\bcombine like|\bmultiply out|\b(?:slope-?\s?intercept|standard|general) form", re.IGNORECASE
+)
 # Roots without square factors, none of them below a fraction bar.
 SIMPLE_ROOTS = re.compile(r"\brationali[sz]|\bsimpl\w+ (?:\w+ )?(?:radical|form)|\bsimplif", re.IGNORECASE)
 WORD = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)*|[\u4e00-\u9fff]")
@@ -78,6 +82,9 @@ COUNTED = re.compile(
     r"[A-Za-z-]{1,20}[ ,.?]{1,2}){1,3})",
     re.IGNORECASE,
 )
+TUPLE_OF_NAMES = re.compile(r"\((?:\\?[A-Za-z]+(?:_\w)?,)+\\?[A-Za-z]+(?:_\w)?\)")
+# Units of which one counts several things.
+SEVERAL = frozenset({"pair", "triple", "week", "decade", "century"})
 NAME = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
 
 
@@ -189,6 +196,15 @@ class ProblemText:
         rest = compact(GROUP.sub("", text))
         signs = (")", ").", "):", ".", ":") if text else (")",)
         return any(f"{letter}{sign}{rest}" in self.options for sign in signs)
+
+    @cached_property
+    def asks_for_tuple(self) -> bool:
+        """True if the problem has a tuple of names, such as ``(x, y)``."""
+        return any(TUPLE_OF_NAMES.fullmatch(key) for key in self.keys)
+
+    def lacks_unit(self, unit: str) -> bool:
+        """Return True for a unit of which one counts several things, such as a pair, and which the problem lacks."""
+        return bool(self.text) and unit in SEVERAL and unit not in self.text.lower()
 
     def has_in_other_order(self, names: str) -> bool:
         """Return True if the problem has a tuple of the same names in another order only."""

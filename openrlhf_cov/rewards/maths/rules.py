@@ -41,6 +41,7 @@ SYNONYMS = (
     ({"trigonometric"}, {"pi", "quotient"}), ({"inverse"}, {"pi"}),
 )  # fmt: skip
 COMPUTABLE = frozenset("num decimal neg add mul div pow factorial binom abs floor ceil gcd lcm min max".split())
+PERIODIC = frozenset("sin cos tan cot sec csc".split())
 # Largest number below a root of which power factors are looked for.
 MAX_RADICAND = 10**6
 # A function value is a simple fraction if this multiple of it is an integer, to this precision.
@@ -79,6 +80,8 @@ def misses_request(answer: Node, label: Node, problem: ProblemText) -> bool:
     """Return True if the problem asks for factors, expanded terms or simple roots, which only the label has."""
     has_fewer_factors = sums_multiplied(answer) < sums_multiplied(label)
     if problem.asks(FACTORS) and (has_fewer_factors or (len(terms(answer)) > 1) != (len(terms(label)) > 1)):
+        return True
+    if problem.asks(FACTORS) and _has_sum_to_factor(answer) and not _has_sum_to_factor(label):
         return True
     if problem.asks(SQUARES) and _has_power_of_sum(label) and not _has_power_of_sum(answer):
         return True
@@ -143,6 +146,19 @@ def _sum_power(node: Node) -> int:
     return int(exponent) if exponent is not None and exponent.denominator == 1 and 1 < exponent < 100 else 0
 
 
+def _has_sum_to_factor(node: Node) -> bool:
+    """Return True if the terms of a sum with names have a common factor, as in ``5(x^2+2x)``."""
+    for part in node.walk():
+        if part.kind != "add" or not part.has("sym"):
+            continue
+        if _numeric_factor(part).numerator > 1:
+            return True
+        bases = [{FormulaKeys(_base(factor)).key for factor in factors(term)[1]} for _, term in terms(part)]
+        if set.intersection(*bases) - {"1"}:
+            return True
+    return False
+
+
 def _has_power_of_sum(node: Node) -> bool:
     return any(part.kind == "pow" and _sum_power(part) for part in node.walk())
 
@@ -199,7 +215,8 @@ def _is_arithmetic(node: Node) -> bool:
         return len(found) - len(keys) > 1 or len(set(keys)) < len(keys)
     if node.kind in ("mul", "div"):
         _, above, below = factors(node)
-        has_fraction_below = any(part.kind == "div" or (literal(part) or 1).denominator > 1 for part in below)
+        bottom = node.args[1]
+        has_fraction_below = node.kind == "div" and (bottom.kind == "div" or (literal(bottom) or 1).denominator > 1)
         return (
             has_fraction_below
             or _has_common_factor(above, below)
@@ -208,6 +225,8 @@ def _is_arithmetic(node: Node) -> bool:
         )
     if node.kind == "root" and literal(node.args[0]) is not None:
         return _is_rational_root(node)
+    if node.kind in PERIODIC and node.has("sym"):
+        return any(literal(part) is None and _is_quarter_turn(part) for _, part in terms(node.args[0]))
     return (node.kind in FUNCTIONS or node.kind == "root") and _is_simple_fraction(node)
 
 
@@ -346,6 +365,14 @@ def _has_root_to_simplify(node: Node) -> bool:
     return False
 
 
+def _is_quarter_turn(node: Node) -> bool:
+    r"""Return True for a multiple of ``\frac{\pi}{2}``, which a function need not have in its argument."""
+    _, above, below = factors(node)
+    numbers = [part for part in above + below if part.kind != "pi"]
+    is_multiple = (2 * _coefficient(node)).denominator == 1 and all(literal(part) is not None for part in numbers)
+    return is_multiple and len(above + below) - len(numbers) == 1 and below.count(Node("pi")) == 0
+
+
 def _is_simple_fraction(node: Node) -> bool:
     """Return True if a function without names has a rational value with a small denominator."""
     if node.has("sym"):
@@ -388,6 +415,11 @@ def has_idle_part(node: Node) -> bool:
 def _is_even(node: Node) -> bool:
     value = literal(node)
     return value is not None and value.denominator == 1 and value.numerator % 2 == 0
+
+
+def has_decimal_power(node: Node) -> bool:
+    """Return True for a power such as ``3^{0.5}``."""
+    return any(part.kind == "pow" and part.args[1].has("decimal") for part in node.walk())
 
 
 def _is_negative(node: Node) -> bool:

@@ -296,7 +296,7 @@ OPTION = re.compile(
 )
 # What the text of an option may not have: a second letter, or a word that takes the letter back.
 SECOND_LETTER = re.compile(
-    r"(?<![A-Za-z\\])(?:\([A-H]\)|[A-H]\s?[.:)]|[A-H](?![A-Za-z'^_(])(?! [a-z]))|(?<![a-z])(?:not|or|and|both|is|"
+    r"\A[a-h]\W*\Z|(?<![a-z])(?:all|none) of(?![a-z])|(?<![A-Za-z\\])(?:\([A-H]\)|[A-H]\s?[.:)]|[A-H](?![A-Za-z'^_(])(?! [a-z]))|(?<![a-z])(?:not|or|and|both|is|"
     r"isn't|wrong|incorrect|false|maybe|unknown|unless|guess|none|see|except|but)(?![a-z])"
 )
 BASE = re.compile(r"\(?(?P<digits>-?\d[0-9A-F]*)\)?\s?_\s?(?:\{\s?(?P<b>\d{1,2})\s?\}|(?P<b1>\d{1,2}))")
