@@ -146,9 +146,7 @@ def read_label(label: str) -> Label:
 
 def typed(text: str, depth: int = 0) -> Label:
     """Return the type of a label, or of a part of one, that is clean."""
-    text = text.strip()
-    while (span := shapes.outer_brackets(text)) and span[0] == "{" and span[1]:
-        text = span[1]
+    text = shapes.without_braces(text)
     if (group := TEXT_GROUP.fullmatch(text)) and not WORDS.fullmatch(group[1].strip()):
         text = group[1].strip()  # a number in another font
     label = Label("spelling", text, compact(text))
@@ -362,9 +360,7 @@ class _Reader:
         return self.read(text.strip(), label)
 
     def read(self, text: str, label: Label) -> Verdict:
-        text = text.removeprefix("=").strip()
-        while (span := shapes.outer_brackets(text)) and span[0] == "{":
-            text = span[1]
+        text = shapes.without_braces(text.removeprefix("="))
         if label.kind not in ("word", "choice"):
             text = _unfonted(LEAD.sub("", _unfonted(text)))
         if not text or label.kind == "spelling":
@@ -431,6 +427,8 @@ class _Reader:
             is_free = label.has_names and key not in self.problem.keys
             if is_free and argument and argument[1] not in NAME_SIGN.findall(label.text):
                 return None  # f(2) = x^2 + 1
+            if label.has_names and key in NAME_SIGN.findall(label.text):
+                return None  # x = x + 1
             return key or compact(text)
         key = compact(text)
         if re.search(r"[A-Za-z]", key) and key in self.problem.keys and key in self.problem.question:
@@ -643,7 +641,7 @@ class _Reader:
         if compact(text) in EMPTY:
             return label.text == "emptyset"
         flat = PRODUCT_SIGN.sub("", GROUP.sub("", text)).strip()
-        strange = set(re.sub(r"[\w\s]", "", flat)) - WORD_MARKS - set(label.key)
+        strange = set(re.sub(r"[\w\s]", "", flat)) - WORD_MARKS - set(label.key.replace(":", "=:"))
         if strange or STRAY_MARK.search(flat) or (label.text in YES_OR_NO and " " in flat):
             return None
         is_equal = shapes.text_key(flat) == label.text

@@ -493,9 +493,9 @@ def factors(node: Node) -> tuple[int, list[Node], list[Node]]:
 class FormulaKeys:
     r"""The key of a formula, its outline, and its parts.
 
-    Formulas with one ``key`` differ in order, brackets and signs at most. Formulas with one ``outline`` may differ in
-    numeric factors that cancel as well: ``\frac{2}{2x+2}`` has the outline of ``\frac{1}{x+1}``. A part is an operation:
-    its kind, and the keys of its operands with their counts. The last part is the whole.
+    Formulas with one ``key`` differ in order, brackets and signs at most. Formulas with one ``outline`` may also
+    differ in numeric factors that cancel: ``\frac{2}{2x+2}`` has the outline of ``\frac{1}{x+1}``. A part is an
+    operation: its kind, and the keys of its operands with their counts. The last part is the whole.
     """
 
     def __init__(self, node: Node) -> None:
@@ -566,6 +566,8 @@ def _outline(node: Node) -> tuple[Fraction, str]:
     node = _without_root(node)
     if node.kind in ("add", "neg"):
         found = [(sign * scale, key) for sign, term in terms(node) for scale, key in [_outline(term)]]
+        if len(found) == 1:
+            return found[0]
         divisor = common_divisor([scale for scale, _ in found])
         if min(found, key=lambda term: term[1])[0] < 0:
             divisor = -divisor

@@ -14,7 +14,6 @@ import mpmath
 
 from openrlhf_cov.rewards.maths.latex import (
     EVEN_FUNCTIONS,
-    ODD_FUNCTIONS,
     FormulaKeys,
     Node,
     common_divisor,
@@ -40,6 +39,7 @@ SYNONYMS = (
     ({"factorial"}, {"quotient"}), ({"i", "exp"}, {"trigonometric"}), ({"i", "trigonometric"}, {"exp"}),
     ({"trigonometric"}, {"pi", "quotient"}), ({"inverse"}, {"pi"}),
 )  # fmt: skip
+ONE = Node("num", value=Fraction(1))
 COMPUTABLE = frozenset("num decimal neg add mul div pow factorial binom abs floor ceil gcd lcm min max".split())
 PERIODIC = frozenset("sin cos tan cot sec csc".split())
 # Largest number below a root of which power factors are looked for.
@@ -183,7 +183,8 @@ def _has_sum_to_simplify(node: Node) -> bool:
             return True
         if part.kind == "pow":
             base = part.args[0]
-            if (base.kind == "add" and not base.has("sym")) or (base.kind != "e" and base.has("i")):
+            has_sum = any(factor.kind == "add" for factor in factors(base)[1])
+            if (has_sum and not base.has("sym")) or (base.kind != "e" and base.has("i")):
                 return True
     return False
 
@@ -211,7 +212,7 @@ def _is_arithmetic(node: Node) -> bool:
         return has_number or is_constant_root or node.args[0].kind in ("i", "exp")
     if node.kind == "add":
         found = [term for _, factor in terms(node) for term in _expanded(factor)]
-        keys = [_key_without_number(term) for term in found if literal(term) is None]
+        keys = [_key_without_number(term) for term in found if not _is_number(term)]
         return len(found) - len(keys) > 1 or len(set(keys)) < len(keys)
     if node.kind in ("mul", "div"):
         _, above, below = factors(node)
@@ -225,19 +226,25 @@ def _is_arithmetic(node: Node) -> bool:
         )
     if node.kind == "root" and literal(node.args[0]) is not None:
         return _is_rational_root(node)
-    if node.kind in PERIODIC and node.has("sym"):
-        return any(literal(part) is None and _is_quarter_turn(part) for _, part in terms(node.args[0]))
+    if node.kind in PERIODIC and node.args[0].kind == "add":
+        return any(_is_quarter_turn(part) for _, part in terms(node.args[0]))
     return (node.kind in FUNCTIONS or node.kind == "root") and _is_simple_fraction(node)
 
 
 def _expanded(term: Node) -> list[Node]:
-    """Return the terms of a product with one sum, as ``2n`` and ``2`` for ``2(n-1)``."""
+    """Return the terms of a product with one sum, as ``2n`` and ``2`` for ``2(n-1)``, or of a sum above a number."""
     _, above, below = factors(term)
     sums = [part for part in above if part.kind == "add"]
-    if len(sums) != 1 or below or not term.has("sym"):
+    if len(sums) != 1 or any(literal(part) is None for part in below):
         return [term]
-    rest = [part for part in above if part is not sums[0]]
+    rest = [part for part in above if part is not sums[0]] + [Node("div", (ONE, part)) for part in below]
     return [reduce(lambda a, b: Node("mul", (a, b)), rest, inner) for _, inner in terms(sums[0])]
+
+
+def _is_number(term: Node) -> bool:
+    """Return True for a number, or a product of numbers."""
+    _, above, below = factors(term)
+    return all(literal(part) is not None for part in above + below)
 
 
 def _has_numbers_to_join(above: list[Node], below: list[Node]) -> bool:
@@ -256,7 +263,7 @@ def _has_numbers_to_join(above: list[Node], below: list[Node]) -> bool:
 
 
 def _has_common_factor(above: list[Node], below: list[Node]) -> bool:
-    r"""Return True if a number can be cancelled, as in ``\frac{2x+4}{2}``, ``\frac{2}{2x+4}`` and ``2(\frac{x}{2}+1)``."""
+    r"""Return True if a number can be cancelled, as in ``\frac{2x+4}{2}``, ``\frac{2}{2x+4}`` or ``2(\frac x2+1)``."""
     if not any(part.kind == "add" for part in above + below):
         return False
     sides = [[_numeric_factor(part) for part in side] for side in (above, below)]
@@ -274,7 +281,9 @@ def _numeric_factor(node: Node) -> Fraction:
 
 def _coefficient(term: Node) -> Fraction:
     _, above, below = factors(term)
-    top, bottom = (math.prod((literal(part) or Fraction(1) for part in side), start=Fraction(1)) for side in (above, below))
+    top, bottom = (
+        math.prod((literal(part) or Fraction(1) for part in side), start=Fraction(1)) for side in (above, below)
+    )
     return top / bottom
 
 
@@ -286,6 +295,9 @@ def _has_bases_to_join(above: list[Node], below: list[Node]) -> bool:
     """
     sides = [[_base(part) for part in side if literal(part) is None] for side in (above, below)]
     keys = [{FormulaKeys(base).key for base in side} for side in sides]
+    powers = [part for part in above if part.kind == "pow" and _has_number_added(part.args[1])]
+    if any(literal(power.args[0]) == literal(part) for power in powers for part in above if literal(part)):
+        return True  # 2 \cdot 2^{99}, 3 \cdot 3^{n-1}
     repeated = [base for side in sides for base in side if base.kind == "sym" or not base.has("sym")]
     roots = [[base for part in side if (base := _integer_below_root(part))] for side in (above, below)]
     if keys[0] & keys[1] or len(set(repeated)) < len(repeated) or len(roots[0]) > 1:
@@ -296,6 +308,10 @@ def _has_bases_to_join(above: list[Node], below: list[Node]) -> bool:
     inside = {FormulaKeys(factor).key for part in sums for _, term in terms(part) for factor in factors(term)[1]}
     irrational = {FormulaKeys(part).key for part in above if part.kind == "i" or _integer_below_root(part)}
     return bool(inside & irrational)
+
+
+def _has_number_added(exponent: Node) -> bool:
+    return any(literal(term) is not None for _, term in terms(exponent))
 
 
 def _base(node: Node) -> Node:
@@ -367,6 +383,9 @@ def _has_root_to_simplify(node: Node) -> bool:
 
 def _is_quarter_turn(node: Node) -> bool:
     r"""Return True for a multiple of ``\frac{\pi}{2}``, which a function need not have in its argument."""
+    if node.kind == "degrees":
+        angle = literal(node.args[0])
+        return angle is not None and (angle / 90).denominator == 1
     _, above, below = factors(node)
     numbers = [part for part in above + below if part.kind != "pi"]
     is_multiple = (2 * _coefficient(node)).denominator == 1 and all(literal(part) is not None for part in numbers)
@@ -399,6 +418,8 @@ def has_idle_part(node: Node) -> bool:
             return True
         if part.kind == "add" and 0 in values:
             return True
+        if part.kind == "div" and part.args[1].kind == "add" and _is_negative(part.args[1]):
+            return True
         if part.kind == "div" and (values[1] in (1, -1) or values[0] == 0 or _is_whole(values)):
             return True
         if part.kind in ("pow", "root") and (values[1] in (0, 1) or values[0] in (0, 1)):
@@ -407,7 +428,7 @@ def has_idle_part(node: Node) -> bool:
             return True
         if part.kind == "neg" and (_is_negative(part.args[0]) or values[0] == 0):
             return True
-        if part.kind in EVEN_FUNCTIONS | ODD_FUNCTIONS and _is_negative(part.args[0]):
+        if part.kind in EVEN_FUNCTIONS | PERIODIC and _is_negative(part.args[0]):
             return True
     return False
 
