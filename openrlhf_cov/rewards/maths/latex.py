@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
 
 from openrlhf_cov.rewards.maths.numerals import MAX_DIGITS, parse_number
 
@@ -491,23 +490,15 @@ def factors(node: Node) -> tuple[int, list[Node], list[Node]]:
 
 
 class FormulaKeys:
-    r"""The key of a formula, its outline, and its parts.
+    """The key of a formula, and its parts. Formulas with one key differ in order, brackets and signs at most.
 
-    Formulas with one ``key`` differ in order, brackets and signs at most. Formulas with one ``outline`` may also
-    differ in numeric factors that cancel: ``\frac{2}{2x+2}`` has the outline of ``\frac{1}{x+1}``. A part is an
-    operation: its kind, and the keys of its operands with their counts. The last part is the whole.
+    A part is an operation: its kind, and the keys of its operands with their counts. The last part is the whole.
     """
 
     def __init__(self, node: Node) -> None:
         self.parts: list[tuple[str, Counter[str]]] = []
         self.leaves = 0
         self.key = self._read(node)
-        self._node = node
-
-    @cached_property
-    def outline(self) -> str:
-        scale, key = _outline(self._node)
-        return f"{scale} {key}"
 
     def _read(self, node: Node) -> str:
         """Return the key of a node, with a minus before it if it is negative, and keep it as a part."""
@@ -548,45 +539,11 @@ class FormulaKeys:
         forms = [operands]
         if kind == "add":
             forms.append(Counter({_negated(key): count for key, count in operands.items()}))
-        return any(
+        return bool(operands) and any(
             kind == own_kind and (form == own or (kind in COMMUTATIVE and form <= own))
             for own_kind, own in self.parts
             for form in forms
         )
-
-
-def _outline(node: Node) -> tuple[Fraction, str]:
-    """Return a numeric factor of a formula and the key of the rest of it. A sum is divided by the factor of its terms.
-
-    A product of two numbers is not computed, and has no numeric factor.
-    """
-    value = literal(node)
-    if value is not None or not node.args:
-        return (Fraction(1), node.name or node.kind) if value is None else (value, "1")
-    node = _without_root(node)
-    if node.kind in ("add", "neg"):
-        found = [(sign * scale, key) for sign, term in terms(node) for scale, key in [_outline(term)]]
-        if len(found) == 1:
-            return found[0]
-        divisor = common_divisor([scale for scale, _ in found])
-        if min(found, key=lambda term: term[1])[0] < 0:
-            divisor = -divisor
-        return divisor, f"(add {' '.join(sorted(f'{scale / divisor} {key}' for scale, key in found))})"
-    if _is_product(node):
-        sign, above, below = factors(node)
-        found = [[_outline(factor) for factor in side] for side in (above, below)]
-        if any(sum(key == "1" and scale != 1 for scale, key in side) > 1 for side in found):
-            return Fraction(1), FormulaKeys(node).key
-        top, bottom = (math.prod((scale for scale, _ in side), start=Fraction(1)) for side in found)
-        keys = [key for _, key in found[0] if key != "1"] + [f"1/{key}" for _, key in found[1] if key != "1"]
-        scale = sign * top / bottom if bottom else Fraction(1)
-        return scale, keys[0] if len(keys) == 1 and not found[1] else f"(mul {' '.join(sorted(keys))})"
-    outlines = [_outline(arg) for arg in node.args]
-    keys = [f"{scale} {key}" for scale, key in outlines]
-    is_negative = _is_odd(node) and outlines[0][0] < 0
-    if is_negative or _is_even(node):
-        keys[0] = f"{abs(outlines[0][0])} {outlines[0][1]}"
-    return Fraction(-1 if is_negative else 1), f"({node.kind} {', '.join(keys)})"
 
 
 def common_divisor(numbers: Sequence[Fraction]) -> Fraction:

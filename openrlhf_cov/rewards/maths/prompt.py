@@ -154,11 +154,6 @@ class ProblemText:
         return found
 
     @cached_property
-    def outlines(self) -> frozenset[str]:
-        """The formulas of the problem without numeric factors that cancel."""
-        return frozenset(formula.outline for formula in self.formulas.values())
-
-    @cached_property
     def numbers(self) -> frozenset[Fraction]:
         """The fractions and decimals of the problem; integers and percentages, too, if it asks for another form."""
         found = [parse_number(text) for text in NUMBER.findall(self.cleaned)]
@@ -224,7 +219,7 @@ class ProblemText:
         own = FormulaKeys(label)
         if forms.key == own.key:
             return False
-        if forms.key in self.formulas or (forms.outline != own.outline and forms.outline in self.outlines):
+        if forms.key in self.formulas:
             return True
         large = [
             formula

@@ -168,31 +168,30 @@ def test_length_is_bounded():
 @pytest.mark.parametrize(
     ("first", "second"),
     [
+        ("2-3x", r"-x \cdot 3+2"),
         (r"\frac{1}{x+1}", r"\frac{-1}{-x-1}"),
-        (r"\frac{2}{2x+2}", r"\frac{3}{3x+3}"),  # both are 1/(x+1)
-        (r"\frac{x-y}{2}", r"-\frac{2y-2x}{-4}\cdot(-1)"),  # -(-(x-y)/2)(-1) has the factor 1/2 with three signs
-        (r"\cos(x-1)", r"\cos(1-x)"),
-        (r"\sin(x-1)", r"-\sin(1-x)"),
+        (r"\cos(x-1)", r"\cos(1-x)"),  # an even function
+        (r"\sin(x-1)", r"-\sin(1-x)"),  # an odd one
         ("(x-1)^2", "(1-x)^2"),
         ("(x-1)^3", "-(1-x)^3"),
         (r"\sqrt{x}", "x^{1/2}"),
         ("x^{-1}+y", r"y+\frac{1}{x}"),
     ],
 )
-def test_formulas_that_differ_in_signs_and_numeric_factors_have_one_outline(first, second):
-    assert FormulaKeys(parse_formula(first)).outline == FormulaKeys(parse_formula(second)).outline
+def test_formulas_that_differ_in_order_and_signs_have_one_key(first, second):
+    assert FormulaKeys(parse_formula(first)).key == FormulaKeys(parse_formula(second)).key
 
 
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        (r"\frac{2}{x+1}", r"\frac{1}{x+1}"),
+        ("x-1", "1-x"),
         (r"\sin(x-1)", r"\sin(1-x)"),
         ("(x-1)^3", "(1-x)^3"),
-        (r"2 \cdot 3", "6"),  # a product of numbers is not computed
+        (r"2 \cdot 3", "6"),
         ("(x+1)(x+2)", "x^2+3x+2"),
         (r"\sqrt{8}", r"2\sqrt{2}"),
     ],
 )
-def test_other_formulas_have_different_outlines(first, second):
-    assert FormulaKeys(parse_formula(first)).outline != FormulaKeys(parse_formula(second)).outline
+def test_other_formulas_have_different_keys(first, second):
+    assert FormulaKeys(parse_formula(first)).key != FormulaKeys(parse_formula(second)).key
