@@ -41,7 +41,7 @@ OPERATOR_BEFORE = re.compile(
     r"(?:\^|_\{|[+/])\s?\{?|\d|(?<!-)-|[=$({\[]\s?-(?:\\[,;:! ]|\s){1,4})\Z"
 )
 OPERATOR_AFTER = re.compile(
-    r"\d|[.,]\d|\{,\}|\{\s?-?\d|!\$|\s?(?:\^(?!\s?\{?\s?(?:\\circ|°))|_\s?[{\w]|\\(?:cdot|times|div)(?![a-z])|"
+    r"\d|[.,]\d|\{,\}|\{\s?-?\d|!\$|\s?(?:\^(?!\s?\{?\s?(?:\\circ|°|\\text|\\mathrm|th|st|nd|rd))|_\s?[{\w]|\\(?:cdot|times|div)(?![a-z])|"
     r"[*/]\s?[\d(]|\+\s?[\d\\A-Za-z(]|-\s?[\d(])"
 )
 TURN_END = re.compile(
