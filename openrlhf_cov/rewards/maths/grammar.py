@@ -309,7 +309,7 @@ MEASURE = re.compile(
     re.IGNORECASE,
 )
 DENIALS = frozenset("not no never wrong incorrect false untrue maybe unless except".split())
-MODIFIED_NAME = re.compile(r"\\(?:Delta|overline|hat|text)(?![a-z])|[{}']|\\s")
+MODIFIED_NAME = re.compile(r"\\(?:Delta|overline|hat|text)(?![a-z])|[{}']")
 ARGUMENT_WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{3,}")
 # How the value of an option begins: ``(B) 12``, and not ``(B) + 12``.
 OPTION_VALUE = re.compile(r"[\d\\.]|[A-Za-z]")

@@ -60,18 +60,16 @@ PERCENTAGES = re.compile(
 FORM = re.compile(
     r"\b(?:fraction|decimal|lowest terms|simplest form|mixed number|scientific notation|convert)\b", re.IGNORECASE
 )
-# A product or a square of sums.
-FACTORS = re.compile(
-    r"\bfactor(?:i[sz]e|ed|ing)?\b|\bin the form\b|\bvertex form|\bcomplet\w+ the square", re.IGNORECASE
-)
-# An equation that is solved for a name.
-SOLVED = re.compile(FACTORS.pattern + r"|\b(?:slope-?\s?intercept|standard|general) form", re.IGNORECASE)
+SQUARE_FORM = r"\bin the form\b|\bvertex form|\bcomplet\w+ the square"
+LINE_FORM = r"\b(?:slope-?\s?intercept|standard|general) form"
 # A power of a sum.
-SQUARES = re.compile(r"\bin the form\b|\bvertex form|\bcomplet\w+ the square", re.IGNORECASE)
+SQUARES = re.compile(SQUARE_FORM, re.IGNORECASE)
+# A product or a square of sums.
+FACTORS = re.compile(rf"\bfactor(?:i[sz]e|ed|ing)?\b|{SQUARE_FORM}", re.IGNORECASE)
 # A sum without products of sums in it.
-TERMS = re.compile(
-    r"\bsimplif|\bexpand|\bcombine like|\bmultiply out|\b(?:slope-?\s?intercept|standard|general) form", re.IGNORECASE
-)
+TERMS = re.compile(rf"\bsimplif|\bexpand|\bcombine like|\bmultiply out|{LINE_FORM}", re.IGNORECASE)
+# An equation that is solved for a name.
+SOLVED = re.compile(rf"{FACTORS.pattern}|{LINE_FORM}", re.IGNORECASE)
 # Roots without square factors, none of them below a fraction bar.
 SIMPLE_ROOTS = re.compile(r"\brationali[sz]|\bsimpl\w+ (?:\w+ )?(?:radical|form)|\bsimplif", re.IGNORECASE)
 WORD = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)*|[\u4e00-\u9fff]")

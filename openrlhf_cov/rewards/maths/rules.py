@@ -424,7 +424,7 @@ def has_idle_part(node: Node) -> bool:
             return True
         if part.kind in ("pow", "root") and (values[1] in (0, 1) or values[0] in (0, 1)):
             return True
-        if part.kind == "pow" and values[0] == -1 and any(map(_is_even, factors(part.args[1])[1])):
+        if part.kind == "pow" and values[0] == -1 and any(map(_is_even_number, factors(part.args[1])[1])):
             return True
         if part.kind == "neg" and (_is_negative(part.args[0]) or values[0] == 0):
             return True
@@ -433,7 +433,7 @@ def has_idle_part(node: Node) -> bool:
     return False
 
 
-def _is_even(node: Node) -> bool:
+def _is_even_number(node: Node) -> bool:
     value = literal(node)
     return value is not None and value.denominator == 1 and value.numerator % 2 == 0
 
