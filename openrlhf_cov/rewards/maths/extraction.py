@@ -38,7 +38,7 @@ DENIED_AFTER = re.compile(
 # What makes a box a part of a formula, and not the whole answer: an operator, a function or a digit beside it.
 OPERATOR_BEFORE = re.compile(
     r"(?:\\(?:cdot|times|div|pm|mp|neg|lnot|not\s?=?|neq?|sqrt|[dt]?frac|sin|cos|tan|ln|log)(?![a-z])(?:\{[^{}]{0,40}\})?\s?\{?\s?|"
-    r"(?:\^|_\{|[+/])\s?\{?|\d|(?<!-)-|[=$({\[]\s?-(?:\\[,;:! ]|\s){1,4})\Z"
+    r"(?:\^|_\{|[+/])\s?\{?|\d|(?<!-)-\(?|[=$({\[]\s?-(?:\\[,;:! ]|\s){1,4})\Z"
 )
 OPERATOR_AFTER = re.compile(
     r"\d|[.,]\d|\{,\}|\{\s?-?\d|!\$|\s?(?:\^(?!\s?\{?\s?(?:\\circ|°|\\text|\\mathrm|th|st|nd|rd))|_\s?[{\w]|\\(?:cdot|times|div)(?![a-z])|"

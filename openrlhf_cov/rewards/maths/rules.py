@@ -209,7 +209,7 @@ def _is_arithmetic(node: Node) -> bool:
     if node.kind == "pow" and (literal(node.args[1]) or 0) > 1:
         has_number = any(literal(part) not in (None, 1) for part in factors(node.args[0])[1])  # (2n)^2
         is_constant_root = _is_root(node.args[0]) and not node.args[0].has("sym")
-        return has_number or is_constant_root or node.args[0].kind in ("i", "exp")
+        return has_number or is_constant_root or _is_power(node.args[0]) or node.args[0].kind in ("i", "exp")
     if node.kind == "add":
         found = [term for _, factor in terms(node) for term in _expanded(factor)]
         keys = [_key_without_number(term) for term in found if not _is_number(term)]
@@ -310,6 +310,10 @@ def _has_bases_to_join(above: list[Node], below: list[Node]) -> bool:
     return bool(inside & irrational)
 
 
+def _is_power(node: Node) -> bool:
+    return node.kind == "pow" and (literal(node.args[1]) or 0) > 1
+
+
 def _has_number_added(exponent: Node) -> bool:
     return any(literal(term) is not None for _, term in terms(exponent))
 
@@ -370,6 +374,8 @@ def _has_root_to_simplify(node: Node) -> bool:
     for part in node.walk():
         if part.kind == "div" and any(map(_is_root, factors(part)[2])):
             return True
+        if part.kind == "pow" and _is_root(part) and abs((literal(part.args[1]) or Fraction(1)).numerator) > 1:
+            return True
         base = literal(part.args[0]) if part.kind == "root" else None
         if base is None:
             continue
@@ -423,6 +429,8 @@ def has_idle_part(node: Node) -> bool:
         if part.kind == "div" and (values[1] in (1, -1) or values[0] == 0 or _is_whole(values)):
             return True
         if part.kind in ("pow", "root") and (values[1] in (0, 1) or values[0] in (0, 1)):
+            return True
+        if part.kind == "pow" and part.args[0].kind == "neg" and _is_even_number(part.args[1]):
             return True
         if part.kind == "pow" and values[0] == -1 and any(map(_is_even_number, factors(part.args[1])[1])):
             return True
