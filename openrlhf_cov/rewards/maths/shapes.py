@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
-from openrlhf_cov.rewards.maths.latex import FUNCTIONS
+from openrlhf_cov.rewards.maths import latex
 from openrlhf_cov.rewards.maths.numerals import parse_number
 
 OPENING = ("(", "[", "{", r"\lbrace", r"\langle")
@@ -19,10 +19,7 @@ MAX_BRACES = 20
 # Items of a list, rows of a matrix, parts of a union.
 MAX_ITEMS = 50
 
-GREEK = (
-    "alpha|beta|gamma|delta|epsilon|theta|lambda|mu|nu|rho|sigma|tau|phi|psi|omega|eta|xi|Delta|Omega|Phi|Gamma|"
-    "Sigma|Theta|Lambda|Psi|ell"
-)
+GREEK = "|".join(sorted(latex.GREEK))
 INDEX = r"_(?:\{\\?[\w ,+-]{1,12}\}|\{\s?\\text\s?\{\w{1,12}\}\s?\}|\w)"
 VARIABLE = rf"(?:[A-Za-z]|\\(?:{GREEK})(?![A-Za-z])\s?)(?:{INDEX})?'{{0,3}}"
 # What an inequality is about: a name, or a function of one.
@@ -332,7 +329,7 @@ def is_words(text: str) -> bool:
     longest = max(map(len, re.findall(r"[^\W\d_]+", inner)))
     if group:
         return longest > 1 or " " in inner
-    return inner not in FUNCTIONS and "," not in inner and (longest > 2 or inner.lower() in TWO_LETTERS)
+    return inner not in latex.FUNCTIONS and "," not in inner and (longest > 2 or inner.lower() in TWO_LETTERS)
 
 
 def text_key(text: str) -> str:
