@@ -44,9 +44,9 @@ def test_statuses_are_counted():
 
 
 def test_a_timeout_is_wrong_and_counted():
-    # 50 functions, each computed to some hundred digits at 22 points
-    answer = "".join(rf"-\sin(-{k}x)" for k in range(25, 0, -1))
-    gold = "+".join(rf"\sin({k}x)" for k in range(1, 26))
+    # 42 functions, each computed to some hundred digits at 22 points
+    answer = "+".join(rf"\frac{{3\sin({k}x)}}{{2}}" for k in range(2, 23))
+    gold = "+".join(rf"\frac{{3}}{{2}}\sin({k}x)" for k in range(2, 23))
     result = run(RewardConfig(reward_timeout=0.05), [rf"\boxed{{{answer}}}", r"\boxed{5}"], [gold, "5"])
     assert result["scores"].tolist() == [0.0, 1.0]
     assert result["extra_logs"]["reward/timeout_frac"].tolist() == [1.0, 0.0]

@@ -20,7 +20,8 @@ NAMED_BOX = re.compile(r"[A-Za-z](?:_\w|_\{\w{1,6}\})?(?:\([A-Za-z]\))?\s?=\Z")
 MAX_BETWEEN = 120
 DENIED_BEFORE = re.compile(
     r"(?:(?<![a-z])(?:not|never|isn't|no longer|cannot|can't|rather than|instead of|other than|anything but|except|"
-    r"neither|wrong|incorrect|reject|refuse|deny|doubt|false|untrue|(?:whoever|who|anyone who) says)|n't)"
+    r"neither|opposite of|negation of|wrong|incorrect|reject|refuse|deny|doubt|"
+    r"false|untrue|(?:whoever|who|anyone who) says)|n't)"
     r"(?:\s+(?:be|equal|to|the|answer|is|say|claim|give|accept|that|it|write|final|could|believe)){0,6}"
     r"\s{0,3}[:,}]?[\s$*]{0,6}(?:\\[\[(]\s?)?\Z",
     re.IGNORECASE,
@@ -30,8 +31,18 @@ DENIED_AFTER = re.compile(
     r"[\s$*)\]\\,}]{0,8}\s?(?:(?:which |that |this |it )?(?:is|was|seems|would be|must be|cannot be)\s+"
     r"(?:clearly |obviously )?(?:not|wrong|incorrect|false|mistaken|untrue)(?![a-z])|"
     r"(?:cannot|must|should|can't) be (?:correct|right|rejected|discarded)|(?:is|was|does|would)n't|"
-    r"\((?:wrong|incorrect|false|not)(?![a-z])|\? ?no(?![a-z])|no,? wait)",
+    r"(?:\(not|[-–—(:] ?(?:wrong|incorrect|false))(?![a-z])|(?:\?|\.{2,6}) ?no(?:t|pe)?(?![a-z])|no,? wait|"
+    r"(?:is|was) (?:my|our|the|a) (?:first |initial |original )?(?:guess|attempt|mistake|error)(?![a-z]))",
     re.IGNORECASE,
+)
+# What makes a box a part of a formula, and not the whole answer: an operator, a function or a digit beside it.
+OPERATOR_BEFORE = re.compile(
+    r"(?:\\(?:cdot|times|div|pm|mp|neg|lnot|not\s?=?|neq?|sqrt|[dt]?frac|sin|cos|tan|ln|log)(?![a-z])(?:\{[^{}]{0,40}\})?\s?\{?\s?|"
+    r"(?:\^|_\{|[+/])\s?\{?|\d|(?<!-)-\(?|[=$({\[]\s?-(?:\\[,;:! ]|\s){1,4})\Z"
+)
+OPERATOR_AFTER = re.compile(
+    r"\d|[.,]\d|\{,\}|\{\s?-?\d|!\$|\s?(?:\^(?!\s?\{?\s?(?:\\circ|°|\\text|\\mathrm|th|st|nd|rd))|_\s?[{\w]|\\(?:cdot|times|div)(?![a-z])|"
+    r"[*/]\s?[\d(]|\+\s?[\d\\A-Za-z(]|-\s?[\d(])"
 )
 TURN_END = re.compile(
     r"<[|｜](?:im_end|endoftext|eot_id|end_of_text|end[▁_]of[▁_]sentence|end|im_start|start_header_id|user|assistant)"
@@ -95,9 +106,9 @@ def extract_answer(response: str, mode: str) -> str | None:
 def last_boxed(text: str) -> str | None:
     r"""Return the content of the last outermost balanced ``\boxed{...}``, or the token after ``\boxed``.
 
-    None if there is none, or if the text says at once that it is not the answer. A box inside a box is part of the
-    outer one. Escaped braces do not count. An unterminated box is passed over. Boxes with nothing between them but a
-    comma, "and", "or" or a name such as ``y =`` are one answer: a list.
+    None if there is none, if it is a part of a formula, or if the text says at once that it is not the answer. A box
+    inside a box is part of the outer one. Escaped braces do not count. An unterminated box is passed over. Boxes with
+    nothing between them but a comma, "and", "or" or a name such as ``y =`` are one answer: a list.
     """
     mark = BOX.search(text)
     if mark is None:
@@ -112,8 +123,11 @@ def last_boxed(text: str) -> str | None:
     if not boxes:
         return None
     start, end, _ = boxes[-1]
-    is_denied = DENIED_BEFORE.search(text[max(0, start - 60) : start]) or DENIED_AFTER.match(text[end : end + 60])
-    return None if is_denied else _joined(text, boxes)
+    before = text[max(0, start - 60) : start]
+    after = text[end : end + 60]
+    if OPERATOR_BEFORE.search(before) or OPERATOR_AFTER.match(after):
+        return None
+    return None if DENIED_BEFORE.search(before) or DENIED_AFTER.match(after) else _joined(text, boxes)
 
 
 def _joined(text: str, boxes: list[tuple[int, int, str]]) -> str:

@@ -38,7 +38,7 @@ from openrlhf_cov.rewards.maths.numerals import (
     numbers_equal,
     parse_number,
 )
-from openrlhf_cov.rewards.maths.prompt import FACTORS, PERCENT, PERCENTAGES, ProblemText
+from openrlhf_cov.rewards.maths.prompt import PERCENT, PERCENTAGES, SOLVED, ProblemText
 from openrlhf_cov.rewards.maths.shapes import (
     CONNECTOR,
     EMPTY,
@@ -120,7 +120,7 @@ def bare_answer(text: str) -> str:
     environment = ENVIRONMENT.fullmatch(text)
     if environment and "&" not in text and r"\begin" not in environment["body"]:
         text = environment["body"].strip(" \\")
-    return without_end_mark(text).lstrip(" ,;").strip()
+    return without_end_mark(text).strip()
 
 
 def _without_marks(text: str) -> str:
@@ -146,9 +146,7 @@ def read_label(label: str) -> Label:
 
 def typed(text: str, depth: int = 0) -> Label:
     """Return the type of a label, or of a part of one, that is clean."""
-    text = text.strip()
-    while (span := shapes.outer_brackets(text)) and span[0] == "{" and span[1]:
-        text = span[1]
+    text = shapes.without_braces(text)
     if (group := TEXT_GROUP.fullmatch(text)) and not WORDS.fullmatch(group[1].strip()):
         text = group[1].strip()  # a number in another font
     label = Label("spelling", text, compact(text))
@@ -311,10 +309,13 @@ MEASURE = re.compile(
     re.IGNORECASE,
 )
 DENIALS = frozenset("not no never wrong incorrect false untrue maybe unless except".split())
+MODIFIED_NAME = re.compile(r"\\(?:Delta|overline|hat|text)(?![a-z])|[{}']")
 ARGUMENT_WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{3,}")
 # How the value of an option begins: ``(B) 12``, and not ``(B) + 12``.
 OPTION_VALUE = re.compile(r"[\d\\.]|[A-Za-z]")
-STRAY_MARK = re.compile(r"\?|[.!]{2}|[A-Za-z]\.[A-Za-z]\.?\Z|\A[-+!~¬]|\A\\(?:neg|lnot|sim|pm|mp)(?![a-z])")
+# Signs that words may have beside those of their label.
+WORD_MARKS = frozenset(".,:;()-'’\"")
+STRAY_MARK = re.compile(r"'\Z|\?|[.!]{2}|[A-Za-z]\.[A-Za-z]\.?\Z|\A[-+!~¬]|\A\\(?:neg|lnot|sim|pm|mp)(?![a-z])")
 PRODUCT_SIGN = re.compile(r"\s?(?:\\(?:cdot|times)(?![a-z])|\*)\s?")
 TEXT_NUMBER = re.compile(r"\A\\text\s?\{\s?(-?[\d.,]+)\s?\}")
 INTERVAL_WORDS = re.compile(
@@ -359,9 +360,7 @@ class _Reader:
         return self.read(text.strip(), label)
 
     def read(self, text: str, label: Label) -> Verdict:
-        text = text.removeprefix("=").strip()
-        while (span := shapes.outer_brackets(text)) and span[0] == "{":
-            text = span[1]
+        text = shapes.without_braces(text.removeprefix("="))
         if label.kind not in ("word", "choice"):
             text = _unfonted(LEAD.sub("", _unfonted(text)))
         if not text or label.kind == "spelling":
@@ -408,7 +407,7 @@ class _Reader:
 
     def as_equation(self, text: str, label: Label) -> Verdict:
         """Compare an equation with a label such as ``y = 2x + 3``, which is solved for its name."""
-        if not label.has_names or len(_sides(text)) != 2 or self.problem.asks(FACTORS):
+        if not label.has_names or len(_sides(text)) != 2 or self.problem.asks(SOLVED):
             return False
         equation = replace(label, kind="equation", text=f"{label.name}={label.text}", name="")
         return self.computed(text, equation, self.problem)
@@ -418,13 +417,18 @@ class _Reader:
         key = name_key(text)
         words = ARGUMENT_WORD.findall(text.partition("(")[2])
         is_random = text.startswith(("P", r"\Pr", r"\mathbb", "E"))
-        if words and not (is_random and DENIALS.isdisjoint(words)):
+        if (words and not is_random) or not DENIALS.isdisjoint(ARGUMENT_WORD.findall(text)):
             return None
+        base = compact(MODIFIED_NAME.sub("", text))
+        if base != compact(text) and base in self.problem.names and compact(text) not in self.problem.question:
+            return None  # the conjugate, the change or the derivative of what is asked for
         if is_derivative(text) or (key is not None and compact(text) != label.key):
             argument = re.fullmatch(r"[A-Za-z]\(([A-Za-z0-9])\)", key or "")
             is_free = label.has_names and key not in self.problem.keys
             if is_free and argument and argument[1] not in NAME_SIGN.findall(label.text):
                 return None  # f(2) = x^2 + 1
+            if label.has_names and key in NAME_SIGN.findall(label.text):
+                return None  # x = x + 1
             return key or compact(text)
         key = compact(text)
         if re.search(r"[A-Za-z]", key) and key in self.problem.keys and key in self.problem.question:
@@ -444,6 +448,9 @@ class _Reader:
         if not percent and not label.percent and may_have_unit:
             bare, unit = split_unit(bare, self.problem.words)
             measure = unit.split(" ")[0]
+            is_angle = measure == "degree" and label.kind == "formula" and not (label.rational or label.has_names)
+            if is_angle or self.problem.lacks_unit(measure):
+                return False
             is_measure = measure.partition("^")[0] in UNITS - COUNTED_UNITS
             if is_measure and self.problem.units and measure not in self.problem.units:
                 return False
@@ -459,8 +466,8 @@ class _Reader:
                 return None
             if number and (not label.rational or self.problem.has_number(number.value)):
                 return False
-            return self.computed(text, label, self.problem)
-        if number is None or not self.is_form_of(text, label):
+            return self.computed(text.replace(",", "") if number else text, label, self.problem)
+        if number is None or not self.is_form_of(text, number, label):
             is_rounded = label.kind == "decimal" and gold.digits >= SIGNIFICANT_DIGITS and percent == label.percent
             return self.computed(text, label, self.problem) if is_rounded else None
         if label.kind != "integer" and not self.has_form_asked_for(text, number, gold, label, percent=percent):
@@ -471,13 +478,13 @@ class _Reader:
         number, gold = self.same_scale(number, gold, label, percent=percent)
         return number.value == gold.value if percent else numbers_equal(number, gold)
 
-    def is_form_of(self, text: str, label: Label) -> bool:
+    def is_form_of(self, text: str, number: Number, label: Label) -> bool:
         """Return True if a literal number has a form of its label: for an integer digits or scientific notation."""
         if label.kind != "integer" or label.percent:
             return True
         if INTEGER.fullmatch(text) or SPACED_THOUSANDS.fullmatch(text.lstrip("+-")):
             return True
-        return is_scientific(text) and compact(text) not in self.problem.keys
+        return is_scientific(text) and not self.problem.has_number(number.value)
 
     def has_form_asked_for(self, text: str, number: Number, gold: Number, label: Label, *, percent: bool) -> bool:
         """Return False for a number of the problem that the label has in another form, or rounded."""
@@ -512,7 +519,11 @@ class _Reader:
             items = found[1]
         if items is None:
             return None
-        if own_name and len(set(names)) == len(names) and not any("=" in item for item in items):
+        has_plain_items = not any("=" in item for item in items)
+        if own_name and len(set(names)) == len(names) and has_plain_items:
+            return self.each(items, label.items)
+        own_names = {_named(item)[0].partition("_")[0] for item in items}
+        if not any(names) and len(own_names) > 1 and "" not in own_names:  # a = 1, b = 2
             return self.each(items, label.items)
         return _match(items, label.items, self.accepts)
 
@@ -523,7 +534,8 @@ class _Reader:
             return False
         if name and label.name and not is_same_name(name, label.name):
             return False
-        if member := MEMBER.match(text):
+        member = MEMBER.match(text)
+        if member and (member["name"][0] == "(" or not self.problem.asks_for_tuple):
             text = text[member.end() :]
         found = shapes.tuple_items(text)
         if found is None:
@@ -548,7 +560,7 @@ class _Reader:
         """Read ``1 < x < 2`` for ``(1, 2)``, if the problem may ask for an interval."""
         if label.brackets != "()" or len(label.items) != 2 or not RELATION.search(text):
             return None
-        if self.problem.text and not INTERVAL_WORDS.search(self.problem.text):
+        if self.problem.text and (self.problem.asks_for_tuple or not INTERVAL_WORDS.search(self.problem.text)):
             return None
         found = shapes.real_set(text)
         if found is None or len(found.pieces) != 1:
@@ -629,7 +641,8 @@ class _Reader:
         if compact(text) in EMPTY:
             return label.text == "emptyset"
         flat = PRODUCT_SIGN.sub("", GROUP.sub("", text)).strip()
-        if STRAY_MARK.search(flat) or (label.text in YES_OR_NO and " " in flat):
+        strange = set(re.sub(r"[\w\s]", "", flat)) - WORD_MARKS - set(label.key.replace(":", "=:"))
+        if strange or STRAY_MARK.search(flat) or (label.text in YES_OR_NO and " " in flat):
             return None
         is_equal = shapes.text_key(flat) == label.text
         return is_equal if is_equal or shapes.is_words(text) or shapes.is_words(flat) else None
@@ -678,8 +691,8 @@ def _unfonted(text: str) -> str:
 
 def _unbracketed(text: str) -> str:
     text = text.strip()
-    span = shapes.outer_brackets(text[1:]) if text.startswith("-(") else None
-    if span and span[1][:1].isdigit() and parse_number(span[1]):
+    span = shapes.outer_brackets(text[1:].lstrip()) if text.startswith(("-(", "- (")) else None
+    if span and span[1][:1] in "0123456789\\" and parse_number(span[1]):
         return f"-{span[1]}"
     for _ in range(3):
         span = shapes.outer_brackets(text)

@@ -1,8 +1,9 @@
 r"""A whitelist parser for LaTeX and plain-text formulas. It refuses what it does not know, and evaluates nothing."""
 
+import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -68,6 +69,8 @@ def is_number(token: str | None) -> bool:
 # Nodes of a formula that is computed. The longest label of the usual sets has 65.
 MAX_NODES = 200
 COMMUTATIVE = frozenset({"add", "mul"})
+EVEN_FUNCTIONS = frozenset("cos sec cosh sech abs".split())
+ODD_FUNCTIONS = frozenset("sin tan cot csc asin atan sinh tanh coth csch asinh atanh".split())
 MAX_LENGTH = 4_000
 MAX_DEPTH = 60
 MAX_TOKENS = 1_500
@@ -498,40 +501,82 @@ class FormulaKeys:
         self.key = self._read(node)
 
     def _read(self, node: Node) -> str:
-        """Return the key of a node, and keep it as a part if it is an operation."""
+        """Return the key of a node, with a minus before it if it is negative, and keep it as a part."""
         value = literal(node)
         if value is not None or not node.args:
             self.leaves += 1
             return str(value) if value is not None else node.name or node.kind
-        if node.kind == "root" and (index := literal(node.args[1])):
-            node = Node("pow", (node.args[0], Node("num", value=1 / index)))
+        node = _without_root(node)
         if node.kind in ("add", "neg"):
-            kind = "add"
-            operands = [_signed(sign, self._read(term)) for sign, term in terms(node)]
+            operands = [_negated(self._read(term)) if sign < 0 else self._read(term) for sign, term in terms(node)]
             if len(operands) == 1:
                 return operands[0]
-        elif node.kind in ("mul", "div") or (node.kind == "pow" and (literal(node.args[1]) or 0) < 0):
+            is_negative = min(operands, key=_without_sign).startswith("-")
+            kind = "add"
+            operands = list(map(_negated, operands)) if is_negative else operands
+        elif _is_product(node):
             kind = "mul"
             sign, above, below = factors(node)
-            operands = [self._read(factor) for factor in above] + [f"1/{self._read(factor)}" for factor in below]
-            if sign < 0:
-                operands.append("-1")
+            keys = [[self._read(factor) for factor in side] for side in (above, below)]
+            minuses = sum(key.startswith("-") for side in keys for key in side)
+            is_negative = (sign < 0) != minuses % 2
+            top, bottom = ([_without_sign(key) for key in side] for side in keys)
+            operands = [key for key in top if key != "1"] + [f"1/{key}" for key in bottom]
         else:
             kind = node.kind
-            operands = [f"{place}:{self._read(arg)}" for place, arg in enumerate(node.args)]
+            keys = [self._read(arg) for arg in node.args]
+            is_negative = _is_odd(node) and keys[0].startswith("-")
+            if is_negative or _is_even(node):
+                keys[0] = _without_sign(keys[0])
+            operands = [f"{place}:{key}" for place, key in enumerate(keys)]
         self.parts.append((kind, Counter(operands)))
-        return f"({kind} {' '.join(sorted(operands))})"
+        key = f"({kind} {' '.join(sorted(operands))})"
+        return _negated(key) if is_negative else key
 
     def contains(self, other: "FormulaKeys") -> bool:
         """Return True if a part is the operation ``other``, or for sums and products has all of its operands."""
         kind, operands = other.parts[-1]
-        return any(
-            kind == own_kind and (operands == own or (kind in COMMUTATIVE and operands <= own))
+        forms = [operands]
+        if kind == "add":
+            forms.append(Counter({_negated(key): count for key, count in operands.items()}))
+        return bool(operands) and any(
+            kind == own_kind and (form == own or (kind in COMMUTATIVE and form <= own))
             for own_kind, own in self.parts
+            for form in forms
         )
 
 
-def _signed(sign: int, key: str) -> str:
-    if sign > 0:
-        return key
+def common_divisor(numbers: Sequence[Fraction]) -> Fraction:
+    """Return the largest positive number of which all of the numbers are multiples; 1 for zeros."""
+    top = math.gcd(*(number.numerator for number in numbers))
+    return Fraction(top, math.lcm(*(number.denominator for number in numbers))) if top else Fraction(1)
+
+
+def _is_product(node: Node) -> bool:
+    return node.kind in ("mul", "div") or (node.kind == "pow" and (literal(node.args[1]) or 0) < 0)
+
+
+def _without_root(node: Node) -> Node:
+    """Return a root as a power."""
+    index = literal(node.args[1]) if node.kind == "root" else None
+    return Node("pow", (node.args[0], Node("num", value=1 / index))) if index else node
+
+
+def _is_even(node: Node) -> bool:
+    """Return True if the sign of the argument does not matter."""
+    exponent = literal(node.args[1]) if node.kind == "pow" else None
+    return node.kind in EVEN_FUNCTIONS or (exponent is not None and exponent.numerator % 2 == 0)
+
+
+def _is_odd(node: Node) -> bool:
+    """Return True if the sign of the argument can stand before the operation."""
+    exponent = literal(node.args[1]) if node.kind == "pow" else None
+    return node.kind in ODD_FUNCTIONS or (exponent is not None and exponent.numerator % 2 == exponent.denominator == 1)
+
+
+def _negated(key: str) -> str:
     return key[1:] if key.startswith("-") else f"-{key}"
+
+
+def _without_sign(key: str) -> str:
+    return key.removeprefix("-")

@@ -10,7 +10,8 @@ ARGUMENT = r"\s?(?:\(\s?-?(?:[^()+*/^-]|\([^()]{1,20}\)|\^\{-1\}){1,30}\)|\[[A-Z
 # A letter with an index or an argument, a segment, an angle, a length, an area.
 NAME = re.compile(
     rf"(?:\\Delta\s)?(?:{VARIABLE}|\\(?:hat|vec|mathbb|text)\s?\{{?\s?[A-Za-z]\s?\}}?|\\Pr\s?)"
-    rf"(?:\^\s?(?:\*|\{{-1\}}))?(?:{ARGUMENT})?'*|"
+    rf"(?:\^\s?\*)?(?:{ARGUMENT})?'*|[A-Za-z]\s?\^\s?\{{-1\}}{ARGUMENT}|"
+    r"(?:[A-Z]|\\text\s?\{\s?[A-Z]\s?\})\s?\^\s?\{-1\}|"
     r"\\overline\s?(?:\{[^{}]{1,20}\}|\w)|[A-Z]{2,4}|\|[A-Z]\||m?\s?\\angle\s?\{?\s?[A-Z]{1,3}\s?\}?|\\triangle\s?[A-Z]{3}|"
     r"\|\s?(?:[A-Z]{2,3}|\\vec\s?\{[A-Z]{2}\})\s?\||\\text\s?\{[A-Z]{2,4}\}|\[[A-Z]{3,6}\]"
 )

@@ -76,6 +76,8 @@ INFIX = re.compile(r"\{([^{}\\]{1,200})\\(over|choose)(?![a-z])([^{}\\]{1,200})\
 PRIME = re.compile(r"\^\s?(?:\{\s?'\s?\}|')")
 # A space command that has lost what ends its name, as in ``\quadx``.
 GLUED_SPACE = re.compile(r"\\q?quad(?=[a-zA-Z])")
+# A wide space between two numbers, which separates them.
+WIDE_SPACE = re.compile(r"(?<=\d)\s*\\q?quad(?![a-z])\s*(?=\d)")
 NULL_DELIMITER = re.compile(r"\\(?:left|right)\s?\.")
 SPACES = re.compile(r"\s+")
 IDLE_SPACE = re.compile(r"(?<!\d) | (?!\d)")
@@ -93,7 +95,7 @@ def clean(text: str) -> str:
     text = BRACED_COLON.sub(":", text)
     text = THOUSANDS_SPACE.sub("", THOUSANDS_COMMA.sub(",", text))
     text = MATH_DELIMITER.sub(" ", text).replace("~", " ")
-    text = GLUED_SPACE.sub(" ", NULL_DELIMITER.sub(" ", text))
+    text = GLUED_SPACE.sub(" ", WIDE_SPACE.sub(";", NULL_DELIMITER.sub(" ", text)))
     text = CHOOSE.sub(r"\\binom{\g<n>}{\g<k>}", text)
     text = TIMES.sub(r"\\times ", PRIME.sub("'", COMMAND.sub(_respell, text)))
     text = INFIX.sub(lambda m: f"\\{INFIX_NAMES[m[2]]}{{{m[1].strip()}}}{{{m[3].strip()}}}", text)

@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from openrlhf_cov.rewards.maths.normalization import compact
+
 MAX_DIGITS = 2_000
 MAX_EXPONENT = 2_000
 # Digits that a rounded decimal must have to count as the value that it rounds.
@@ -112,7 +114,7 @@ def _unwrapped(text: str) -> str:
 
 def _fraction_parts(text: str) -> tuple[str, str, str | None] | None:
     """Return the numerator, the denominator and the whole number before them, None for no such number."""
-    bare = text.replace(" ", "")
+    bare = compact(text)
     match = SLASH.fullmatch(text) or SLASH.fullmatch(bare) or FRACTION.fullmatch(bare)
     if match is None:
         return None
@@ -134,7 +136,7 @@ def _quotient(top: str, bottom: str, mixed: str | None) -> Number | None:
 
 def _decimal(text: str) -> Number | None:
     text = SPACED_SIGN.sub(r"\1", text)
-    repeating = REPEATING.fullmatch(text.replace(" ", ""))
+    repeating = REPEATING.fullmatch(compact(text))
     if repeating:
         return _repeating(repeating["whole"] or "0", repeating["part"], repeating["cycle"])
     literal = DECIMAL.match(text)

@@ -41,7 +41,7 @@ RUN = re.compile(
 NUMBER = re.compile(
     r"(?:(?<!\d)\d{1,9}\s?)?\\frac\s?(?:\{\d{1,30}\}|\d)\s?(?:\{\d{1,30}\}|\d)|"
     r"(?<!\d)\d{0,30}\.\d{0,30}\\overline\s?\{\d{1,30}\}|(?<!\d)(?:\d{1,9}\s)?\d{1,30}\s?/\s?\d{1,30}|"
-    r"(?<![\d.])\d{0,30}\.?\d{1,30}\s?\\times\s?10\s?\^\s?(?:\{\s?-?\d{1,4}\s?\}|\d)|(?<![\d.])\d{0,30}\.\d{1,30}"
+    r"(?<![\d.])\d{0,30}\.?\d{1,30}\s?(?:\\times|\\cdot|\*)\s?10\s?\^\s?(?:\{\s?-?\d{1,4}\s?\}|\d)|(?<![\d.])\d{0,30}\.\d{1,30}"
 )
 INTEGERS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3}){1,9}(?![\d.])|(?<![\d.,])\d{1,30}(?![\d.])")
 PERCENTAGE = re.compile(r"(?<![\d.])(\d{0,30}\.?\d{1,30})\s?(?:\\?%|percent)")
@@ -60,12 +60,16 @@ PERCENTAGES = re.compile(
 FORM = re.compile(
     r"\b(?:fraction|decimal|lowest terms|simplest form|mixed number|scientific notation|convert)\b", re.IGNORECASE
 )
+SQUARE_FORM = r"\bin the form\b|\bvertex form|\bcomplet\w+ the square"
+LINE_FORM = r"\b(?:slope-?\s?intercept|standard|general) form"
+# A power of a sum.
+SQUARES = re.compile(SQUARE_FORM, re.IGNORECASE)
 # A product or a square of sums.
-FACTORS = re.compile(
-    r"\bfactor(?:i[sz]e|ed|ing)?\b|\bin the form\b|\bvertex form|\bcomplet\w+ the square", re.IGNORECASE
-)
+FACTORS = re.compile(rf"\bfactor(?:i[sz]e|ed|ing)?\b|{SQUARE_FORM}", re.IGNORECASE)
 # A sum without products of sums in it.
-TERMS = re.compile(r"\bsimplif|\bexpand|\bcombine like|\bmultiply out", re.IGNORECASE)
+TERMS = re.compile(rf"\bsimplif|\bexpand|\bcombine like|\bmultiply out|{LINE_FORM}", re.IGNORECASE)
+# An equation that is solved for a name.
+SOLVED = re.compile(rf"{FACTORS.pattern}|{LINE_FORM}", re.IGNORECASE)
 # Roots without square factors, none of them below a fraction bar.
 SIMPLE_ROOTS = re.compile(r"\brationali[sz]|\bsimpl\w+ (?:\w+ )?(?:radical|form)|\bsimplif", re.IGNORECASE)
 WORD = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)*|[\u4e00-\u9fff]")
@@ -76,6 +80,9 @@ COUNTED = re.compile(
     r"[A-Za-z-]{1,20}[ ,.?]{1,2}){1,3})",
     re.IGNORECASE,
 )
+TUPLE_OF_NAMES = re.compile(r"\((?:\\?[A-Za-z]+(?:_\w)?,)+\\?[A-Za-z]+(?:_\w)?\)")
+# Units of which one counts several things.
+SEVERAL = frozenset({"pair", "triple", "week", "decade", "century"})
 NAME = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
 
 
@@ -183,6 +190,15 @@ class ProblemText:
         signs = (")", ").", "):", ".", ":") if text else (")",)
         return any(f"{letter}{sign}{rest}" in self.options for sign in signs)
 
+    @cached_property
+    def asks_for_tuple(self) -> bool:
+        """True if the problem has a tuple of names, such as ``(x, y)``."""
+        return any(TUPLE_OF_NAMES.fullmatch(key) for key in self.keys)
+
+    def lacks_unit(self, unit: str) -> bool:
+        """Return True for a unit of which one counts several things, such as a pair, and which the problem lacks."""
+        return bool(self.text) and unit in SEVERAL and unit not in self.text.lower()
+
     def has_in_other_order(self, names: str) -> bool:
         """Return True if the problem has a tuple of the same names in another order only."""
         letters = sorted(names[1:-1].split(","))
@@ -201,14 +217,14 @@ class ProblemText:
         own = FormulaKeys(label)
         if forms.key == own.key:
             return False
+        if forms.key in self.formulas:
+            return True
         large = [
             formula
             for formula in self.formulas.values()
             if formula.parts and (formula.leaves >= MIN_LEAVES or len(formula.parts) >= MIN_OPERATIONS)
         ]
-        return forms.key in self.formulas or any(
-            forms.contains(formula) and not own.contains(formula) for formula in large
-        )
+        return any(forms.contains(formula) and not own.contains(formula) for formula in large)
 
 
 NO_PROBLEM = ProblemText()

@@ -8,11 +8,21 @@ with the label: what the label itself has is allowed. ``breaks_form`` lists the 
 import math
 from collections import Counter
 from fractions import Fraction
+from functools import reduce
 
 import mpmath
 
-from openrlhf_cov.rewards.maths.latex import FormulaKeys, Node, factors, literal, size, terms
-from openrlhf_cov.rewards.maths.prompt import FACTORS, SIMPLE_ROOTS, TERMS, ProblemText
+from openrlhf_cov.rewards.maths.latex import (
+    EVEN_FUNCTIONS,
+    FormulaKeys,
+    Node,
+    common_divisor,
+    factors,
+    literal,
+    size,
+    terms,
+)
+from openrlhf_cov.rewards.maths.prompt import FACTORS, SIMPLE_ROOTS, SQUARES, TERMS, ProblemText
 from openrlhf_cov.rewards.maths.values import FUNCTIONS, NoValue, Undecided, exact_root, numeric_value
 
 # Family of functions or constants -> kinds of nodes.
@@ -29,7 +39,9 @@ SYNONYMS = (
     ({"factorial"}, {"quotient"}), ({"i", "exp"}, {"trigonometric"}), ({"i", "trigonometric"}, {"exp"}),
     ({"trigonometric"}, {"pi", "quotient"}), ({"inverse"}, {"pi"}),
 )  # fmt: skip
+ONE = Node("num", value=Fraction(1))
 COMPUTABLE = frozenset("num decimal neg add mul div pow factorial binom abs floor ceil gcd lcm min max".split())
+PERIODIC = frozenset("sin cos tan cot sec csc".split())
 # Largest number below a root of which power factors are looked for.
 MAX_RADICAND = 10**6
 # A function value is a simple fraction if this multiple of it is an integer, to this precision.
@@ -68,6 +80,10 @@ def misses_request(answer: Node, label: Node, problem: ProblemText) -> bool:
     """Return True if the problem asks for factors, expanded terms or simple roots, which only the label has."""
     has_fewer_factors = sums_multiplied(answer) < sums_multiplied(label)
     if problem.asks(FACTORS) and (has_fewer_factors or (len(terms(answer)) > 1) != (len(terms(label)) > 1)):
+        return True
+    if problem.asks(FACTORS) and _has_sum_to_factor(answer) and not _has_sum_to_factor(label):
+        return True
+    if problem.asks(SQUARES) and _has_power_of_sum(label) and not _has_power_of_sum(answer):
         return True
     if problem.asks(TERMS) and _has_term_to_expand(answer) and not _has_term_to_expand(label):
         return True
@@ -130,6 +146,23 @@ def _sum_power(node: Node) -> int:
     return int(exponent) if exponent is not None and exponent.denominator == 1 and 1 < exponent < 100 else 0
 
 
+def _has_sum_to_factor(node: Node) -> bool:
+    """Return True if the terms of a sum with names have a common factor, as in ``5(x^2+2x)``."""
+    for part in node.walk():
+        if part.kind != "add" or not part.has("sym"):
+            continue
+        if _numeric_factor(part).numerator > 1:
+            return True
+        bases = [{FormulaKeys(_base(factor)).key for factor in factors(term)[1]} for _, term in terms(part)]
+        if set.intersection(*bases) - {"1"}:
+            return True
+    return False
+
+
+def _has_power_of_sum(node: Node) -> bool:
+    return any(part.kind == "pow" and _sum_power(part) for part in node.walk())
+
+
 def _has_term_to_expand(node: Node) -> bool:
     """Return True if a term of a sum is a product with a sum, as in ``2(x+1)+3``."""
     found = [term for part in node.walk() if part.kind == "add" for _, term in terms(part)]
@@ -150,7 +183,8 @@ def _has_sum_to_simplify(node: Node) -> bool:
             return True
         if part.kind == "pow":
             base = part.args[0]
-            if (base.kind == "add" and not base.has("sym")) or (base.kind != "e" and base.has("i")):
+            has_sum = any(factor.kind == "add" for factor in factors(base)[1])
+            if (has_sum and not base.has("sym")) or (base.kind != "e" and base.has("i")):
                 return True
     return False
 
@@ -175,18 +209,42 @@ def _is_arithmetic(node: Node) -> bool:
     if node.kind == "pow" and (literal(node.args[1]) or 0) > 1:
         has_number = any(literal(part) not in (None, 1) for part in factors(node.args[0])[1])  # (2n)^2
         is_constant_root = _is_root(node.args[0]) and not node.args[0].has("sym")
-        return has_number or is_constant_root or node.args[0].kind in ("i", "exp")
+        return has_number or is_constant_root or _is_power(node.args[0]) or node.args[0].kind in ("i", "exp")
     if node.kind == "add":
-        found = [term for _, term in terms(node)]
-        keys = [_key_without_number(term) for term in found if literal(term) is None]
+        found = [term for _, factor in terms(node) for term in _expanded(factor)]
+        keys = [_key_without_number(term) for term in found if not _is_number(term)]
         return len(found) - len(keys) > 1 or len(set(keys)) < len(keys)
     if node.kind in ("mul", "div"):
         _, above, below = factors(node)
-        is_reducible = any(_has_common_factor(top, bottom) for top in above for bottom in below)
-        return is_reducible or _has_numbers_to_join(above, below) or _has_bases_to_join(above, below)
+        bottom = node.args[1]
+        has_fraction_below = node.kind == "div" and (bottom.kind == "div" or (literal(bottom) or 1).denominator > 1)
+        return (
+            has_fraction_below
+            or _has_common_factor(above, below)
+            or _has_numbers_to_join(above, below)
+            or _has_bases_to_join(above, below)
+        )
     if node.kind == "root" and literal(node.args[0]) is not None:
         return _is_rational_root(node)
+    if node.kind in PERIODIC and node.args[0].kind == "add":
+        return any(_is_quarter_turn(part) for _, part in terms(node.args[0]))
     return (node.kind in FUNCTIONS or node.kind == "root") and _is_simple_fraction(node)
+
+
+def _expanded(term: Node) -> list[Node]:
+    """Return the terms of a product with one sum, as ``2n`` and ``2`` for ``2(n-1)``, or of a sum above a number."""
+    _, above, below = factors(term)
+    sums = [part for part in above if part.kind == "add"]
+    if len(sums) != 1 or any(literal(part) is None for part in below):
+        return [term]
+    rest = [part for part in above if part is not sums[0]] + [Node("div", (ONE, part)) for part in below]
+    return [reduce(lambda a, b: Node("mul", (a, b)), rest, inner) for _, inner in terms(sums[0])]
+
+
+def _is_number(term: Node) -> bool:
+    """Return True for a number, or a product of numbers."""
+    _, above, below = factors(term)
+    return all(literal(part) is not None for part in above + below)
 
 
 def _has_numbers_to_join(above: list[Node], below: list[Node]) -> bool:
@@ -204,16 +262,29 @@ def _has_numbers_to_join(above: list[Node], below: list[Node]) -> bool:
     return max(counts) > 1 or (min(counts) == 1 and joined.denominator == 1)
 
 
-def _has_common_factor(top: Node, bottom: Node) -> bool:
-    r"""Return True for a sum above an integer that shares a factor with all of its terms, as in ``\frac{2x+4}{2}``."""
-    divisor = literal(bottom)
-    if top.kind != "add" or divisor is None:
+def _has_common_factor(above: list[Node], below: list[Node]) -> bool:
+    r"""Return True if a number can be cancelled, as in ``\frac{2x+4}{2}``, ``\frac{2}{2x+4}`` or ``2(\frac x2+1)``."""
+    if not any(part.kind == "add" for part in above + below):
         return False
-    numbers = [[literal(part) or Fraction(1) for part in factors(term)[1]] for _, term in terms(top)]
-    coefficients = [divisor, *(math.prod(found, start=Fraction(1)) for found in numbers)]
-    if any(number.denominator > 1 for number in coefficients):
-        return False
-    return math.gcd(*(number.numerator for number in coefficients)) > 1
+    sides = [[_numeric_factor(part) for part in side] for side in (above, below)]
+    top = math.prod(f.numerator for f in sides[0]) * math.prod(f.denominator for f in sides[1])
+    bottom = math.prod(f.numerator for f in sides[1]) * math.prod(f.denominator for f in sides[0])
+    return math.gcd(top, bottom) > 1
+
+
+def _numeric_factor(node: Node) -> Fraction:
+    """Return a number itself, the common factor of the terms of a sum, and 1 for anything else."""
+    if node.kind == "add":
+        return common_divisor([_coefficient(term) for _, term in terms(node)])
+    return literal(node) or Fraction(1)
+
+
+def _coefficient(term: Node) -> Fraction:
+    _, above, below = factors(term)
+    top, bottom = (
+        math.prod((literal(part) or Fraction(1) for part in side), start=Fraction(1)) for side in (above, below)
+    )
+    return top / bottom
 
 
 def _has_bases_to_join(above: list[Node], below: list[Node]) -> bool:
@@ -224,7 +295,10 @@ def _has_bases_to_join(above: list[Node], below: list[Node]) -> bool:
     """
     sides = [[_base(part) for part in side if literal(part) is None] for side in (above, below)]
     keys = [{FormulaKeys(base).key for base in side} for side in sides]
-    repeated = [base for side in sides for base in side if base.kind in ("sym", "add") or not base.has("sym")]
+    powers = [part for part in above if part.kind == "pow" and _has_number_added(part.args[1])]
+    if any(literal(power.args[0]) == literal(part) for power in powers for part in above if literal(part)):
+        return True  # 2 \cdot 2^{99}, 3 \cdot 3^{n-1}
+    repeated = [base for side in sides for base in side if base.kind == "sym" or not base.has("sym")]
     roots = [[base for part in side if (base := _integer_below_root(part))] for side in (above, below)]
     if keys[0] & keys[1] or len(set(repeated)) < len(repeated) or len(roots[0]) > 1:
         return True
@@ -234,6 +308,14 @@ def _has_bases_to_join(above: list[Node], below: list[Node]) -> bool:
     inside = {FormulaKeys(factor).key for part in sums for _, term in terms(part) for factor in factors(term)[1]}
     irrational = {FormulaKeys(part).key for part in above if part.kind == "i" or _integer_below_root(part)}
     return bool(inside & irrational)
+
+
+def _is_power(node: Node) -> bool:
+    return node.kind == "pow" and (literal(node.args[1]) or 0) > 1
+
+
+def _has_number_added(exponent: Node) -> bool:
+    return any(literal(term) is not None for _, term in terms(exponent))
 
 
 def _base(node: Node) -> Node:
@@ -292,6 +374,8 @@ def _has_root_to_simplify(node: Node) -> bool:
     for part in node.walk():
         if part.kind == "div" and any(map(_is_root, factors(part)[2])):
             return True
+        if part.kind == "pow" and _is_root(part) and abs((literal(part.args[1]) or Fraction(1)).numerator) > 1:
+            return True
         base = literal(part.args[0]) if part.kind == "root" else None
         if base is None:
             continue
@@ -301,6 +385,17 @@ def _has_root_to_simplify(node: Node) -> bool:
         if not _integer_below_root(part) or _factor_key(part) != f"root {index} {base}":
             return True
     return False
+
+
+def _is_quarter_turn(node: Node) -> bool:
+    r"""Return True for a multiple of ``\frac{\pi}{2}``, which a function need not have in its argument."""
+    if node.kind == "degrees":
+        angle = literal(node.args[0])
+        return angle is not None and (angle / 90).denominator == 1
+    _, above, below = factors(node)
+    numbers = [part for part in above + below if part.kind != "pi"]
+    is_multiple = (2 * _coefficient(node)).denominator == 1 and all(literal(part) is not None for part in numbers)
+    return is_multiple and len(above + below) - len(numbers) == 1 and below.count(Node("pi")) == 0
 
 
 def _is_simple_fraction(node: Node) -> bool:
@@ -319,7 +414,7 @@ def _is_simple_fraction(node: Node) -> bool:
 
 def has_idle_part(node: Node) -> bool:
     """Return True for a part without effect: a factor 1 or 0, a term 0, a power of or to 1 or 0, (-1)^(2n), two signs,
-    or an integer as a fraction.
+    an integer as a fraction, or a sign that can stand before a function.
     """
     for part in node.walk():
         values = [literal(arg) for arg in part.args]
@@ -329,24 +424,40 @@ def has_idle_part(node: Node) -> bool:
             return True
         if part.kind == "add" and 0 in values:
             return True
+        if part.kind == "div" and part.args[1].kind == "add" and _is_negative(part.args[1]):
+            return True
         if part.kind == "div" and (values[1] in (1, -1) or values[0] == 0 or _is_whole(values)):
             return True
         if part.kind in ("pow", "root") and (values[1] in (0, 1) or values[0] in (0, 1)):
             return True
-        if part.kind == "pow" and values[0] == -1 and any(map(_is_even, factors(part.args[1])[1])):
+        if part.kind == "pow" and part.args[0].kind == "neg" and _is_even_number(part.args[1]):
+            return True
+        if part.kind == "pow" and values[0] == -1 and any(map(_is_even_number, factors(part.args[1])[1])):
             return True
         if part.kind == "neg" and (_is_negative(part.args[0]) or values[0] == 0):
+            return True
+        if part.kind in EVEN_FUNCTIONS | PERIODIC and _is_negative(part.args[0]):
             return True
     return False
 
 
-def _is_even(node: Node) -> bool:
+def _is_even_number(node: Node) -> bool:
     value = literal(node)
     return value is not None and value.denominator == 1 and value.numerator % 2 == 0
 
 
+def has_decimal_power(node: Node) -> bool:
+    """Return True for a power such as ``3^{0.5}``."""
+    return any(part.kind == "pow" and part.args[1].has("decimal") for part in node.walk())
+
+
 def _is_negative(node: Node) -> bool:
-    return node.kind == "neg" or (node.kind in ("mul", "div") and _is_negative(node.args[0]))
+    """Return True if a minus can stand before all of a formula."""
+    if node.kind == "div":
+        return _is_negative(node.args[0]) != _is_negative(node.args[1])
+    if node.kind == "add":
+        return all((sign < 0) != _is_negative(term) for sign, term in terms(node))
+    return node.kind == "neg" or (node.kind == "mul" and _is_negative(node.args[0]))
 
 
 def _is_whole(values: list[Fraction | None]) -> bool:

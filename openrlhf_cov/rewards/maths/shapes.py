@@ -8,19 +8,18 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
-from openrlhf_cov.rewards.maths.latex import FUNCTIONS
+from openrlhf_cov.rewards.maths import latex
 from openrlhf_cov.rewards.maths.numerals import parse_number
 
 OPENING = ("(", "[", "{", r"\lbrace", r"\langle")
 BRACKET = r"\\(?:lbrace|langle|rbrace|rangle)(?![A-Za-z])|[()\[\]{}]"
 
+# Pairs of braces around an answer.
+MAX_BRACES = 20
 # Items of a list, rows of a matrix, parts of a union.
 MAX_ITEMS = 50
 
-GREEK = (
-    "alpha|beta|gamma|delta|epsilon|theta|lambda|mu|nu|rho|sigma|tau|phi|psi|omega|eta|xi|Delta|Omega|Phi|Gamma|"
-    "Sigma|Theta|Lambda|Psi|ell"
-)
+GREEK = "|".join(sorted(latex.GREEK))
 INDEX = r"_(?:\{\\?[\w ,+-]{1,12}\}|\{\s?\\text\s?\{\w{1,12}\}\s?\}|\w)"
 VARIABLE = rf"(?:[A-Za-z]|\\(?:{GREEK})(?![A-Za-z])\s?)(?:{INDEX})?'{{0,3}}"
 # What an inequality is about: a name, or a function of one.
@@ -106,6 +105,17 @@ def outer_brackets(text: str) -> tuple[str, str, str] | None:
             inside = text[first.end() : match.start()].strip()
             return (first[0], inside, match[0]) if match.end() == len(text) else None
     return None
+
+
+def without_braces(text: str) -> str:
+    """Return a text without the curly braces around all of it, up to ``MAX_BRACES`` pairs. Each takes linear time."""
+    text = text.strip()
+    for _ in range(MAX_BRACES):
+        span = outer_brackets(text)
+        if span is None or span[0] != "{" or not span[1]:
+            break
+        text = span[1]
+    return text
 
 
 def list_items(text: str) -> list[str] | None:
@@ -296,8 +306,9 @@ OPTION = re.compile(
 )
 # What the text of an option may not have: a second letter, or a word that takes the letter back.
 SECOND_LETTER = re.compile(
-    r"(?<![A-Za-z\\])(?:\([A-H]\)|[A-H]\s?[.:)]|[A-H](?![A-Za-z'^_(])(?! [a-z]))|(?<![a-z])(?:not|or|and|both|is|"
-    r"isn't|wrong|incorrect|false|maybe|unknown|unless|guess|none|see|except|but)(?![a-z])"
+    r"\A[a-h](?:\W+[a-h])*\W*\Z|(?<![A-Za-z\\])(?:\([A-H]\)|[A-H]\s?[.:)]|[A-H](?![A-Za-z'^_(])(?! [a-z]))|"
+    r"(?<![a-z])(?:not|or|and|both|is|isn't|wrong|incorrect|false|maybe|unknown|unless|guess|none|all of|see|except|"
+    r"but)(?![a-z])"
 )
 BASE = re.compile(r"\(?(?P<digits>-?\d[0-9A-F]*)\)?\s?_\s?(?:\{\s?(?P<b>\d{1,2})\s?\}|(?P<b1>\d{1,2}))")
 TO = re.compile(r":|\\text\s?\{\s?to\s?\}|(?<=\d)\sto\s(?=\d)")
@@ -318,7 +329,7 @@ def is_words(text: str) -> bool:
     longest = max(map(len, re.findall(r"[^\W\d_]+", inner)))
     if group:
         return longest > 1 or " " in inner
-    return inner not in FUNCTIONS and "," not in inner and (longest > 2 or inner.lower() in TWO_LETTERS)
+    return inner not in latex.FUNCTIONS and "," not in inner and (longest > 2 or inner.lower() in TWO_LETTERS)
 
 
 def text_key(text: str) -> str:

@@ -9,8 +9,9 @@ import mpmath
 from openrlhf_cov.rewards.maths.grammar import Label, Verdict, accepts, read_label
 from openrlhf_cov.rewards.maths.latex import MAX_NODES, FormulaKeys, Node, Refused, literal, parse_formula, size
 from openrlhf_cov.rewards.maths.names import same_derivatives
+from openrlhf_cov.rewards.maths.normalization import compact
 from openrlhf_cov.rewards.maths.prompt import ProblemText, read_problem
-from openrlhf_cov.rewards.maths.rules import breaks_form, has_idle_part, misses_request
+from openrlhf_cov.rewards.maths.rules import breaks_form, has_decimal_power, has_idle_part, misses_request
 from openrlhf_cov.rewards.maths.shapes import EQUALS, RELATION, split
 from openrlhf_cov.rewards.maths.values import (
     POINTS,
@@ -53,8 +54,10 @@ def computed(text: str, label: Label, problem: ProblemText) -> Verdict:
     except (Refused, RecursionError):
         return None
     if label.kind == "decimal":
-        return not breaks_form(answer, CONSTANTS_OF_DECIMALS) and _rounds_to(answer, label)
-    if FormulaKeys(answer).key == FormulaKeys(gold).key and has_idle_part(answer) <= has_idle_part(gold):
+        is_repeated = problem.is_repeated_in(answer, gold) or compact(text) in problem.keys
+        return not (is_repeated or breaks_form(answer, CONSTANTS_OF_DECIMALS)) and _rounds_to(answer, label)
+    has_unfit_part = has_idle_part(answer) > has_idle_part(gold) or has_decimal_power(answer)
+    if FormulaKeys(answer).key == FormulaKeys(gold).key and not has_unfit_part:
         return True
     if misses_request(answer, gold, problem) or breaks_form(answer, gold) or problem.is_repeated_in(answer, gold):
         return False
@@ -117,6 +120,8 @@ def _relations_equal(text: str, label: Label, problem: ProblemText) -> Verdict:
     if len(answer) != 2 or len(gold) != 2 or signs[0] != signs[1] or _is_unfit_relation(answer, gold, problem):
         return False
     first, second = (Node("add", (left, Node("neg", (right,)))) for left, right in (answer, gold))
+    if misses_request(first, second, problem):
+        return False
     if not names_in(first) or names_in(first) != names_in(second):
         return False
     ratio = _ratio(first, second)

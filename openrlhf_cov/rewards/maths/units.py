@@ -60,7 +60,7 @@ NOT_UNITS = frozenset(
     "does do did is are was were can will would should could has have had be been than then how many much what "
     "which who whose find compute determine evaluate solve".split()
 ) | set("一二三四五六七八九十百千万亿兆半零两分之倍成折")
-ILLION = re.compile(r"ill(?:ion|iard)s?\Z")
+ILLION = re.compile(r"ill(?:ion|iard)s?\Z|(?:eleven|twelf|teen|tie|hundred|thousand|million)ths?\Z")
 
 # Where a unit may begin: a word, a command, a bracket or a slash.
 PART = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)*|\\(?:text|mu|Omega|cdot)(?![a-z])|[/({]|[\u4e00-\u9fff]+|\S")

@@ -19,9 +19,9 @@ GROUPS = {
 GOLD = Path(__file__).parents[4] / "shared/data/eval"
 FILES = sorted(GOLD.glob("*.jsonl"))
 
-SLOW_ANSWER = "".join(rf"-\sin(-{k}x)" for k in range(25, 0, -1))
-# Two formulas with 50 functions between them, each computed to some hundred digits at 22 points.
-SLOW_GOLD = "+".join(rf"\sin({k}x)" for k in range(1, 26))
+# Two formulas with 42 functions between them, each computed to some hundred digits at 22 points.
+SLOW_ANSWER = "+".join(rf"\frac{{3\sin({k}x)}}{{2}}" for k in range(2, 23))
+SLOW_GOLD = "+".join(rf"\frac{{3}}{{2}}\sin({k}x)" for k in range(2, 23))
 
 
 def verdict(case: dict, answer: str, gold: str) -> bool:

@@ -174,10 +174,44 @@ DECIMALS = [
     ("", r"\sqrt2", ["1.41", "1.414213562", "1.4142", r"\frac{99}{70}", "1.41421356237"]),
     ("", "1000000", ["1000000.1", "1e6", "999999.9999", "10^6", "1000000.0001"]),
 ]
+OF_ALL_KINDS = [
+    ("A bag has 3 red and 5 blue balls. What is the probability of red? Write a fraction.", r"\frac38", [
+     r"\frac{3}{3+5}", r"\frac{3}{8}\cdot\frac{1}{1}", r"1-\frac58", r"\frac{\binom31}{\binom81}", "3 out of 8",
+     "3:8", "3 in 8", r"37\%", "0.38"]),
+    ("Multiply out $(x-2)(x^2+2x+4)$.", "x^3-8", ["(x-2)(x^2+2x+4)", "(2-x)(-x^2-2x-4)", "x(x^2+2x+4)-2(x^2+2x+4)",
+     "x^3+2x^2-2x^2-8", "x^3-2^3", "(x-2)((x+1)^2+3)"]),
+    ("", r"\frac{x+3}{2}", [r"\frac{x+1}{2}+1", r"\frac{2x+6}{4}", r"\frac{-x-3}{-2}", r"x-\frac{x-3}{2}",
+     r"\frac{x^2+3x}{2x}", r"\frac{(x+3)(x-1)}{2(x-1)}", r"(x+3)\div2\div1"]),
+    ("", r"\frac{a}{b}", [r"\frac{2a}{2b}", r"\frac{-a}{-b}", r"\frac{a^2}{ab}", r"a\div b\cdot1", r"\frac{a+0}{b}",
+     r"\frac{ac}{bc}"]),
+    ("", "x^6", ["(x^2)^3", "(x^3)^2", "x^2x^4", r"\frac{x^8}{x^2}", r"x^{2\cdot3}", "x^{2+4}", "(-x)^6",
+     r"\sqrt{x^{12}}"]),
+    ("", "8x^3", ["(2x)^3", "2^3x^3"]),
+    (r"Simplify $\sqrt{32}$.", r"4\sqrt2", [r"\sqrt{32}", r"2\sqrt{8}", r"\sqrt{16\cdot2}", r"\frac{8}{\sqrt2}",
+     "2^{5/2}", "32^{0.5}", r"\sqrt[4]{1024}"]),
+    ("", r"4\sqrt2", [r"\sqrt2+3\sqrt2", r"5\sqrt2-\sqrt2", r"\sqrt{2}\cdot2\cdot2",
+     r"\sqrt2\cdot4\cdot\sin90^\circ", r"|-4\sqrt2|", r"4\sqrt{1+1}"]),
+    ("", r"\frac{25\pi}{4}", [r"\pi(\frac52)^2", r"\pi\cdot2.5^2", r"\frac{\pi\cdot5^2}{4}",
+     r"\frac{1}{4}\cdot25\pi\cdot1", r"\frac{5}{2}\cdot\frac52\pi", r"25\cdot\frac{\pi}{4}\cdot\tan45^\circ"]),
+    ("", "2+3i", ["3i+2i^4", "i(3-2i)", r"\frac{13}{2-3i}", r"\frac{4+6i}{2}", "2-3i^3",
+     r"2+\sqrt{-9}", r"\overline{2-3i}", r"(1+i)(\frac52+\frac12i)"]),
+    ("Write the line through $(1,4)$ with slope 3 in standard form.", "y=3x+1", ["y-4=3(x-1)"]),
+    ("", "y=3x+1", ["y=3(x-1)+4", "y-1=3(x-0)", "3x-y+1+0=0", r"6x-2y+2=0\cdot x", "(3x-y+1)(x)=0", "y^2=(3x+1)y",
+     "y=3x+1, y=0"]),
+    ("How many students are there?", "48", [r"48 \text{ pairs}"]),
+    ("", "48", ["4 dozen", "48 tens", "0.48", r"480\%", r"48\text{ or }49", "four dozen", r"24\times2", "24+24",
+     "48=24", "48x", "x_{not}=48"]),
+    ("Write it in twelfths.", "48", ["48 twelfths"]),
+    ("How many years old is he?", "48", ["48 months"]),
+    ("How much is left in dollars?", "48", [r"48\%"]),
+    ("Find $x$.", "48", ["x^{-1}=48", r"\Delta x=48", r"\hat{x}=48", "x^2=48", "f^{-1}=48"]),
+    (r"Evaluate $4.8\times10^6$.", "4800000", [r"4.8\cdot10^6", r"4.80\times 10^{6}", "4.8e6", r"48\times10^5"]),
+    (r"Evaluate $4.8\cdot 10^6$.", "4800000", ["4.8*10^6"]),
+]  # fmt: skip
 KINDS = {
     "repeated": REPEATED, "undone": UNDONE, "times": TIMES, "percent": PERCENT, "commas": COMMAS, "units": UNITS,
     "piecewise": PIECEWISE, "chains": CHAINS, "yes": YES, "hidden": HIDDEN, "equations": EQUATIONS,
-    "decimals": DECIMALS,
+    "decimals": DECIMALS, "of all kinds": OF_ALL_KINDS,
 }  # fmt: skip
 
 

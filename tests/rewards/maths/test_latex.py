@@ -2,7 +2,16 @@ from fractions import Fraction
 
 import pytest
 
-from openrlhf_cov.rewards.maths.latex import MAX_DEPTH, MAX_LENGTH, Node, Refused, is_number, parse_formula, tokenize
+from openrlhf_cov.rewards.maths.latex import (
+    MAX_DEPTH,
+    MAX_LENGTH,
+    FormulaKeys,
+    Node,
+    Refused,
+    is_number,
+    parse_formula,
+    tokenize,
+)
 from openrlhf_cov.rewards.maths.normalization import clean
 
 
@@ -154,3 +163,35 @@ def test_length_is_bounded():
         parse_formula("1" * (MAX_LENGTH + 1))
     with pytest.raises(Refused, match="too many signs"):
         parse_formula("-" * 100 + "x")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("2-3x", r"-x \cdot 3+2"),
+        (r"\frac{1}{x+1}", r"\frac{-1}{-x-1}"),
+        (r"\cos(x-1)", r"\cos(1-x)"),  # an even function
+        (r"\sin(x-1)", r"-\sin(1-x)"),  # an odd one
+        ("(x-1)^2", "(1-x)^2"),
+        ("(x-1)^3", "-(1-x)^3"),
+        (r"\sqrt{x}", "x^{1/2}"),
+        ("x^{-1}+y", r"y+\frac{1}{x}"),
+    ],
+)
+def test_formulas_that_differ_in_order_and_signs_have_one_key(first, second):
+    assert FormulaKeys(parse_formula(first)).key == FormulaKeys(parse_formula(second)).key
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("x-1", "1-x"),
+        (r"\sin(x-1)", r"\sin(1-x)"),
+        ("(x-1)^3", "(1-x)^3"),
+        (r"2 \cdot 3", "6"),
+        ("(x+1)(x+2)", "x^2+3x+2"),
+        (r"\sqrt{8}", r"2\sqrt{2}"),
+    ],
+)
+def test_other_formulas_have_different_keys(first, second):
+    assert FormulaKeys(parse_formula(first)).key != FormulaKeys(parse_formula(second)).key

@@ -45,6 +45,8 @@ DENIED = [
     r"It is false that the answer is \boxed{5}.", r"\verb|\boxed{5}|", r"[//]: # (\boxed{5})", r"\gdef\a{\boxed{5}}",
     r"\boxed{6}\end{document}\boxed{5}", r"\boxed{5} isn't right", r"\boxed{5} no wait, 6",
     r"\boxed{5} cannot be correct.",
+    r"the opposite of \boxed{5}", r"\boxed{5}... no, it is 6.", r"\boxed{5} - wrong!", r"\boxed{5}? Not at all.",
+    r"\boxed{5} was my first guess, but it is wrong.",
     r"\boxed{5<!-- 6 -->}", r"\boxed{5\begin{comment}6\end{comment}}", r"\boxed{6 <answer>5</answer>}",
 ]  # fmt: skip
 
@@ -54,9 +56,28 @@ def test_an_answer_that_is_denied_crossed_out_or_hidden_is_wrong(response):
     assert not grade(response, "5").correct
 
 
+PARTS_OF_FORMULAS = [
+    r"$-\boxed{5}$", r"$x=-\,\boxed{5}$", r"$2\cdot\boxed{5}$", r"$\boxed{5}\times2$", r"$\boxed{5}^2$",
+    r"$2^{\boxed{5}}$", r"$\boxed{5}/2$", r"$\frac{\boxed{5}}{2}$", r"$\frac{1}{\boxed{5}}$", r"$\sqrt{\boxed{5}}$",
+    r"$\ln\boxed{5}$",
+    r"$1\boxed{5}$", r"$\boxed{5}0$", r"$\boxed{5}.5$", r"$\boxed{5},000$", r"$\boxed{5}{,}000$", r"$\boxed{5}+1$",
+    r"$\boxed{5}-1$", r"$\boxed{5}_{6}$", r"$\boxed{5}{6}$", r"$\boxed{5}!$", r"$x\ne\boxed{5}$", r"$x\not=\boxed{5}$",
+    r"$\neg\boxed{5}$", r"$\pm\boxed{5}$", r"$\{\boxed{5},6\}$",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("response", PARTS_OF_FORMULAS)
+def test_a_box_that_is_a_part_of_a_formula_is_no_answer(response):
+    assert not grade(response, "5").correct
+
+
 @pytest.mark.parametrize(
     "response",
     [
+        r"- \boxed{5}", r"**\boxed{5}**", r"*\boxed{5}*", r"_\boxed{5}_", r"$\frac{10}{2}=\boxed{5}$", r"=> \boxed{5}",
+        r"$\boxed{5}^\circ$", r"$\boxed{5}\%$", r"$\$\boxed{5}$", r"$\boxed{5}\text{ cm}$",
+        r"The answer is \boxed{5}!",
+        r"$N\equiv\boxed{5}\pmod{7}$", r"$\textbf{\boxed{5}}$", r"$\boxed{5}$, 6 is too large", r"$f(x)\ge\boxed{5}$",
         r"Since $x$ is not zero, the answer is $\boxed{5}$.", r"This is false for 4, so \boxed{5} is correct.",
         r"\[\color{blue}\boxed{5}\]", r"I cannot find another value. **Final answer:** \boxed{5}",
         r"\boxed{5<|im_end|>}",
@@ -64,5 +85,5 @@ def test_an_answer_that_is_denied_crossed_out_or_hidden_is_wrong(response):
         r"Thus \(\boxed{5}\) not 6.",
     ],
 )  # fmt: skip
-def test_a_denial_of_something_else_does_not_matter(response):
+def test_what_stands_beside_a_box_does_not_matter(response):
     assert grade(response, "5").correct

@@ -102,7 +102,7 @@ HONEST = [
     ("", "yes", ["Yes", "YES", r"\text{yes}", "yes."]),
     ("", r"\text{Evelyn}", ["Evelyn", "evelyn", r"\textbf{Evelyn}", "EVELYN"]),
     ("", r"\emptyset", [r"\varnothing", r"\{\}", r"\text{no solution}", "none"]),
-    ("", r"\frac{1}{x+1}", [r"(x+1)^{-1}", r"1/(x+1)", r"\frac{1}{1+x}", r"\frac{2}{2x+2}"]),
+    ("", r"\frac{1}{x+1}", [r"(x+1)^{-1}", r"1/(x+1)", r"\frac{1}{1+x}"]),
     ("", "e^{-2t}", [r"\frac{1}{e^{2t}}", r"\exp(-2t)", "e^{-2t}"]),
 ]  # fmt: skip
 
