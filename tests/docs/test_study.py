@@ -79,18 +79,18 @@ def test_an_asterisk_marks_an_interval_without_zero(script, cell, shown):
 
 @pytest.mark.slow
 def test_the_results_of_the_readme_are_those_of_the_studies(script):
-    """Accuracy at 50 % and at the end, and entropy, with eight updates; Clip-Cov at 5 % is an arm of another study."""
-    rows = script["tuned_rows"]()
-    (scope,) = (each for each in script["content_of"]("scope").sections if each.title == script["AGAINST"])
-    untuned = {row[0]: dict(zip(scope.head, row, strict=True)) for row in scope.rows}["Clip-Cov"]
-    expected = {name: cells[:3] for name, cells in rows.items()}
-    expected["pass@k"] = expected["pass@k training"]
-    expected["Clip-Cov at 5 % (not tuned)"] = [script["starred"](untuned[head]) for head in script["TUNED_COLUMNS"]]
+    """Critical shares, and accuracies at half of training with eight updates minus GRPO's."""
+    commands = {name: cells[0] for name, cells in script["tuned_rows"]().items()} | {"GRPO": "0"}
+    of_shortcut, mechanism = script["finished"]("shortcut"), script["finished"]("mechanism")
+    critical = {row[0]: row[1] for row in script["study_numbers"].table(of_shortcut, mechanism).rows}
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    table = readme.split("decision-token entropy (nats) |\n|---|---|---|---|\n")[1].split("\n\n")[0]
-    found = {line.split(" | ")[0].strip("| "): line.strip("| ").split(" | ")[1:] for line in table.splitlines()}
-    assert len(found) == 7
-    assert found == {name: expected[name] for name in found}
+    table = readme.split("| critical share | commands |\n|---|---|---|\n")[1].split("\n\n")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()]
+    assert len(rows) == 8
+    assert rows == [[name, critical.get(name, "–"), commands.get(name, "–")] for name, *_ in rows]
+    # The first screen has the same shares in percent, without decimals.
+    for name in ("KL-Cov", "Clip-Cov"):
+        assert f"{name} {float(critical[name].split()[0]):.0%}".replace("%", " %") in readme.replace("\n", " ")
 
 
 def test_every_study_that_has_run_has_a_page_that_is_linked():

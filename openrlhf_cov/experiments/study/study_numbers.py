@@ -22,6 +22,7 @@ from openrlhf_cov.experiments.study.sweeps import (
     color_of_share,
     critical_fits,
     critical_panel,
+    nearest,
     outcomes_of,
     settings_of,
 )
@@ -104,13 +105,19 @@ def answer(shortcut: Finished, mechanism: Finished) -> str:
     if baseline is None or not set(METHODS) <= set(known):
         first = "Critical shares are not known yet, because their runs are not finished for all six methods."
     else:
-        above = [method for method, each in known.items() if each.low > baseline.high]
-        below = [method for method, each in known.items() if each.high < baseline.low]
         tried = shares(shortcut.spec)
+        above = [
+            f"{method} ({nearest(each.estimate, tried)})" for method, each in known.items() if each.low > baseline.high
+        ]
+        below = [
+            f"{method} ({nearest(each.estimate, tried)})" for method, each in known.items() if each.high < baseline.low
+        ]
         first = (
             f"Half of the runs of tuned GRPO learn the task up to a shortcut on a share of {bounded(baseline, tried)} "
-            f"of the prompts. Further than GRPO learn: {listed(above)}. Less far: {listed(below)}."
+            f"of the prompts. Further than GRPO learn: {listed(above)}."
         )
+        if below:
+            first += f" Less far: {listed(below)}."
     return f"{first} {_said_of_untuned(mechanism)} {_said_of_progress(shortcut, mechanism)}".rstrip()
 
 

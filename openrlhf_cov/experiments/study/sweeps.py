@@ -64,7 +64,7 @@ def critical_values(spec: Spec, results: Sequence[Result]) -> Answer:
         of_policies = []
         for policy in policies:
             own = [run for run in runs if run[0] % spec.base_policies == policy]
-            of_policies.append(_bounded(_fit(own).value.estimate, min(tried), max(tried)) if own else "")
+            of_policies.append(nearest(_fit(own).value.estimate, tried) if own else "")
         if runs:
             fit = _fit(runs)
             slope = f"{fit.slope:.1f}" if 0.0 < fit.value.estimate < math.inf else ""
@@ -139,15 +139,19 @@ def critical_panel(spec: Spec, results: Sequence[Result]) -> Panel | None:
 
 
 def bounded(value: Interval, values: Sequence[float]) -> str:
-    """Return a critical value with its interval; an end beyond the values that were run is an inequality."""
-    ends = [_bounded(end, min(values), max(values)) for end in (value.estimate, value.low, value.high)]
-    return f"{ends[0]} [{ends[1]}, {ends[2]}]"
+    """Return a critical value with its interval; an end beyond the values that were run is an inequality.
+
+    An interval that lies beyond them as a whole is one inequality.
+    """
+    estimate, low, high = (nearest(end, values) for end in (value.estimate, value.low, value.high))
+    return estimate if estimate == low == high else f"{estimate} [{low}, {high}]"
 
 
-def _bounded(value: float, lowest: float, highest: float) -> str:
-    if value < lowest:
-        return f"below {lowest:g}"
-    return f"above {highest:g}" if value > highest else f"{value:.3f}"
+def nearest(value: float, values: Sequence[float]) -> str:
+    """Return a critical value with three digits, or an inequality beyond the values that were run."""
+    if value < min(values):
+        return f"below {min(values):g}"
+    return f"above {max(values):g}" if value > max(values) else f"{value:.3f}"
 
 
 def learned_cells(spec: Spec, results: Sequence[Result]) -> Answer:
