@@ -209,40 +209,6 @@ def test_a_study_without_hope_ends(tmp_path, base_policies, spec_file, capsys):
     assert f"{HOPELESS} of the runs failed" in capsys.readouterr().err
 
 
-# File of a run -> what is left of it.
-DAMAGE = {"eval.jsonl": "", "metrics.jsonl": '{"step": 1', "test.json": "{}", "result.json": ""}
-
-
-@pytest.mark.slow
-def test_damaged_runs_are_made_again(tmp_path, base_policies, spec_file, capfd):
-    path, output = spec_file(seeds=[0, 1, 2]), tmp_path / "out"
-    words = [str(path), "--output", str(output), "--base_policies", str(base_policies), "--jobs", "1"]
-    assert study.main(words) == 0
-    folders = sorted(each.parent for each in output.rglob("result.json"))
-    assert len(folders) == 6
-    damaged = [folder / name for folder, name in zip(folders, DAMAGE, strict=False)]
-    whole = {each: each.read_bytes() for each in damaged}
-    for each in damaged:
-        each.write_text(DAMAGE[each.name])
-    capfd.readouterr()
-    assert study.main([*words, "--page"]) == 0  # which makes nothing
-    assert "2 of 6 runs are finished" in (output / "study.md").read_text()
-    assert [each.read_text() for each in damaged] == list(DAMAGE.values())
-    assert capfd.readouterr().err.count("is damaged") == 4
-    assert study.main(words) == 0
-    said = capfd.readouterr()
-    assert "2 of 6 runs are finished" in said.out
-    for each in damaged:
-        assert said.err.count(f"{each.parent} is damaged") == 1
-    assert "Traceback" not in said.err
-    assert "6 of 6 runs are finished" in (output / "study.md").read_text()
-    assert {each for each in damaged if each.read_bytes() == whole[each]} >= {
-        each
-        for each in damaged
-        if each.name in ("result.json", "test.json")  # the others have times
-    }
-
-
 class Killed(LabStudy):
     """The run of KL-Cov with seed 1 is killed as the system does for lack of memory; the others work."""
 
