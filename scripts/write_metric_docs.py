@@ -6,31 +6,50 @@ from pathlib import Path
 from openrlhf_cov.utils.metric_table import TABLE, Definition
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
-PLACE = re.compile(r"(?<=<!-- metrics )(\w+) -->\n(?:\|.*\n)*")
+# A table and the sentence above it, which a table without a common condition lacks.
+PLACE = re.compile(r"(?<=<!-- metrics )(\w+) -->\n(?:These exist only with .*\n\n)?(?:\|.*\n)*")
+NUMBERED = re.compile(r"\w+/\w+_\d+")
 
 
-def cells(row: Definition) -> dict[str, str]:
+def name_cell(names: list[str]) -> str:
+    """Return the names of a row; of a numbered series only the first and the last."""
+    quoted = [f"`{name}`" for name in names]
+    if len(names) > 1 and all(map(NUMBERED.fullmatch, names)):
+        return f"{quoted[0]} … {quoted[-1]}"
+    return ", ".join(quoted)
+
+
+def common_condition(rows: tuple[Definition, ...]) -> str:
+    """Return the condition under which all rows of a table are logged; "" if they do not share one."""
+    conditions = {row.only_with for row in rows}
+    return conditions.pop() if len(conditions) == 1 else ""
+
+
+def cells(row: Definition, *, with_condition: bool) -> dict[str, str]:
     """Return the cells of a row by heading.
 
     Titles of figures and the reduction over ranks are left out: a reader finds the first in the figures, and needs the
     second only to change the code.
     """
-    condition = f"only with {row.only_with}: " if row.only_with else ""
+    condition = f"only with {row.only_with}: " if with_condition and row.only_with else ""
+    alert = "" if row.limit is None else f"alert above {row.limit:g}"
     return {
-        "name": ", ".join(f"`{name}`" for name in row.titles),
+        "name": name_cell(list(row.titles)),
         "unit": row.unit,
         "what it is": condition + row.text,
-        "expected": row.expected,
-        "alert above": "" if row.limit is None else f"{row.limit:g}",
+        "expected": "; ".join(filter(None, (row.expected, alert))),
     }
 
 
 def table(rows: tuple[Definition, ...]) -> str:
-    """Markdown, without the columns that are empty in all rows."""
-    lines = [cells(row) for row in rows]
+    """Return a table in Markdown, without the columns that are empty in all rows, below what all rows need."""
+    condition = common_condition(rows)
+    lines = [cells(row, with_condition=not condition) for row in rows]
     heads = [head for head in lines[0] if any(line[head] for line in lines)]
-    texts = [heads, ["---"] * len(heads), *([line[head] for head in heads] for line in lines)]
-    return "".join("| " + " | ".join(text) + " |\n" for text in texts).replace("|  |", "| |")
+    texts = [heads, *([line[head] for head in heads] for line in lines)]
+    head, *body = ("| " + " | ".join(text) + " |\n" for text in texts)
+    markdown = "".join([head, "|---" * len(heads) + "|\n", *body]).replace("|  |", "| |")
+    return f"These exist only with {condition}.\n\n{markdown}" if condition else markdown
 
 
 def rewritten(page: str) -> str:

@@ -1,12 +1,12 @@
-"""Write docs/study/, its figures, the figure of README.md, and the numbers of docs/study.md and docs/methods/index.md.
+"""Write docs/study/, its figures, the figure of README.md, and the numbers of docs/study.md.
 
 The sources are ``studies/results/`` and the specs. Runs that are not finished are left out, and the pages say how many
-are. In docs/methods/index.md, the text between the comments "equal tuning" and "end of equal tuning" is replaced; in
-docs/study.md, the text between "numbers NAME" and "end of NAME".
+are. In docs/study.md, the text between the comments "numbers NAME" and "end of NAME" is replaced.
 """
 
 import math
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -26,14 +26,15 @@ from openrlhf_cov.experiments.study.seed_estimates import mean_over_seeds
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.spec_file import read_spec
 from openrlhf_cov.experiments.study.summary import Finished
+from openrlhf_cov.experiments.study.sweeps import critical_panel
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, SPECS = ROOT / "studies" / "results", ROOT / "studies"
 PAGES, FIGURES = ROOT / "docs" / "study", ROOT / "docs" / "assets" / "study"
 README_FIGURES, README_STUDY = ROOT / "docs" / "assets", "demo_compare"
-METHODS = ROOT / "docs" / "methods" / "index.md"
-TABLE = re.compile(r"(?<=<!-- equal tuning -->\n).*?(?=<!-- end of equal tuning -->)", re.DOTALL)
-# Studies of the table: with eight updates per rollout, and strictly on-policy.
+# The page that compares the methods at equal tuning.
+EQUAL_TUNING = "equal_tuning"
+# Its studies: with eight updates per rollout, and strictly on-policy.
 TUNED = (
     ("commands", "commands_methods", "commands_surrogates"),
     ("commands_one_update", "commands_methods_one_update"),
@@ -43,6 +44,14 @@ TUNED_COLUMNS = {
     "accuracy": "final accuracy",
     "mean first-token entropy": "mean entropy",
 }
+TUNED_TITLE = "Methods at equal tuning"
+TUNED_ABOUT = (
+    "Each value is the mean difference from GRPO on the commands task, with eight fresh seeds after tuning the "
+    "learning rate and the main setting. An asterisk marks a 95 % interval without zero. Mean entropy is that of the "
+    "decision token, averaged over the run, in nats. A dash means that the method does not act on-policy or was not "
+    "run. The task is small, with five tokens per response, and GRPO ends at 0.98, so final accuracy leaves no room "
+    "for a gain."
+)
 # A difference of less than this is no more than one question of a test.
 LEAST_DIFFERENCE = 0.005
 # Charts that a page shows.
@@ -66,6 +75,7 @@ LISTED = {
     "rare skills and paths": ("tail", "graph_paths"),
     "commands, eight updates per rollout": ("commands", "commands_methods", "commands_surrogates"),
     "commands, one update": ("commands_one_update", "commands_methods_one_update"),
+    "methods at equal tuning": (EQUAL_TUNING,),
     "defaults, scope, random tokens, learning rates": ("methods", "scope", "random_drop", "divergence"),
     "one entropy, several methods": ("matched_first_token", "matched_entropy"),
     "addition": ("addition", "addition_methods"),
@@ -75,6 +85,7 @@ LISTED = {
 }
 # Where each further page of docs/study/ comes from.
 SOURCES = {
+    EQUAL_TUNING: ", ".join(f"`studies/results/{name}.jsonl.xz`" for studies in TUNED for name in studies),
     FORECASTS: "the reward and the entropy of all runs in `studies/results/`",
     DROPS: f"`studies/results/{DROPS}.jsonl.xz` and `studies/results/{MECHANISM}.jsonl.xz`",
 }
@@ -109,7 +120,12 @@ def beside(name: str) -> str:
 def shown(name: str, content: Document) -> list:
     """Return the charts of a study that its page shows."""
     charts = [chart for chart in content.charts if chart.name in SHOWN]
-    return [mechanism_chart(finished_runs(*results_of(name))), *charts] if name == MECHANISM else charts
+    if name == MECHANISM:
+        return [mechanism_chart(finished_runs(*results_of(name))), *charts]
+    if name == SHORTCUT:
+        panel = critical_panel(*results_of(name))
+        return [Chart("critical", "Critical share of each method", (panel,)), *charts] if panel else charts
+    return charts
 
 
 def explained(name: str) -> str:
@@ -136,7 +152,7 @@ def page(name: str, content: Document) -> str:
 
 def further_pages() -> dict[str, Document]:
     """Return the pages of docs/study/ that are about several studies, by name."""
-    return {FORECASTS: forecasts(), DROPS: entropy_drops()}
+    return {EQUAL_TUNING: tuned_document(), FORECASTS: forecasts(), DROPS: entropy_drops()}
 
 
 @cache
@@ -182,7 +198,7 @@ def finished(name: str) -> Finished:
 
 def main_figure() -> Chart:
     """Return the figure of docs/study.md."""
-    return summary.figure(finished(LEARNING_RATES), finished(MECHANISM))
+    return summary.figure(finished(SHORTCUT), finished(LEARNING_RATES), finished(MECHANISM))
 
 
 def links() -> str:
@@ -200,23 +216,25 @@ def with_numbers(text: str) -> str:
     shortcut, mechanism = finished(SHORTCUT), finished(MECHANISM)
     parts = {
         "answer": summary.answer(shortcut, mechanism),
-        "figure": summary.said_of_figure(finished(LEARNING_RATES), mechanism),
+        "figure": summary.said_of_figure(shortcut, finished(LEARNING_RATES), mechanism),
         "table": "\n".join(markdown_table(summary.table(shortcut, mechanism))),
         "mechanism": "\n".join(markdown_table(summary.mechanism_numbers(mechanism))),
         "drops": summary.said_of_drops(entropy_drops()),
-        "forecasts": "\n".join(markdown_table(by_task_in_short(forecasts()))),
+        "forecasts": "\n".join(markdown_table(early_and_late(by_task_in_short(forecasts())))),
         "links": links(),
     }
     return NUMBERS.sub(lambda match: f"{match[1]} -->\n\n{parts[match[1]]}\n\n", text)
 
 
-def with_tables(text: str) -> str:
-    """Return docs/methods/index.md with its table of all methods at equal tuning brought up to date."""
-    return TABLE.sub(lambda _: f"\n{tuned_table()}\n\n", text)
+def early_and_late(section: Section) -> Section:
+    """Return the rows of the forecasts from the smallest and from the largest part of a run."""
+    parts = sorted({row[1] for row in section.rows}, key=lambda part: int(part.rstrip("%")))
+    return replace(section, rows=tuple(row for row in section.rows if row[1] in (parts[0], parts[-1])))
 
 
-def tuned_table() -> str:
-    """Return the differences from GRPO at equal tuning as Markdown: one method a row, both numbers of updates."""
+@cache
+def tuned_rows() -> dict[str, list[str]]:
+    """Return the differences from GRPO at equal tuning by method: those with eight updates, then those with one."""
     found: list[dict[str, list[str]]] = []
     for studies in TUNED:
         cells: dict[str, list[str]] = {}
@@ -227,13 +245,16 @@ def tuned_table() -> str:
                 if "random reward" not in by_head["method"]:
                     cells[by_head["method"]] = [starred(by_head[head]) for head in TUNED_COLUMNS]
         found.append(cells)
-    heads = ["method", *(f"{head}, {when}" for when in ("8 updates", "on-policy") for head in TUNED_COLUMNS.values())]
-    lines = [heads, ["---"] * len(heads)]
     none = ["–"] * len(TUNED_COLUMNS)
-    lines += [
-        [method, *found[0].get(method, none), *found[1].get(method, none)] for method in {**found[0], **found[1]}
-    ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    methods = {**found[0], **found[1]}
+    return {method: [*found[0].get(method, none), *found[1].get(method, none)] for method in methods}
+
+
+def tuned_document() -> Document:
+    """Return the page that compares the methods at equal tuning, with both numbers of updates."""
+    heads = [f"{head}, {when}" for when in ("8 updates", "on-policy") for head in TUNED_COLUMNS.values()]
+    rows = tuple((method, *cells) for method, cells in tuned_rows().items())
+    return Document(TUNED_TITLE, TUNED_ABOUT, (Section(AGAINST, (), ("method", *heads), rows),), ())
 
 
 def starred(cell: str) -> str:
@@ -293,4 +314,3 @@ if __name__ == "__main__":
     write_pictures([main_figure()], FIGURES, ("svg",))
     STUDY.write_text(with_numbers(STUDY.read_text(encoding="utf-8")), encoding="utf-8")
     write_pictures([overview(finished_runs(*results_of(README_STUDY)))], README_FIGURES, ("svg",))
-    METHODS.write_text(with_tables(METHODS.read_text(encoding="utf-8")), encoding="utf-8")

@@ -171,18 +171,32 @@ def command(name: str, args: argparse.Namespace, output: Path) -> tuple[list[str
 
 
 def measure(name: str, args: argparse.Namespace, output: Path) -> dict:
-    """One run: medians over its steps, without the first ones."""
-    warm_up = task_of(args).warm_up
-    shutil.rmtree(output, ignore_errors=True)  # of a race that was broken off
-    output.mkdir(parents=True)
+    """Return the figures of one run of a contestant."""
     argv, variables = command(name, args, output)
+    return measure_command(name, argv, variables, output, task_of(args).warm_up)
+
+
+def measure_command(name: str, argv: list[str], variables: dict[str, str], output: Path, warm_up: int) -> dict:
+    """Run a training and return medians over its steps.
+
+    Args:
+        name: What a message about a failed run calls it.
+        argv: The command line.
+        variables: Variables of its environment beside those of this process.
+        output: Its folder; what a race that was broken off left there is removed.
+        warm_up: How many of the first steps do not count.
+    """
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir(parents=True)
     path = os.pathsep.join([str(REPOSITORY), str(HERE)])
     env = os.environ | {"PYTHONPATH": path, "PYTHONWARNINGS": "ignore", "RAY_ADDRESS": "local"} | variables
-    started, log_path = time.monotonic(), output / "log.txt"
+    started = time.monotonic()
+    log_path = output / "log.txt"
     with log_path.open("w") as log:
         process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, env=env, start_new_session=True)
     used: dict[int, float] = {}
-    start, memory = None, 0.0
+    start = None
+    memory = 0.0
     ends: list[tuple[float, float]] = []
     while process.poll() is None:
         memory = max(memory, look(process.pid, used))

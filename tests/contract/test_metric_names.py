@@ -24,9 +24,8 @@ from openrlhf_cov.utils.metric_table import TABLE, definition, family
 from openrlhf_cov.utils.metrics import MetricBuffer
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "write_metric_docs.py"
-OURS = [
-    name for rows in ("rollout", "theory", "law", "updates", "rewards") for row in TABLE[rows] for name in row.titles
-]
+TABLES = ("rollout", "theory", "law", "updates", "rewards", "programs", "sampling")
+OURS = [name for rows in TABLES for row in TABLE[rows] for name in row.titles]
 NAMES = [name for rows in TABLE.values() for row in rows for name in row.titles]
 GROUPS = {name.split("/")[0] for name in NAMES if "/" in name}
 

@@ -1,6 +1,6 @@
 """Flags of OpenRLHF that no other test of a whole run uses: each run combines those that do not change each other.
 
-``docs/upstream_flags.md`` says which flag is tested here.
+``tests/contract/test_upstream_flags_page.py`` says which flag is tested here.
 """
 
 import math

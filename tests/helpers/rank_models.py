@@ -5,6 +5,7 @@ plain gradient descent with DeepSpeed's rules: static micro-batches are counted 
 divided by their number; with dynamic ones the engine is told where an update ends.
 """
 
+import math
 from collections import defaultdict
 from operator import attrgetter
 from types import SimpleNamespace
@@ -64,6 +65,8 @@ class Unigrams(nn.Module):
 
     is_vlm = False
     shares_prompts = False
+    # Whether the model has a plain output head, which some methods need (see ``CovActor.forward``).
+    has_plain_head = True
 
     def __init__(self, accumulation: int = 1, dynamic: bool = False) -> None:
         super().__init__()
@@ -91,6 +94,16 @@ class Unigrams(nn.Module):
             # The entropy that stands at a token is that of the next one: here all are equal but for the token itself.
             entropy = -(log_probs.exp() * log_probs).sum()
             output.entropy = entropy * (1 + 0.1 * sequences[:, :-1])
+        if self.has_plain_head and options.get("proxy_min_p") is not None:
+            # Among the tokens that have at least this part of the largest probability.
+            probable = log_probs >= log_probs.max() + math.log(options["proxy_min_p"])
+            among = log_probs.masked_fill(~probable, -math.inf).log_softmax(0)
+            output.proxy = among[sequences[:, 1:]][:, -action_mask.shape[1] :]
+        if self.has_plain_head and options.get("with_discriminator_mean"):
+            # sum_v p_v S_v with S_v = p_v (H + log p_v)
+            entropy = -(log_probs.exp() * log_probs).sum()
+            mean = (log_probs.exp().square() * (entropy + log_probs)).sum()
+            output.discriminator_mean = mean.expand_as(found)
         return found, output
 
 

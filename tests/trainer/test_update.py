@@ -352,6 +352,7 @@ def test_a_penalty_without_gradient_is_reported_once(tmp_path, caplog):
 @pytest.mark.parametrize("method", ["clip_v", "lp_reg"])
 def test_a_model_that_cannot_score_what_a_method_needs_ends_the_run(tmp_path, method):
     policy = make_policy(flags(tmp_path, CovConfig(method=method)))
+    policy.actor.has_plain_head = False
     tokens, ones = torch.ones(1, 3, dtype=torch.long), torch.ones(1, 3)
     with pytest.raises(RunStopped, match=f"--method {method} needs a policy whose log-probs are those of a plain out"):
         policy.score(tokens, ones[:, 1:], ones, None, with_entropy=True, with_proxy=True)

@@ -13,9 +13,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from active import active
 from rank_models import LEARNING_RATE, flags, make_policy, make_samples, order_of
 
 from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.trainer.update import update_policy
 
 pytestmark = pytest.mark.usefixtures("one_process")
@@ -25,9 +27,13 @@ LOW, HIGH = 0.1, 0.15
 STALENESS = [0, 1, 2]
 
 
-def stale_rollouts(folder, age):
-    """Return (a policy, samples that its forerunner ``age`` updates ago sampled and that it has scored now)."""
+def stale_rollouts(folder, age, config=None):
+    """Return (a policy, samples that its forerunner ``age`` updates ago sampled and that it has scored now).
+
+    ``config`` says what else a method asks of the scores.
+    """
     args = flags(folder, max_epochs=1, micro_batch_size=8)
+    asked = make_policy(flags(folder, config))
     policy = make_policy(args)
     with torch.no_grad():
         sampled = policy.actor.logits.log_softmax(0)
@@ -37,11 +43,18 @@ def stale_rollouts(folder, age):
         # An eighth of the step: ratios of old samples are then around 1, some clipped and some not.
         with torch.no_grad():
             policy.actor.logits.copy_(before + (policy.actor.logits - before) / 8)
+    with torch.no_grad():
+        asked.actor.logits.copy_(policy.actor.logits)
     samples = []
     for sample in make_samples():
         ones = torch.ones(1, len(sample.tokens))
-        scores = policy.score(sample.tokens[None], ones[:, 1:], ones, None, with_entropy=False)
-        samples.append(replace(sample, log_probs=scores.log_probs[0], rollout_log_probs=sampled[sample.tokens[1:]]))
+        scores = asked.score(sample.tokens[None], ones[:, 1:], ones, None, with_entropy=True, with_proxy=True)
+        found = {
+            name: getattr(scores, name)[0]
+            for name in ("log_probs", "entropy", "proxy", "discriminator_mean")
+            if getattr(scores, name) is not None
+        }
+        samples.append(replace(sample, rollout_log_probs=sampled[sample.tokens[1:]], **found))
     return policy.actor.logits.detach().clone(), samples
 
 
@@ -176,23 +189,44 @@ def test_the_penalty_of_kl_cov_holds_the_policy_near_old(tmp_path, age):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+# By their definitions the anchor of these is the engine.
+ANCHORED_TO_THE_ENGINE = ("dppo", "wapo")
+
+
 @pytest.mark.parametrize("age", STALENESS)
-@pytest.mark.parametrize("setting", ["current", "old"])
-def test_covariance_and_steer_see_the_policy_that_is_trained_and_old(tmp_path, age, setting):
-    """No plan looks at the log-probs of the engine, however old they are."""
-    for settings in (
-        {"cov_type": "kl_cov", "kl_cov_ratio": 0.2, "cov_log_probs": setting, "allow_large_cov_ratio": True},
-        {"method": "steer"},
-        {"method": "erc"},
-        {"method": "stare", "stare_gate": 9.0},
-    ):
-        logits, samples = stale_rollouts(tmp_path, age)
-        without = [replace(sample, rollout_log_probs=None) for sample in samples]
-        found, metrics = train(tmp_path, logits, samples, CovConfig(**settings))
-        expected, others = train(tmp_path, logits, without, CovConfig(**settings))
-        assert torch.equal(found, expected)
-        assert metrics.pop("vllm_kl") == pytest.approx(gap_to_the_engine(samples), rel=1e-5, abs=1e-7)
-        assert metrics == pytest.approx(others, nan_ok=True)
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in ANCHORED_TO_THE_ENGINE])
+def test_other_methods_ignore_the_log_probs_of_the_engine(tmp_path, name, age):
+    config = active(name)
+    logits, samples = stale_rollouts(tmp_path, age, config)
+    without = [replace(sample, rollout_log_probs=None) for sample in samples]
+    found, metrics = train(tmp_path, logits, samples, config)
+    expected, others = train(tmp_path, logits, without, config)
+    assert not torch.equal(found, logits)
+    assert torch.equal(found, expected)
+    assert metrics.pop("vllm_kl") == pytest.approx(gap_to_the_engine(samples), rel=1e-5, abs=1e-7)
+    assert metrics == pytest.approx(others, nan_ok=True)
+
+
+@pytest.mark.parametrize("age", STALENESS)
+@pytest.mark.parametrize("name", ANCHORED_TO_THE_ENGINE)
+def test_methods_with_the_engine_as_their_anchor_compare_with_it(tmp_path, name, age):
+    """With the trainer as the anchor and the same log-probs in both places, the update is the same."""
+    config = active(name)
+    logits, samples = stale_rollouts(tmp_path, age, config)
+    moved = [replace(sample, log_probs=sample.rollout_log_probs) for sample in samples]
+    found, _ = train(tmp_path, logits, samples, config, **OPEN)
+    expected, _ = train(tmp_path, logits, moved, replace(config, **{f"{name}_anchor": "old"}), **OPEN)
+    other, _ = train(tmp_path, logits, samples, replace(config, **{f"{name}_anchor": "old"}), **OPEN)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert torch.allclose(found, other, rtol=1e-4) is (age == 0)
+
+
+@pytest.mark.parametrize("age", STALENESS)
+def test_covariances_with_old_log_probs_ignore_the_engine(tmp_path, age):
+    logits, samples = stale_rollouts(tmp_path, age)
+    config = replace(active("kl_cov"), cov_log_probs="old")
+    without = [replace(sample, rollout_log_probs=None) for sample in samples]
+    assert torch.equal(train(tmp_path, logits, samples, config)[0], train(tmp_path, logits, without, config)[0])
 
 
 def gap_to_the_engine(samples):

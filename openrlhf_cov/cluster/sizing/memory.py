@@ -1,6 +1,6 @@
 """Bytes on a GPU: what DeepSpeed, upstream's forward and backward passes, and vLLM keep there (pure).
 
-Formulas, constants and what they leave out: docs/sizing.md. Estimates; nothing here was measured on a GPU.
+docs/sizing.md has the main formulas and what they leave out. Estimates; nothing here was measured on a GPU.
 """
 
 from dataclasses import dataclass

@@ -9,7 +9,6 @@ import numpy as np
 from openrlhf_cov.analysis.entropy_drop import PREDICTIONS
 from openrlhf_cov.analysis.pages.chart import STEPS, Axis, Chart, Look, Mark, Panel, bands, look_of
 from openrlhf_cov.experiments.study.answer import Runs, finished_runs, listed
-from openrlhf_cov.experiments.study.critical import fit_critical_value
 from openrlhf_cov.experiments.study.document import Document, Section
 from openrlhf_cov.experiments.study.headroom import decision_column
 from openrlhf_cov.experiments.study.mechanism_page import EARLY_STEPS, name_probability, removed_share, spread
@@ -21,10 +20,11 @@ from openrlhf_cov.experiments.study.sweeps import (
     LEARNING_RATE,
     bounded,
     color_of_share,
+    critical_fits,
+    critical_panel,
     outcomes_of,
     settings_of,
 )
-from openrlhf_cov.utils.estimates import Interval
 
 # Rows of the table, in the order of the specs.
 METHODS = ("GRPO", "entropy bonus", "Clip-Cov", "KL-Cov", "pass@k training", "random drop")
@@ -36,7 +36,6 @@ HEAD = (
     "critical share, tuned",
     "runs of it",
     "untuned: seeds that learn",
-    "hard accuracy",
     "decision-token entropy, nats",
 )
 NONE = "–"
@@ -66,29 +65,17 @@ class Finished:
         return finished_runs(self.spec, self.results)
 
 
-def critical_share(study: Finished, method: str) -> tuple[Interval, int] | None:
-    """Return the critical share of a method with its interval, and the number of runs; None without a run."""
-    if not study.results or method not in (arm.name for arm in study.spec.arms):
-        return None
-    outcomes = outcomes_of(study.spec, study.spec.arm(method), study.results)
-    values: list[float] = []
-    learned: list[bool] = []
-    for cell, by_seed in outcomes.items():
-        [value] = settings_of(cell).values()
-        values += [float(value)] * len(by_seed)
-        learned += by_seed.values()
-    if not values:
-        return None
-    return fit_critical_value(values, learned).value, len(values)
-
-
 def table(shortcut: Finished, mechanism: Finished) -> Section:
-    """Return the table of six methods. A cell without a finished run has a dash."""
+    """Return a row for each method with a finished run, by critical share, then the other ones of ``METHODS``.
+
+    A cell without a finished run has a dash.
+    """
     tried = shares(shortcut.spec)
+    fits = critical_fits(shortcut.spec, shortcut.results)
     rows = []
-    for method in METHODS:
-        found = critical_share(shortcut, method)
-        cells = (bounded(found[0], tried), str(found[1])) if found else (NONE, "0")
+    for method in dict.fromkeys((*fits, *METHODS)):
+        fit, runs = fits.get(method, (None, 0))
+        cells = (bounded(fit.value, tried) if fit else NONE, str(runs))
         rows.append((method, *cells, *_untuned(mechanism, list(mechanism.runs.get(method, {}).values()))))
     return Section("", (), HEAD, tuple(rows))
 
@@ -99,34 +86,32 @@ def shares(spec: Spec) -> list[float]:
     return [float(value) for cell in spec.sweep.cells for value in settings_of(cell).values()]
 
 
-def _untuned(mechanism: Finished, found: Sequence[Result]) -> tuple[str, str, str]:
+def _untuned(mechanism: Finished, found: Sequence[Result]) -> tuple[str, str]:
     if not found:
-        return NONE, NONE, NONE
+        return NONE, NONE
     successes = sum(has_learned(mechanism.spec, score_of(each)) for each in found)
     entropies = [each.evaluations.column(decision_column(each))[-1] for each in found]
     return (
         f"{successes} of {len(found)}",
-        spread([hard_accuracy(each)[-1] for each in found]),
         spread(entropies),
     )
 
 
 def answer(shortcut: Finished, mechanism: Finished) -> str:
     """Return the answer in three sentences: the critical shares, the untuned runs, and what is finished."""
-    found = {method: critical_share(shortcut, method) for method in METHODS}
-    known = {method: each[0] for method, each in found.items() if each}
+    known = {method: fit.value for method, (fit, _) in critical_fits(shortcut.spec, shortcut.results).items()}
     baseline = known.get(BASELINE)
-    if baseline is None or len(known) < len(METHODS):
+    if baseline is None or not set(METHODS) <= set(known):
         first = "Critical shares are not known yet, because their runs are not finished for all six methods."
     else:
         above = [method for method, each in known.items() if each.low > baseline.high]
         below = [method for method, each in known.items() if each.high < baseline.low]
         tried = shares(shortcut.spec)
         first = (
-            f"Tuned GRPO learns the task up to a shortcut on {bounded(baseline, tried)} of the prompts; further than "
-            f"GRPO learn: {listed(above)}; less far: {listed(below)}."
+            f"Half of the runs of tuned GRPO learn the task up to a shortcut on a share of {bounded(baseline, tried)} "
+            f"of the prompts. Further than GRPO learn: {listed(above)}. Less far: {listed(below)}."
         )
-    return f"{first} {_said_of_untuned(mechanism)} {_said_of_progress(shortcut, mechanism)}"
+    return f"{first} {_said_of_untuned(mechanism)} {_said_of_progress(shortcut, mechanism)}".rstrip()
 
 
 def _said_of_untuned(mechanism: Finished) -> str:
@@ -137,22 +122,27 @@ def _said_of_untuned(mechanism: Finished) -> str:
             counts.append(
                 f"{method} {sum(has_learned(mechanism.spec, score_of(each)) for each in runs)} of {len(runs)}"
             )
-    return f"Without tuning, at a share of 0.2, these seeds learn: {listed(counts)}."
+    return f"Seeds that learn at a share of 0.2, untuned: {listed(counts)}."
 
 
 def _said_of_progress(*studies: Finished) -> str:
+    if all(each.is_complete for each in studies):
+        return ""
     state = " and ".join(each.progress for each in studies)
     return f"So far, {state} are finished."
 
 
-def said_of_figure(learning_rates: Finished, mechanism: Finished) -> str:
-    """Return the caption of the figure, with how many runs it has."""
-    curves = (
-        f"Curves: untuned runs at a share of 0.2, mean, lowest and highest seed ({mechanism.progress} are finished)."
-    )
-    if map_panel(learning_rates) is None:
-        return f"{curves} The map of learning rates joins this figure when it has runs ({learning_rates.progress})."
-    return f"Map: four updates, a share of 0.15 ({learning_rates.progress}). {curves}"
+def said_of_figure(shortcut: Finished, learning_rates: Finished, mechanism: Finished) -> str:
+    """Return the caption of the figure, with how many runs each panel has."""
+    parts = []
+    if shortcut.results:
+        parts.append(f"Dots: critical shares of tuned methods with 95 % intervals ({shortcut.progress}).")
+    if learning_rates.results:
+        parts.append(f"Map: four updates, a share of 0.15 ({learning_rates.progress}).")
+    parts.append(f"Curves: untuned runs at a share of 0.2, mean, lowest and highest seed ({mechanism.progress}).")
+    if not learning_rates.results:
+        parts.append(f"The map of learning rates has no run yet ({learning_rates.progress}).")
+    return " ".join(parts)
 
 
 def said_of_drops(content: Document) -> str:
@@ -211,16 +201,17 @@ def peak_ratio(result: Result) -> float:
     return float((name_probability(result, own=True) / name_probability(result, own=False)).max())
 
 
-def figure(learning_rates: Finished, mechanism: Finished) -> Chart:
-    """Return the figure: the map of learning rates, if it has runs, and two curves of the untuned runs."""
+def figure(shortcut: Finished, learning_rates: Finished, mechanism: Finished) -> Chart:
+    """Return the figure: critical shares and the map of learning rates, if they have runs, and two curves."""
     runs = {method: mechanism.runs.get(method, {}) for method in METHODS}
-    panels = [panel for panel in (map_panel(learning_rates),) if panel]
+    of_sweeps = (critical_panel(shortcut.spec, shortcut.results), map_panel(learning_rates))
+    panels = [panel for panel in of_sweeps if panel]
     panels += [
         Panel(_curves(runs, hard_accuracy), STEPS, Axis(share=True), "accuracy on hard questions"),
         Panel(_curves(runs, _decision_entropy), STEPS, Axis(), "entropy of the decision token (nats)"),
     ]
     note = "Mean, lowest and highest of the finished seeds at a share of 0.2."
-    return Chart("headroom", "", tuple(panels), note, note, columns=len(panels))
+    return Chart("headroom", "", tuple(panels), note, note, columns=2 if len(panels) > 3 else len(panels))
 
 
 def _decision_entropy(result: Result) -> np.ndarray:

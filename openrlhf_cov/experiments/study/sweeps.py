@@ -95,6 +95,49 @@ def _fit(runs: Sequence[tuple[int, float, bool]]) -> CriticalValue:
     return fit_critical_value([value for _, value, _ in runs], [learned for *_, learned in runs])
 
 
+def critical_fits(spec: Spec, results: Sequence[Result]) -> dict[str, tuple[CriticalValue, int]]:
+    """Return the critical value and the number of runs of each method of a bisection that has a finished run.
+
+    The method with the largest critical value comes first; methods with the same one keep the order of the spec.
+    """
+    fits = {}
+    for arm in spec.arms:
+        runs = [
+            (seed, float(value), learned)
+            for cell, by_seed in outcomes_of(spec, arm, results).items()
+            for value in settings_of(cell).values()
+            for seed, learned in by_seed.items()
+        ]
+        if runs:
+            fits[arm.name] = (_fit(runs), len(runs))
+    return dict(sorted(fits.items(), key=lambda item: -item[1][0].value.estimate))
+
+
+def critical_panel(spec: Spec, results: Sequence[Result]) -> Panel | None:
+    """Return the critical value of each method as a dot with its interval, the largest on top; None without a run.
+
+    Dots and intervals end where the values that were run end.
+    """
+    fits = critical_fits(spec, results)
+    if not fits:
+        return None
+    assert spec.sweep is not None
+    tried = [value for cell in spec.sweep.cells for value in settings_of(cell).values()]
+    numbers = [float(value) for value in tried]
+    [flag] = settings_of(spec.sweep.cells[0])
+    places = list(range(len(fits), 0, -1))
+    middle, low, high = (
+        np.clip([getattr(fit.value, end) for fit, _ in fits.values()], min(numbers), max(numbers))
+        for end in ("estimate", "low", "high")
+    )
+    look = Look("#0072b2", marker="circle", size=9.0)
+    # The logarithm is taken here, because the ticks are the values that were run.
+    mark = Mark("dots", look, np.log(middle), places, np.log(low), np.log(high), whiskers="x")
+    x = Axis(flag, ticks=dict(zip(np.log(numbers).tolist(), tried, strict=True)))
+    y = Axis(ticks=dict(zip(places, fits, strict=True)), ends=(0.4, len(fits) + 0.6))
+    return Panel((mark,), x, y, "critical value: half of the runs learn")
+
+
 def bounded(value: Interval, values: Sequence[float]) -> str:
     """Return a critical value with its interval; an end beyond the values that were run is an inequality."""
     ends = [_bounded(end, min(values), max(values)) for end in (value.estimate, value.low, value.high)]

@@ -22,6 +22,7 @@ from openrlhf_cov.experiments.study.mechanism_page import (
 from openrlhf_cov.experiments.study.run_plan import REPORT, SCREEN, StudyRun
 from openrlhf_cov.experiments.study.spec_file import read_spec
 from openrlhf_cov.experiments.study.summary import METHODS, Finished
+from openrlhf_cov.experiments.study.sweeps import critical_panel
 from openrlhf_cov.experiments.tiny_task.hidden_skills import SKILLS
 
 SPECS = Path(__file__).resolve().parents[3] / "studies"
@@ -104,28 +105,40 @@ def test_without_a_run_nothing_looks_like_a_result():
     rates = Finished("learning_rate_map", spec_named("learning_rate_map"), [])
     table = summary.table(shortcut, mechanism)
     assert [row[0] for row in table.rows] == list(METHODS)
-    assert all(row[1:] == ("–", "0", "–", "–", "–") for row in table.rows)
+    assert all(row[1:] == ("–", "0", "–", "–") for row in table.rows)
     answer = summary.answer(shortcut, mechanism)
     assert "not known yet" in answer
     assert "0 of 528 runs of `studies/shortcut.yaml`" in answer
     assert "0 of 18 runs" in answer
     assert summary.map_panel(rates) is None
-    assert "0 of 315 runs" in summary.said_of_figure(rates, mechanism)
+    assert "0 of 315 runs" in summary.said_of_figure(shortcut, rates, mechanism)
+    assert critical_panel(shortcut.spec, []) is None
     assert summary.mechanism_numbers(mechanism).rows == ()
 
 
 def test_critical_shares_decide_the_answer(make_result, recorded):
-    # Every seed of Clip-Cov learns up to 0.3, of KL-Cov up to 0.05, of the others up to 0.15.
-    critical = dict.fromkeys(METHODS, 0.15) | {"Clip-Cov": 0.3, "KL-Cov": 0.05}
+    # Every seed of Clip-Cov and of the reference KL learns up to 0.3, of KL-Cov up to 0.05, of the others up to 0.15.
+    critical = dict.fromkeys(METHODS, 0.15) | {"Clip-Cov": 0.3, "reference KL": 0.3, "KL-Cov": 0.05}
     shortcut = of_shortcut(make_result, critical)
     mechanism = of_mechanism(recorded)
     answer = summary.answer(shortcut, mechanism)
-    assert "further than GRPO learn: Clip-Cov; less far: KL-Cov." in answer
+    assert "further than GRPO learn: reference KL, Clip-Cov. Less far: KL-Cov." in answer
     rows = {row[0]: row for row in summary.table(shortcut, mechanism).rows}
     # Perfectly separated between 0.15 and 0.2: the geometric middle is 0.173. Seven shares, three seeds.
     assert rows["GRPO"][1].startswith("0.173 [")
     assert rows["GRPO"][2] == "21"
     assert rows["GRPO"][3] == "3 of 3"
+    # The largest critical share comes first. A method that the study of the mechanism lacks has a row as well.
+    assert list(rows) == [
+        *("reference KL", "Clip-Cov", "GRPO", "entropy bonus", "pass@k training", "random drop", "KL-Cov"),
+    ]
+    assert rows["reference KL"][3:] == ("–", "–")
+    panel = critical_panel(shortcut.spec, shortcut.results)
+    assert list(panel.y.ticks.values()) == list(rows)
+    # The middle between 0.3 and 0.4, and the lowest place for the critical share between the two smallest values.
+    [dots] = panel.marks
+    assert np.exp(dots.values("x"))[0] == pytest.approx((0.3 * 0.4) ** 0.5, rel=1e-3)
+    assert np.exp(dots.values("x"))[-1] == pytest.approx((0.05 * 0.1) ** 0.5, rel=1e-3)
 
 
 def test_a_method_without_runs_leaves_the_question_open(make_result, recorded):
@@ -171,11 +184,15 @@ def test_the_figure_gets_its_map_when_the_map_has_runs(make_result, recorded):
     runs = [make_result(StudyRun("GRPO", REPORT, cell, seed), 0.9) for cell in cells for seed in (0, 1)]
     rates = Finished("learning_rate_map", spec, runs)
     mechanism = of_mechanism(recorded, seeds=(0, 1))
-    chart = summary.figure(rates, mechanism)
+    nothing = Finished("shortcut", spec_named("shortcut"), [])
+    chart = summary.figure(nothing, rates, mechanism)
     assert len(chart.panels) == 3
     assert len(chart.panels[0].marks) == len(cells) == 5
-    assert len(summary.figure(replace(rates, results=[]), mechanism).panels) == 2
-    assert "10 of 315 runs" in summary.said_of_figure(rates, mechanism)
+    assert len(summary.figure(nothing, replace(rates, results=[]), mechanism).panels) == 2
+    assert "10 of 315 runs" in summary.said_of_figure(nothing, rates, mechanism)
+    shortcut = of_shortcut(make_result, {"GRPO": 0.15}, seeds=(0,))
+    assert len(summary.figure(shortcut, rates, mechanism).panels) == 4
+    assert "Dots: critical shares" in summary.said_of_figure(shortcut, rates, mechanism)
 
 
 def test_forecasts_are_told_by_task(arms):
