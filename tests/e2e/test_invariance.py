@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from active import IN_THE_LAB, active, active_flags
+from active import OF_EACH_SLOT, OTHER_METHODS, active, active_flags
 from one_step import DRIFT, SAMPLES, lab_steps, lab_updates, make_rollouts
 
 from openrlhf_cov.models.config import CovConfig
@@ -272,12 +272,7 @@ STEADY = "--actor.lr_scheduler constant --actor.lr_warmup_ratio 0 --actor.adam.l
 UPDATES = 8
 
 
-# One method of each slot, which has the code path of its slot in the trainer and in the laboratory. The other methods
-# are left to ``make test-long``: what they do to a token has the tests of tests/models/methods.
-OF_EACH_SLOT = ("clip_cov", "kl_cov", "entropic", "repo_r", "cispo", "passk", "adaptive_clip", "adaptive_entropy")
-OTHER_METHODS = tuple(name for name in IN_THE_LAB if name not in OF_EACH_SLOT)
-
-
+# ``make test-long`` has the other methods: what they do to a token has the tests of tests/models/methods.
 @pytest.mark.parametrize("names", [OF_EACH_SLOT, pytest.param(OTHER_METHODS, marks=pytest.mark.long)])
 def test_the_laboratory_makes_the_same_updates(take_step, task, names):
     """For each method, the lab and the trainer make the same first and eighth update from the same rollouts.

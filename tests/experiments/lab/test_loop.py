@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from active import IN_THE_LAB, active
+from active import IN_THE_LAB, OF_EACH_SLOT, active
 
 from openrlhf_cov.experiments.lab.lab_policy import Samples
 from openrlhf_cov.experiments.lab.lab_settings import LabSettings
@@ -16,8 +16,6 @@ from openrlhf_cov.models.rollout import mean_entropy, token_sums
 
 SMALL = dict(steps=2, prompts=8, group=4, updates=4, learning_rate=1e-2, eval_every=2, eval_samples=2, test_samples=4)
 METHODS = {name: active(name) for name in IN_THE_LAB}
-# One method of each slot, and those that draw at random.
-REPEATED = ("clip_cov", "random_drop", "entropic", "repo_r", "cispo", "passk", "adaptive_clip", "adaptive_entropy")
 
 
 def weights(model):
@@ -43,7 +41,7 @@ def run(task, policy):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", REPEATED)
+@pytest.mark.parametrize("name", [*OF_EACH_SLOT, "random_drop"])
 def test_a_run_repeats(run, name):
     first = run(METHODS[name])
     again = run(METHODS[name])
