@@ -173,11 +173,10 @@ def test_a_used_worker_makes_the_run_of_a_fresh_one(tmp_path, base_policies, spe
 
 
 def break_run(made, run):
-    """Puts a folder where the run wants a file; returns it."""
+    """Put a folder where the run wants a file."""
     folder = made.output / run.folder
     (folder / "metrics.jsonl").mkdir(parents=True)
     (folder / request.RUN_FILE).write_text(json.dumps(made.request(run).record))
-    return folder / "metrics.jsonl"
 
 
 @pytest.mark.slow
@@ -185,7 +184,7 @@ def test_a_run_that_fails_holds_no_other_up(tmp_path, base_policies, spec_file, 
     arms = [{"name": "GRPO"}, {"name": "fails"}, {"name": "KL-Cov", "flags": "--cov_type kl_cov"}]
     path, output = spec_file(arms=arms, seeds=[0]), tmp_path / "out"
     made = LabStudy(read_spec(path), output, base_policies)
-    broken = break_run(made, next(run for run in all_runs(made.spec, {}) if run.arm == "fails"))
+    break_run(made, next(run for run in all_runs(made.spec, {}) if run.arm == "fails"))
     words = [str(path), "--output", str(output), "--base_policies", str(base_policies), "--jobs", "1"]
     assert study.main(words) == 1
     said = capsys.readouterr()
@@ -193,9 +192,6 @@ def test_a_run_that_fails_holds_no_other_up(tmp_path, base_policies, spec_file, 
     assert said.err.splitlines()[-1].endswith("metrics.jsonl'")  # with its own reason, not another run's
     assert {file.parts[-4] for file in output.rglob("result.json")} == {"GRPO", "KL-Cov"}
     assert "2 of 3 runs are finished" in (output / "study.md").read_text()
-    broken.rmdir()
-    assert study.main(words) == 0
-    assert "2 of 3 runs are finished" in capsys.readouterr().out
 
 
 @pytest.mark.slow

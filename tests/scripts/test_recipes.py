@@ -87,7 +87,6 @@ def test_a_recipe_would_run_on_its_cluster(monkeypatch, capfd, flags_of, size, m
     ("recipe", "words", "status", "said"),
     [
         ("train_qwen2.5.sh 32b grpo", [], 0, "cluster: 4 nodes x 8 GPUs of 80 GiB"),
-        ("train_law.sh", [], 0, "cluster: 1 node x 8 GPUs of 80 GiB"),
         (
             "train_qwen2.5_7b_kl_cov.sh",
             ["--dry_run_nodes", "1", "--dry_run_gpus", "4", "--dry_run_gpu_memory", "80"],
