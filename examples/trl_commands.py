@@ -1,6 +1,6 @@
 """Train on the embedded task "hidden commands" with TRL and KL-Cov, in a minute on a CPU.
 
-pip install "openrlhf-cov[trl]"
+pip install ".[trl]"
 python examples/trl_commands.py
 openrlhf-cov watch --once runs/trl_commands
 """

@@ -1,6 +1,6 @@
 """Train Qwen2.5-0.5B-Instruct on GSM8K with TRL and KL-Cov, on one GPU.
 
-pip install "openrlhf-cov[trl]"
+pip install ".[trl]"
 python examples/trl_gsm8k.py
 openrlhf-cov watch runs/trl_gsm8k
 """

@@ -59,7 +59,9 @@ PHASES = {
 }
 # Steps at the end of a run over which the table of all averages entropy and accuracy.
 MEAN_OF = 5
-ONE_SEED = "One seed of each, nothing tuned: another seed differs by as much. docs/study.md has seeds and intervals."
+ONE_SEED = (
+    "One seed of each, nothing tuned: another seed differs by as much. docs/study_commands.md has seeds and intervals."
+)
 
 
 @program("demo")
