@@ -21,6 +21,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SMOLLM := $(VENV)/.smollm
 DOCS := $(VENV)/.docs
+# Files with end-to-end tests: to import all others as well takes longer than some of these tests.
+E2E = $$(grep -rl "mark.e2e" tests --include "test_*.py")
 INSTALL := $(BIN)/pip install --disable-pip-version-check --no-deps
 
 .PHONY: demo demo-compare test test-long check guard docs smollm
@@ -34,10 +36,10 @@ demo-compare: $(READY)
 
 test: $(READY) $(SMOLLM) $(DOCS)
 	BIN=$(BIN) scripts/check.sh
-	$(BIN)/python -m pytest -m "e2e and not long" --numprocesses 2 --dist loadfile --durations 20
+	$(BIN)/python -m pytest -m "e2e and not long" --numprocesses 2 --dist loadfile --durations 20 $(E2E)
 
 test-long: $(READY) $(SMOLLM)
-	$(BIN)/python -m pytest -m long --durations 20
+	$(BIN)/python -m pytest -m long --durations 20 $(E2E)
 
 docs: $(READY) $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site

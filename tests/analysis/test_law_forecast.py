@@ -59,13 +59,3 @@ def test_forecasts_of_short_runs_are_too_narrow_as_their_reader_is_told(law_curv
     assert 15 < NARROW_BELOW <= 0.15 * 240
     assert 0.82 < np.mean([each.in_band_frac for each in found]) < 0.97
     assert 0.77 < np.mean([each.fit.ceiling.low <= 0.5 <= each.fit.ceiling.high for each in found]) < 0.98
-
-
-@pytest.mark.e2e
-@pytest.mark.long
-def test_forecasts_are_calibrated_in_500_simulations(law_curve):
-    found = [forecast(law_curve(240, 0.5, [37, seed], sd=0.01), 0.15) for seed in range(500)]
-    assert 0.93 <= np.mean([f.in_band_frac for f in found]) <= 0.97
-    final = np.mean([f.low[-1] <= f.later.reward[-1] <= f.high[-1] for f in found])
-    ceiling = np.mean([f.fit.ceiling.low <= 0.5 <= f.fit.ceiling.high for f in found])
-    assert min(final, ceiling) >= 0.92, (final, ceiling)

@@ -117,12 +117,6 @@ def test_correlation_interval_covers(noise, autocorrelation):
     assert correlation_coverage(noise, 300, 60, autocorrelation) >= 0.95 - 3 * 0.013
 
 
-@pytest.mark.e2e
-@pytest.mark.long
-def test_correlation_interval_covers_in_500_simulations(noise):
-    assert 0.93 <= correlation_coverage(noise, 500, 200, 0.5) <= 0.97
-
-
 def test_influence_is_what_a_pair_adds(noise):
     # jackknife: n (r - r without pair i), up to terms of 1 / n
     x, y = related(noise, 400, 0.0, 0.8, 1)

@@ -1,17 +1,9 @@
-import importlib.util
-from pathlib import Path
-
 import pytest
-
-FILE = Path(__file__).parents[2] / "benchmarks" / "controller.py"
 
 
 @pytest.fixture(scope="module")
-def benchmark_of_the_controller():
-    spec = importlib.util.spec_from_file_location(FILE.stem, FILE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def benchmark_of_the_controller(load_benchmark):
+    return load_benchmark("controller")
 
 
 @pytest.mark.parametrize(

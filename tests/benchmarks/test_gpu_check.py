@@ -1,9 +1,6 @@
 """The check that a person with a GPU runs: here on the CPU at toy size, and with one part of it broken."""
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,16 +8,10 @@ import torch
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.window import Window
 
-FILE = Path(__file__).parents[2] / "benchmarks" / "gpu_check.py"
-
 
 @pytest.fixture(scope="module")
-def gpu_check():
-    spec = importlib.util.spec_from_file_location("gpu_check", FILE)
-    module = sys.modules["gpu_check"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["gpu_check"]
+def gpu_check(load_benchmark):
+    return load_benchmark("gpu_check")
 
 
 def failed(gpu_check, check):

@@ -1,6 +1,5 @@
 """The oracle of the training loop: what it records, and what it compares."""
 
-import importlib.util
 import math
 import subprocess
 from dataclasses import replace
@@ -14,15 +13,10 @@ from safetensors.torch import save_file
 from openrlhf_cov.data.rollout_files import RecordedSample, RolloutHeader, RolloutRecord, rollout_path, write_rollout
 from openrlhf_cov.utils.metrics_log import METRICS_FILE
 
-FILE = Path(__file__).parents[2] / "benchmarks" / "oracle.py"
-
 
 @pytest.fixture
-def oracle():
-    spec = importlib.util.spec_from_file_location("oracle", FILE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def oracle(load_benchmark):
+    return load_benchmark("oracle")
 
 
 SAMPLE = RecordedSample(

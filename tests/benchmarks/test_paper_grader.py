@@ -1,19 +1,11 @@
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
-FILE = Path(__file__).parents[2] / "benchmarks" / "paper_grader.py"
-
 
 @pytest.fixture(scope="module")
-def benchmark():
-    spec = importlib.util.spec_from_file_location(FILE.stem, FILE)
-    module = sys.modules[FILE.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def benchmark(load_benchmark):
+    return load_benchmark("paper_grader")
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,12 @@
-import importlib.util
 import json
-import sys
 from argparse import Namespace
-from pathlib import Path
 
 import pytest
 
-FILE = Path(__file__).parents[2] / "benchmarks" / "race" / "race.py"
-
 
 @pytest.fixture(scope="module")
-def race():
-    spec = importlib.util.spec_from_file_location("race", FILE)
-    module = sys.modules["race"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["race"]
+def race(load_benchmark):
+    return load_benchmark("race/race")
 
 
 def test_a_table_has_the_median_and_the_ends_of_every_contestant(race, tmp_path):

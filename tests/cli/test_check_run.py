@@ -78,20 +78,17 @@ def with_critic(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("left", "critic", "has_metrics"),
+    ("left", "critic"),
     [
-        ([], False, True),  # killed before the first checkpoint
-        (["_actor/partial-global_step5/weights"], False, True),  # killed while it was written
-        ([f"_actor/{WEIGHTS}"], False, True),  # killed before latest was written
-        (["_actor/latest", f"_actor/{WEIGHTS}", "_critic/partial-global_step5/weights"], True, True),
-        (["_critic/latest", f"_critic/{WEIGHTS}"], True, True),
+        ([], False),  # killed before the first checkpoint
+        (["_actor/partial-global_step5/weights"], False),  # killed while it was written
+        ([f"_actor/{WEIGHTS}"], False),  # killed before latest was written
+        (["_actor/latest", f"_actor/{WEIGHTS}", "_critic/partial-global_step5/weights"], True),
+        (["_critic/latest", f"_critic/{WEIGHTS}"], True),
     ],
 )
-def test_a_run_that_was_killed_before_its_first_checkpoint_starts_afresh(
-    check, tmp_path, warnings, left, critic, has_metrics
-):
-    if has_metrics:
-        put_metrics(tmp_path / "run")
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_afresh(check, tmp_path, warnings, left, critic):
+    put_metrics(tmp_path / "run")
     if left:
         put_checkpoint(tmp_path / "checkpoints", *left)
     changes = with_critic(tmp_path) if critic else {}
@@ -99,8 +96,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_afresh(
     (warning,) = warnings()
     start = f"--ckpt.load_enable: --ckpt.path {tmp_path / 'checkpoints'} holds no complete checkpoint: the run starts"
     assert warning.startswith(start)
-    if has_metrics:
-        assert (tmp_path / "run" / "metrics.jsonl").read_text() == '{"step": 1}\n'  # a check moves nothing
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == '{"step": 1}\n'  # a check moves nothing
 
 
 def test_a_finished_run_without_a_checkpoint_is_not_replaced(refusal, tmp_path):
@@ -199,130 +195,82 @@ def test_a_folder_with_a_model_is_not_overwritten(refusal, check, make_model, tm
     check({}, "--ckpt.load_enable")
 
 
-@pytest.mark.parametrize(
-    ("changes", "samples"),
-    [
-        ({"--train.batch_size": 9}, 8),  # 4 prompts x 2
-        ({"--train.batch_size": 9, "--rollout.batch_size": 100}, 8),  # the data has 4 prompts only
-        ({"--data.max_samples": 1}, 2),  # 1 prompt x 2
-    ],
-)
-def test_a_step_larger_than_a_rollout_is_refused(refusal, inputs, changes, samples):
-    message = refusal(changes)
-    assert message.startswith(
-        f"--train.batch_size {(inputs | changes)['--train.batch_size']} is more than one rollout"
-    )
-    assert f" {samples} samples; not one optimizer step would be made" in message
-
-
-@pytest.mark.parametrize(("changes", "rest"), [({"--train.batch_size": 3}, 2), ({"--rollout.batch_size": 7}, 2)])
-def test_rollouts_that_are_no_whole_steps_are_refused(refusal, changes, rest):
-    # 8 = 2 * 3 + 2; 14 = 3 * 4 + 2, though the data gives 8 at once
-    message = refusal(changes)
-    assert " samples are no multiple of --train.batch_size " in message
-    assert f": {rest} samples of every rollout would have no update" in message
-
-
-def test_one_pass_over_the_data_shares_whole_chunks_among_ranks(refusal, check):
-    # 2 ranks with chunks of 4 samples: 8 of them, the whole rollout; the data gives 3 prompts, 6 samples
-    ranks = {"--actor.num_gpus_per_node": 2, "--rollout.micro_batch_size": 4, "--algo.kl.init_coef": 0}
-    check(ranks)
-    message = refusal(ranks | {"--data.max_samples": 3})
-    assert " = 6 samples; not one optimizer step would be made, which takes a multiple of 8 on all ranks" in message
-
-
 TWO_ACTORS = {"--actor.num_gpus_per_node": 2}
-COLOCATED = [
-    ("actor_ref", TWO_ACTORS, "--actor.num_nodes 1 x --actor.num_gpus_per_node 2 and --ref.num_nodes 1"),
-    ("actor_ref", TWO_ACTORS | {"--ref.num_gpus_per_node": 2}, None),
-    ("actor_ref", TWO_ACTORS | {"--algo.kl.init_coef": 0}, None),  # no reference model
-    # as many GPUs are no equal sizes: 2 nodes of 1 and 1 node of 2
-    ("actor_ref", TWO_ACTORS | {"--ref.num_nodes": 2}, "--ref.num_nodes 2 x --ref.num_gpus_per_node 1"),
-    ("all", TWO_ACTORS, "--ref.num_nodes 1 x --ref.num_gpus_per_node 1"),
-    ("all", {"--vllm.num_engines": 2}, "--actor.num_gpus_per_node 1 = 1, --vllm.num_engines 2 x"),
-    ("all", {"--vllm.num_engines": 1}, None),
-    ("critic_reward", GAE | {"--critic.num_gpus_per_node": 2}, "--critic.num_gpus_per_node 2 and --reward.num_nodes"),
-    ("critic_reward", {"--critic.num_gpus_per_node": 2}, None),  # group_norm has no critic
-]
-
-
-@pytest.mark.parametrize(("shared", "changes", "named"), COLOCATED)
-def test_models_that_share_gpus_have_one_size(refusal, check, shared, changes, named):
-    flag = f"--train.colocate_{shared}"
-    if named is None:
-        check(changes, flag)
-    else:
-        message = refusal(changes, flag)
-        assert message.startswith(f"{flag} needs equal ")
-        assert named in message
-
-
-# upstream keeps the last max_len - max_new_tokens tokens of a prompt; without max_new_tokens, all but one
-LENGTHS = [
-    ({"--data.max_len": 64, "--rollout.max_new_tokens": 64}, 64),
-    ({"--data.max_len": 64, "--rollout.max_new_tokens": 100}, 100),
-    ({"--data.max_len": 64, "--rollout.max_new_tokens": 63}, None),
-    ({"--data.max_len": 1}, 1),
-    ({"--data.max_len": 2}, None),
-]
-
-
-@pytest.mark.parametrize(("changes", "new"), LENGTHS)
-def test_a_prompt_keeps_a_token(refusal, check, changes, new):
-    if new is None:
-        check(changes)
-    else:
-        message = refusal(changes)
-        assert message.startswith(f"--data.max_len {changes['--data.max_len']} is for prompt and response together")
-        assert f"--rollout.max_new_tokens {new}: no token is left for the prompt" in message
-
-
-def test_a_step_is_generated_whole(refusal, check):
-    # upstream would train on rollouts of 3 prompts
-    assert refusal({"--rollout.vllm_generate_batch_size": 3}).startswith(
-        "--rollout.vllm_generate_batch_size 3 is less"
-    )
-    check({"--rollout.vllm_generate_batch_size": 4})
-    check({"--rollout.vllm_generate_batch_size": 8}, "--train.async_enable")
-
-
+CHUNKS = TWO_ACTORS | {"--rollout.micro_batch_size": 4, "--algo.kl.init_coef": 0}
 MICRO = "--train.micro_batch_size"
 PARALLEL = {"--ds.tensor_parallel_size": 2, "--ds.param_dtype": "bf16"}
-BATCHES = [  # --train.batch_size is 4
-    ({MICRO: 2}, None),  # 2 accumulation steps
-    ({MICRO: 8}, "--train.micro_batch_size 8 x 1 rank of actor = 8"),  # 4 // 8 = 0 accumulation steps
-    ({MICRO: 3}, "--train.micro_batch_size 3 x 1 rank of actor = 3"),  # DeepSpeed: 4 != 3 * 1 * 1
-    ({MICRO: 4} | TWO_ACTORS, "--train.micro_batch_size 4 x 2 ranks of actor = 8"),
-    ({MICRO: 2, "--ref.num_gpus_per_node": 4}, "--train.micro_batch_size 2 x 4 ranks of ref = 8"),
-    ({MICRO: 2, "--ref.num_gpus_per_node": 4, "--algo.kl.init_coef": 0}, None),
-    ({"--critic.num_gpus_per_node": 8} | GAE, "--train.micro_batch_size 1 x 8 ranks of critic = 8"),
-    ({"--reward.num_gpus_per_node": 8, "--reward.remote_url": ""}, "micro_batch_size 1 x 8 ranks of reward = 8"),
-    ({"--critic.num_gpus_per_node": 8, "--reward.num_gpus_per_node": 8}, None),
-    # two processes per rank
-    ({MICRO: 4, "--ref.num_gpus_per_node": 2} | TWO_ACTORS | PARALLEL, None),
-    (PARALLEL, "--actor.num_gpus_per_node 1 = 1 process, no multiple of --ds.ring_attn_size 1 x"),
+ACTOR_REF = "--train.colocate_actor_ref"
+ALL = "--train.colocate_all"
+CRITIC_REWARD = "--train.colocate_critic_reward"
+DYNAMIC = "--train.dynamic_batch_enable"
+TWO_LEARNERS = GAE | TWO_ACTORS | {"--critic.num_gpus_per_node": 2}
+KL_LOSS = "--algo.kl.use_loss --algo.kl.init_coef 1e-3"
+
+# Changes of the inputs, further flags, and what the refusal says; None where the run is accepted. The inputs have
+# rollouts of 4 prompts x 2 samples, 4 prompts in the data, and updates of 4 samples.
+SIZES = [
+    # A rollout is one update or several whole ones.
+    ({"--train.batch_size": 9}, "", "--train.batch_size 9 is more than one rollout"),
+    ({"--train.batch_size": 9, "--rollout.batch_size": 100}, "", " 8 samples; not one optimizer step would be made"),
+    ({"--data.max_samples": 1}, "", " 2 samples; not one optimizer step would be made"),
+    ({"--train.batch_size": 3}, "", ": 2 samples of every rollout would have no update"),  # 8 = 2 * 3 + 2
+    ({"--rollout.batch_size": 7}, "", ": 2 samples of every rollout would have no update"),  # 14 = 3 * 4 + 2
+    ({"--rollout.vllm_generate_batch_size": 3}, "", "--rollout.vllm_generate_batch_size 3 is less"),
+    ({"--rollout.vllm_generate_batch_size": 4}, "", None),
+    ({"--rollout.vllm_generate_batch_size": 8}, "--train.async_enable", None),
+    # Two ranks with chunks of 4 samples take 8, the whole rollout; 3 prompts have 6 samples.
+    (CHUNKS, "", None),
+    (CHUNKS | {"--data.max_samples": 3}, "", " = 6 samples; not one optimizer step would be made, which takes a mul"),
+    # Models that share GPUs have one size; 2 nodes of 1 GPU and 1 node of 2 are no equal sizes.
+    (TWO_ACTORS, ACTOR_REF, "--actor.num_nodes 1 x --actor.num_gpus_per_node 2 and --ref.num_nodes 1"),
+    (TWO_ACTORS | {"--ref.num_gpus_per_node": 2}, ACTOR_REF, None),
+    (TWO_ACTORS | {"--algo.kl.init_coef": 0}, ACTOR_REF, None),  # no reference model
+    (TWO_ACTORS | {"--ref.num_nodes": 2}, ACTOR_REF, "--ref.num_nodes 2 x --ref.num_gpus_per_node 1"),
+    (TWO_ACTORS, ALL, "--ref.num_nodes 1 x --ref.num_gpus_per_node 1"),
+    ({"--vllm.num_engines": 2}, ALL, "--actor.num_gpus_per_node 1 = 1, --vllm.num_engines 2 x"),
+    ({"--vllm.num_engines": 1}, ALL, None),
+    (GAE | {"--critic.num_gpus_per_node": 2}, CRITIC_REWARD, "--critic.num_gpus_per_node 2 and --reward.num_nodes"),
+    ({"--critic.num_gpus_per_node": 2}, CRITIC_REWARD, None),  # group_norm has no critic
+    # Upstream keeps the last max_len - max_new_tokens tokens of a prompt; without max_new_tokens, all but one.
+    ({"--data.max_len": 64, "--rollout.max_new_tokens": 64}, "", "max_new_tokens 64: no token is left for the prompt"),
+    ({"--data.max_len": 64, "--rollout.max_new_tokens": 100}, "", "--data.max_len 64 is for prompt and response tog"),
+    ({"--data.max_len": 64, "--rollout.max_new_tokens": 63}, "", None),
+    ({"--data.max_len": 1}, "", "--rollout.max_new_tokens 1: no token is left for the prompt"),
+    ({"--data.max_len": 2}, "", None),
+    # An update is a whole number of micro-batches on every rank.
+    ({MICRO: 2}, "", None),
+    ({MICRO: 8}, "", "--train.micro_batch_size 8 x 1 rank of actor = 8"),  # 4 // 8 = 0 accumulation steps
+    ({MICRO: 3}, "", "--train.micro_batch_size 3 x 1 rank of actor = 3"),  # DeepSpeed: 4 != 3 * 1 * 1
+    ({MICRO: 4} | TWO_ACTORS, "", "--train.micro_batch_size 4 x 2 ranks of actor = 8"),
+    ({MICRO: 2, "--ref.num_gpus_per_node": 4}, "", "--train.micro_batch_size 2 x 4 ranks of ref = 8"),
+    ({MICRO: 2, "--ref.num_gpus_per_node": 4, "--algo.kl.init_coef": 0}, "", None),
+    ({"--critic.num_gpus_per_node": 8} | GAE, "", "--train.micro_batch_size 1 x 8 ranks of critic = 8"),
+    ({"--reward.num_gpus_per_node": 8, "--reward.remote_url": ""}, "", "micro_batch_size 1 x 8 ranks of reward = 8"),
+    ({"--critic.num_gpus_per_node": 8, "--reward.num_gpus_per_node": 8}, "", None),
+    ({MICRO: 4, "--ref.num_gpus_per_node": 2} | TWO_ACTORS | PARALLEL, "", None),  # two processes per rank
+    (PARALLEL, "", "--actor.num_gpus_per_node 1 = 1 process, no multiple of --ds.ring_attn_size 1 x"),
+    # Dynamic batches need as many samples on every rank: of 4 samples upstream trains on 3 with 3 ranks.
+    (TWO_LEARNERS, DYNAMIC, None),
+    ({"--actor.num_gpus_per_node": 3}, DYNAMIC, "--train.batch_size 4 is no multiple of the 3 ranks of actor: "),
+    (GAE | {"--critic.num_gpus_per_node": 5}, DYNAMIC, "--train.batch_size 4 is no multiple of the 5 ranks of critic"),
+    ({"--ref.num_gpus_per_node": 3}, DYNAMIC, "ranks of ref = 3"),  # it does not train
+    # The gradient of log pi - log pi_ref is that of log pi, whose mean over samples of pi is 0; a reward may be k1.
+    ({}, KL_LOSS, "--algo.kl.estimator k1 as a loss (--algo.kl.use_loss) has a gradient of 0"),
+    ({"--algo.kl.estimator": "k3"}, KL_LOSS, None),
+    ({}, f"{KL_LOSS} --algo.kl.unbiased_gradient", None),
+    ({}, "--algo.kl.use_loss --algo.kl.init_coef 0", None),
+    ({}, "--algo.kl.init_coef 1e-3", None),
 ]
 
 
-@pytest.mark.parametrize(("changes", "named"), BATCHES)
-def test_a_step_is_a_whole_number_of_micro_batches_on_every_rank(refusal, check, inputs, changes, named):
+@pytest.mark.parametrize(("changes", "flags", "said"), SIZES)
+def test_sizes_that_do_not_go_together_are_refused(refusal, check, inputs, changes, flags, said):
     if changes.get("--reward.remote_url") == "":
         inputs["--reward.model_name_or_path"] = inputs["--actor.model_name_or_path"]
-    if named is None:
-        check(changes)
+    if said is None:
+        check(changes, *flags.split())
     else:
-        assert named in refusal(changes)
-
-
-@pytest.mark.parametrize("ranks", [3, 5])
-def test_dynamic_batches_need_as_many_samples_on_every_rank(refusal, check, ranks):
-    # of 4 samples upstream trains on 3 with 3 ranks
-    dynamic = "--train.dynamic_batch_enable"
-    check(GAE | {"--actor.num_gpus_per_node": 2, "--critic.num_gpus_per_node": 2}, dynamic)
-    for name in ("actor", "critic"):
-        message = refusal(GAE | {f"--{name}.num_gpus_per_node": ranks}, dynamic)
-        assert message.startswith(f"--train.batch_size 4 is no multiple of the {ranks} ranks of {name}: ")
-    assert "ranks of ref = 3" in refusal({"--ref.num_gpus_per_node": 3}, dynamic)  # it does not train
+        assert said in refusal(changes, *flags.split())
 
 
 def checkpointed(folder, run, partial=()):
@@ -417,16 +365,6 @@ def test_a_whole_universal_checkpoint_of_other_ranks_is_taken(check, tmp_path):
     (actor / "global_step3_universal").mkdir()
     (actor / "latest_universal").write_text("global_step3_universal")
     check(changes, "--ckpt.load_enable", "--ds.use_universal_ckpt")
-
-
-def test_k1_as_a_loss_is_refused(refusal, check):
-    # the gradient of log pi - log pi_ref is that of log pi, whose mean over samples of pi is 0
-    message = refusal({}, "--algo.kl.use_loss", "--algo.kl.init_coef", "1e-3")
-    assert message.startswith("--algo.kl.estimator k1 as a loss (--algo.kl.use_loss) has a gradient of 0")
-    check({}, "--algo.kl.use_loss", "--algo.kl.init_coef", "1e-3", "--algo.kl.estimator", "k3")
-    check({}, "--algo.kl.use_loss", "--algo.kl.init_coef", "1e-3", "--algo.kl.unbiased_gradient")
-    check({}, "--algo.kl.use_loss", "--algo.kl.init_coef", "0")
-    check({}, "--algo.kl.init_coef", "1e-3")  # in the reward, where k1 is right
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import time
-from collections import Counter
 
 import pytest
 
@@ -83,18 +82,6 @@ def test_the_settings_of_a_run_are_those_of_its_flags(evaluate_flags, tmp_path, 
     assert (sums.samples, sums.temperature, sums.max_tokens, sums.problems, sums.complete) == (3, 0.6, 24, 2, False)
 
 
-def test_the_settings_that_grade_are_recorded_and_kept_by_a_regrade(evaluate_flags, tmp_path, words):
-    grading = {"--code_judge": "plain", "--code_float_tolerance": "0.001", "--code_timeout": "3"}
-    flags = [*words(evaluate_flags | grading), "--thinking_markers", "[THINK]", "[/THINK]"]
-    assert evaluate.main(flags) == 0
-    for again in ([], ["--code_judge", "apps"]):
-        if again:
-            assert evaluate.main(["--output", str(tmp_path / "run"), "--regrade", *again]) == 0
-        settings = read_settings(tmp_path / "run")
-        assert settings.thinking_markers == ("[THINK]", "[/THINK]")
-        assert (settings.code_judge, settings.code_float_tolerance) == (again[-1] if again else "plain", 0.001)
-
-
 def test_arguments_of_the_chat_template_are_sent_and_recorded(evaluate_flags, openai_server, tmp_path, words):
     flags = evaluate_flags | {"--template": "chat", "--chat_template_kwargs": '{"enable_thinking": false}'}
     assert evaluate.main(words(flags)) == 0
@@ -120,37 +107,6 @@ def test_a_finished_run_is_only_told_again(evaluate_flags, openai_server, tmp_pa
     assert (tmp_path / "run" / "responses.jsonl").read_bytes() == before
 
 
-def fail_after(count, completed):
-    """A server that breaks down."""
-    left = iter(range(count))
-
-    def reply(path, body):
-        if next(left, None) is None:
-            return 400, {"error": {"message": "out of order"}}
-        return 200, completed(path, body)
-
-    return reply
-
-
-def test_a_run_that_stopped_itself_is_continued(evaluate_flags, openai_server, completed, tmp_path, capsys, words):
-    assert evaluate.main(words(evaluate_flags)) == 0
-    straight = (tmp_path / "run").rename(tmp_path / "straight")
-    evaluate_flags["--concurrency"] = "1"
-    good, openai_server.reply = openai_server.reply, fail_after(5, completed)
-    capsys.readouterr()
-    assert evaluate.main(words(evaluate_flags)) == 1
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err.splitlines()[-1].startswith("evaluate: error: the server refuses sums, problem p1, sample 2: ")
-    assert output.err.splitlines()[-1].endswith("; what was generated is kept, the same command continues")
-    assert len(read_responses(tmp_path / "run")) == 5
-    openai_server.reply, openai_server.asked = good, []
-    assert evaluate.main(words(evaluate_flags)) == 0
-    assert len(openai_server.asked) == 7
-    for name in ("responses.jsonl", "run.json", "summary.json"):
-        assert (tmp_path / "run" / name).read_bytes() == (straight / name).read_bytes()
-
-
 def test_regrading_gives_the_same_and_another_format_other_grades(evaluate_flags, tmp_path, capsys, words):
     assert evaluate.main(words(evaluate_flags)) == 0
     before, told = (tmp_path / "run" / "responses.jsonl").read_bytes(), capsys.readouterr().out
@@ -168,33 +124,6 @@ def test_regrading_gives_the_same_and_another_format_other_grades(evaluate_flags
     assert (tmp_path / "run" / "responses.jsonl").read_bytes() == before
 
 
-def test_both_graders_and_the_responses_on_which_they_differ(
-    evaluate_flags, openai_server, completed, tmp_path, capsys, words
-):
-    # one sample of three is 0, one is left undone, one is wrong for both
-    answers = ["0", "3-3", "7"]
-    openai_server.reply = lambda path, body: (
-        200,
-        completed(path, body, f"So \\boxed{{{answers[body['seed'] % 3]}}}."),
-    )
-    assert evaluate.main(words(evaluate_flags)) == 0
-    lines = capsys.readouterr().out.splitlines()
-    responses = read_responses(tmp_path / "run")
-    said = Counter(response.answer for response in responses)
-    assert {(each.answer, each.correct, each.published) for each in responses} <= {
-        *{("0", True, True), ("3-3", False, True), ("7", False, False)}
-    }
-    row = lines[lines.index(next(line for line in lines if "differ" in line)) + 1].split()
-    assert (row[0], row[1], row[-1]) == ("sums", "12", str(said["3-3"]))
-    assert (row[2], row[6]) == (f"{100 * said['0'] / 12:.1f}", f"{100 * (said['0'] + said['3-3']) / 12:.1f}")
-    differences = [json.loads(line) for line in (tmp_path / "run" / "differences.jsonl").read_text().splitlines()]
-    assert len(differences) == said["3-3"] > 0
-    assert {tuple(each[name] for name in ("answer", "gold", "strict", "published")) for each in differences} == {
-        ("3-3", "0", False, True)
-    }
-    assert "math-verify" in read_settings(tmp_path / "run").packages
-
-
 def test_without_math_verify_a_run_is_graded_by_strict_alone(evaluate_flags, no_math_verify, tmp_path, capsys, words):
     assert evaluate.main(words(evaluate_flags)) == 0
     output = capsys.readouterr()
@@ -205,40 +134,6 @@ def test_without_math_verify_a_run_is_graded_by_strict_alone(evaluate_flags, no_
     assert not (tmp_path / "run" / "differences.jsonl").exists()
     assert evaluate.main(words(evaluate_flags, "--reward_grader", "published")) == 2
     assert capsys.readouterr().err.endswith("is not installed: pip install math-verify==0.9.0\n")
-
-
-def test_regrading_asks_the_second_grader_about_a_run_of_before(evaluate_flags, tmp_path, capsys, words):
-    assert evaluate.main(words(evaluate_flags)) == 0
-    whole = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
-    assert evaluate.main(["--regrade", "--output", str(tmp_path / "run"), "--reward_grader", "strict"]) == 0
-    assert not (tmp_path / "run" / "differences.jsonl").exists()
-    capsys.readouterr()
-    assert evaluate.main(words(evaluate_flags)) == 0
-    assert (
-        "evaluate: 12 responses were graded by strict alone; --regrade asks both graders\n" in capsys.readouterr().err
-    )
-    assert evaluate.main(["--regrade", "--output", str(tmp_path / "run")]) == 0
-    assert capsys.readouterr().out.startswith("0 grades changed\n")
-    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == whole
-
-
-def test_a_prompt_that_is_too_long_is_counted(
-    evaluate_flags, problems_file, openai_server, tmp_path, capsys, problems, words
-):
-    row = problems[0] | {"id": "long", "problem": "long"}
-    problems_file.write_text(problems_file.read_text() + json.dumps(row) + "\n")
-    good = openai_server.reply
-
-    def reply(path, body):
-        if "long<|im_end|>" in body["prompt"]:
-            return 400, {"error": {"message": "This model's maximum context length is 64 tokens. However, ..."}}
-        return good(path, body)
-
-    openai_server.reply = reply
-    assert evaluate.main(words(evaluate_flags)) == 0
-    statuses = Counter(response.status for response in read_responses(tmp_path / "run"))
-    assert statuses == {"graded": 12, "prompt_too_long": 3}
-    assert "sums: 3 responses are empty, the prompt left no room; they count as wrong" in capsys.readouterr().out
 
 
 def test_answers_that_cannot_be_graded_are_told(evaluate_flags, problems_file, capsys, problems, words):

@@ -100,35 +100,6 @@ def row(step, **other):
     return {"step": step, "time": 1.7e9 + step, "reward": step / 40, "entropy/mean": 1 / (1 + step)} | other
 
 
-LOGS = {
-    "lists": lambda n: row(n, reward=[1, 2], time=[3], **{"entropy/mean": [1]}),
-    "lists and numbers": lambda n: row(n, reward=[1] if n % 2 else 0.5),
-    "texts": lambda n: row(n, reward="x", time="y"),
-    "nothing": lambda n: row(n, reward=None, time=None, **{"entropy/mean": None}),
-    "objects": lambda n: row(n, reward={"x": {"y": [1]}}),
-    "large steps": lambda n: row(n) | {"step": n * 1e30},
-    "long steps": lambda n: row(n) | {"step": n * 10**290},
-    "the largest steps": lambda n: row(n) | {"step": 2**53 - 30 + n},
-    "negative steps": lambda n: row(n) | {"step": -n},
-    "no steps": lambda n: row(n) | {"step": float("nan")},
-    "one step": lambda n: row(n) | {"step": 1},
-    "large values": lambda n: row(n, reward=1e308 * (-1) ** n, time=1e300 * n),
-    "huge whole numbers": lambda n: row(n, reward=10**299 * n, other=10**5000 if n == 3 else 1),
-    "tiny values": lambda n: row(n, reward=5e-324 * n),
-}
-
-
-@pytest.mark.parametrize("make", LOGS.values(), ids=LOGS)
-def test_whatever_values_a_log_has_there_is_a_report_or_a_line(commands, tmp_path, capsys, make):
-    _, _, log = commands["report"]
-    log.write_text("".join(f"{dumped(make(step))}\n" for step in range(1, 31)))
-    status = report.main([str(log.parent), "--output", str(tmp_path / "page"), "--formats", "svg"])
-    error = capsys.readouterr().err
-    assert status in (0, 2)
-    assert status == 0 or str(log.parent) in error
-    assert watch.main([str(log.parent), "--once"]) == 0
-
-
 def dumped(record):
     """JSON of a record, with whole numbers of thousands of digits."""
     long = {name: value for name, value in record.items() if isinstance(value, int) and value >= 10**4000}

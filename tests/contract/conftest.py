@@ -72,10 +72,5 @@ def ours() -> Source:
 
 
 @pytest.fixture(scope="session")
-def deepspeed() -> Source:
-    return Source("deepspeed")
-
-
-@pytest.fixture(scope="session")
 def vllm() -> Source:
     return Source("vllm")

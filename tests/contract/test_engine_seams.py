@@ -1,114 +1,14 @@
-"""What we use of vLLM and DeepSpeed beside openrlhf: still there, with the parameters and the meaning we rely on."""
+"""What we pass to vLLM's engines and requests is what they take, and what we leave alone changes no sample."""
 
 import ast
 
 import pytest
 
-from openrlhf_cov.cluster import cpu_host
 
-RELOAD = "model_executor/model_loader/reload"
-TRANSFER = "distributed/weight_transfer"
-EMBEDDING = "model_executor/layers/vocab_parallel_embedding.py"
-
-# module of vLLM -> class, method or function -> the parameters that we pass, override or are called with
-VLLM = {
-    f"{RELOAD}/layerwise.py": {
-        "initialize_layerwise_reload": "model",
-        "finalize_layerwise_reload": "*args **kwargs",
-        "finalize_layerwise_processing": "model model_config",
-    },
-    f"{TRANSFER}/factory.py": {
-        "WeightTransferEngineFactory.register_engine": "cls name module_path_or_cls",
-        "WeightTransferEngineFactory.create_engine": "cls config",
-    },
-    f"{TRANSFER}/base.py": {
-        "WeightTransferInitInfo": None,
-        "WeightTransferUpdateInfo": None,
-        "WeightTransferInitRequest": None,
-        "WeightTransferUpdateRequest": None,
-        "WeightTransferEngine.parse_update_info": "self update_dict",
-        "WeightTransferEngine.init_transfer_engine": "self init_info",
-        "WeightTransferEngine.start_weight_update": "self",
-        "WeightTransferEngine.update_weights": "self update_info",
-        "WeightTransferEngine.receive_weights": "self update_info",
-        "WeightTransferEngine.finish_weight_update": "self",
-        "WeightTransferEngine.shutdown": "self",
-    },
-    "distributed/utils.py": {
-        "stateless_init_torch_distributed_process_group": "host port rank world_size backend",
-    },
-    EMBEDDING: {
-        "UnquantizedEmbeddingMethod.process_weights_after_loading": "self layer",
-    },
-    "v1/engine/async_llm.py": {
-        "AsyncLLM.init_weight_transfer_engine": "self request",
-        "AsyncLLM.start_weight_update": "self",
-        "AsyncLLM.update_weights": "self request",
-        "AsyncLLM.finish_weight_update": "self",
-        "AsyncLLM.reset_prefix_cache": "self",
-        "AsyncLLM.check_health": "self",
-    },
-    "v1/engine/exceptions.py": {
-        "EngineDeadError": None,
-    },
-    "sampling_params.py": {
-        "RequestOutputKind": None,
-    },
-}
-
-
-def stored(node):
-    """Attributes of ``self`` that code sets."""
-    targets = [child.target if isinstance(child, ast.AnnAssign) else child for child in ast.walk(node)]
-    return {
-        child.attr
-        for child in targets
-        if isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Store) and ast.unparse(child.value) == "self"
-    }
-
-
-# The same of DeepSpeed, with the methods that we replace or watch on its objects.
-DEEPSPEED = {
-    "runtime/engine.py": {
-        "DeepSpeedEngine.set_gradient_accumulation_boundary": "self is_boundary",
-        "DeepSpeedEngine.is_gradient_accumulation_boundary": "self",
-        "DeepSpeedEngine.fp16_enabled": "self",
-        "DeepSpeedEngine.save_checkpoint": "self save_dir tag client_state",
-        "DeepSpeedEngine._copy_recovery_script": "self save_path",
-    },
-    "runtime/zero/stage3.py": {
-        "DeepSpeedZeroOptimizer_Stage3._update_scale": "self has_overflow",
-    },
-    "comm/torch.py": {f"TorchBackend.{name}": None for name in cpu_host.GATHERS} | {"build_shm_op": None},
-}
-
-
-def rows(table):
-    return [(path, *row) for path, names in table.items() for row in names.items()]
-
-
-@pytest.mark.parametrize(("path", "qualname", "needed"), rows(VLLM))
-def test_vllm_still_takes_the_parameters_we_use(vllm, path, qualname, needed):
-    vllm.check(path, qualname, needed)
-
-
-@pytest.mark.parametrize(("path", "qualname", "needed"), rows(DEEPSPEED))
-def test_deepspeed_still_takes_the_parameters_we_use(deepspeed, path, qualname, needed):
-    deepspeed.check(path, qualname, needed)
-
-
-def test_the_table_lists_every_vllm_name_we_import(vllm, ours):
-    listed = {name.split(".")[0] for names in VLLM.values() for name in names}
-    listed |= {"ParallelLMHead", "SamplingParams"}  # they have tests of their own
-    imported = {
-        alias.name
-        for path in ours.paths()
-        for node in ast.walk(ours.tree(path))
-        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("vllm.")
-        for alias in node.names
-    }
-    assert {"initialize_layerwise_reload", "WeightTransferEngineFactory", "ParallelLMHead"} <= imported
-    assert imported <= listed
+def annotated(node):
+    """Return {name: default} of the annotated fields in the body of a class."""
+    fields = [child for child in node.body if isinstance(child, ast.AnnAssign)]
+    return {child.target.id: child.value and ast.unparse(child.value) for child in fields}
 
 
 def test_engines_are_started_with_arguments_that_vllm_or_an_actor_takes(vllm, upstream, ours):
@@ -122,8 +22,7 @@ def test_engines_are_started_with_arguments_that_vllm_or_an_actor_takes(vllm, up
     given -= {"image", "backend"}  # values of two arguments
     fields = set()
     for name in ("EngineArgs", "AsyncEngineArgs"):
-        body = vllm.find("engine/arg_utils.py", name).body
-        fields |= {node.target.id for node in body if isinstance(node, ast.AnnAssign)}
+        fields |= annotated(vllm.find("engine/arg_utils.py", name)).keys()
     actor = upstream.find("trainer/ray/vllm_engine.py", "RolloutRayActor.__init__")
     taken = {arg.arg for arg in actor.args.kwonlyargs}
     pops = upstream.calls("trainer/ray/vllm_engine.py", "RolloutRayActor.__init__", "kwargs.pop")
@@ -133,6 +32,17 @@ def test_engines_are_started_with_arguments_that_vllm_or_an_actor_takes(vllm, up
     assert given <= fields | taken | own
 
 
-def test_an_engine_has_what_our_engine_reads(vllm):
-    engine = vllm.find(f"{TRANSFER}/base.py", "WeightTransferEngine.__init__")
-    assert {"parallel_config", "model_config", "model"} <= stored(engine)
+@pytest.mark.parametrize(
+    "where",
+    [
+        ("trainer/ray/completions.py", "sampling_params"),
+        ("trainer/rollout/requests.py", "RolloutRequests._sampling_params"),
+    ],
+)
+def test_vllm_draws_a_sample_by_the_parameters_we_set(vllm, ours, where):
+    (call,) = ours.calls(*where, "SamplingParams")
+    fields = annotated(vllm.find("sampling_params.py", "SamplingParams"))
+    assert {keyword.arg for keyword in call.keywords} <= fields.keys()
+    # what we leave alone changes nothing
+    neutral = {"n": "1", "top_k": "0", "min_p": "0.0", "repetition_penalty": "1.0"}
+    assert {name: fields[name] for name in neutral} == neutral

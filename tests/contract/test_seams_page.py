@@ -9,16 +9,6 @@ from upstream_uses import LOGGING, imported_names, methods_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "seams.md"
 
-# Names that the code does not write: they belong to objects that it gets, or are built of parts.
-ALONE = {
-    "AsyncEngineArgs",
-    "CompletionOutput",
-    "Logprob",
-    "RequestOutput",
-    "process_weights_after_loading",
-    "DeepSpeedEngine",
-}
-
 
 def section(title):
     """Return the rows of the table below a heading, as lists of cells."""
@@ -78,18 +68,3 @@ def constructors(upstream, path, name):
     bases = [ast.unparse(base) for base in upstream.find(path, name).bases]
     defined = [node for node in upstream.tree(path).body if getattr(node, "name", None) in bases]
     return {"__init__"} if any("__init__" in methods_of(node) for node in defined) else set()
-
-
-def test_files_and_names_of_our_code_on_the_page_exist(ours):
-    page = PAGE.read_text(encoding="utf-8")
-    paths = {word for word in quoted(page) if re.fullmatch(r"[a-z_]+(/[a-z_]+)+\.py", word)}
-    assert paths
-    missing = {path for path in paths if path not in ours.paths() and not (PAGE.parents[1] / path).exists()}
-    assert missing == set()
-    for row in section("What we use of vLLM and DeepSpeed"):
-        code = "".join(
-            (ours.root / path).read_text(encoding="utf-8") for path in quoted(row[2]) if path in ours.paths()
-        )
-        words = [word.split(".")[-1] for word in quoted(row[0]) if not word.startswith(("vllm", "deepspeed"))]
-        read = [word for word in words if word.replace("_", "").isalnum() and word not in ALONE]
-        assert [word for word in read if word not in code] == [], row

@@ -41,8 +41,9 @@ RUNS = {
         "eval.temperature logger.logging_steps rollout.temperature train.seed vllm.enable_prefix_caching "
         "vllm.enforce_eager vllm.sync_backend"
     ),
+    "tests/e2e/test_invariance.py::test_the_laboratory_has_the_settings_beside_methods": "actor.entropy_coef",
     "tests/e2e/test_invariance.py::test_the_laboratory_makes_the_same_updates": (
-        "actor.entropy_coef actor.eps_clip_low_high actor.loss_agg_mode"
+        "actor.eps_clip_low_high actor.loss_agg_mode"
     ),
     "tests/e2e/test_upstream_flags.py::test_a_critic_that_muon_trains_under_another_name_of_its_head": (
         "actor.eps_clip actor.num_nodes critic.adam.betas critic.adam.eps critic.adam.weight_decay "
@@ -67,9 +68,7 @@ RUNS = {
     ),
     "tests/e2e/test_methods.py::test_three_steps": "data.max_samples",
     "tests/e2e/test_lora.py::test_lora_on_two_ranks_with_zero_3_in_half_precision": "ds.lora.dropout",
-    "tests/e2e/test_training.py::test_only_uncertain_tokens_train_with_capped_weights_beside_a_ray_of_somebody_else": (
-        "logger.wandb.key"
-    ),
+    "tests/e2e/test_training.py::test_a_run_joins_no_ray_of_somebody_else_and_hides_its_key": ("logger.wandb.key"),
     "tests/e2e/test_placements.py::test_a_resumed_run_is_the_straight_one": (
         "rollout.max_tokens_per_gpu train.num_episodes"
     ),

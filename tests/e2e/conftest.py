@@ -80,7 +80,7 @@ def no_idle_workers():
         yield
 
 
-# Environment variable: what starts the processes of a run in place of Python (test_forkserver.py).
+# Environment variable: what starts the processes of a run in place of Python.
 PYTHON = "COV_TEST_PYTHON"
 
 

@@ -8,9 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from ending import ended
-from processes import HANGS, wait_until
+from processes import HANGS, command_line, wait_until
 
 from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig
 from openrlhf_cov.experiments.tiny_task.task_files import TaskSettings, write_task
@@ -33,6 +34,14 @@ def processes_of(mark: str) -> list[int]:
         if f"{MARK}={mark}".encode() in variables:
             found.append(int(folder.name))
     return found
+
+
+def title_of(pid: int) -> str:
+    """Return the command line of a process, or an empty text for one that has ended."""
+    try:
+        return command_line(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return ""
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +86,12 @@ def test_demo_prints_a_table(demo_task, tmp_path):
 def test_demo_stops_its_ray_when_it_is_interrupted(demo_task, tmp_path):
     output = tmp_path / "run"
     process = subprocess.Popen(**demo(demo_task, output, steps=3), stderr=subprocess.PIPE)
-    # The file appears when the actors train. The test of the exit status below shows what a demo that ended said.
-    wait_until((output / "metrics.jsonl").exists, "the demo trains", still_possible=lambda: process.poll() is None)
-    assert len(processes_of(str(output))) > 5
+
+    def has_actors() -> bool:
+        """Return True once Ray has given a process the title of the policy, which then loads its model."""
+        return any("ray::PolicyRole" in title_of(pid) for pid in processes_of(str(output)))
+
+    wait_until(has_actors, "the demo starts its actors", still_possible=lambda: process.poll() is None)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=HANGS)
     assert process.returncode == 130

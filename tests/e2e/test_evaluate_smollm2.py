@@ -35,6 +35,8 @@ def smollm2(tmp_path_factory) -> Path:
     return folder
 
 
+# The model of 135 million parameters takes half a minute to write; other tests evaluate the embedded task's model.
+@pytest.mark.long
 def test_a_text_ends_with_the_token_with_which_the_model_ends_it(smollm2):
     from transformers import AutoTokenizer
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from active import IN_THE_LAB, active, active_flags
+from active import OF_EACH_SLOT, OTHER_METHODS, active, active_flags
 from one_step import DRIFT, SAMPLES, lab_steps, lab_updates, make_rollouts
 
 from openrlhf_cov.models.cov_config import CovConfig
@@ -272,30 +272,36 @@ STEADY = "--actor.lr_scheduler constant --actor.lr_warmup_ratio 0 --actor.adam.l
 UPDATES = 8
 
 
-def test_the_laboratory_makes_the_same_updates(take_step, task):
-    """For every method, the lab and the trainer make the same first and eighth update from the same rollouts.
+# ``make test-long`` has the other methods: what they do to a token has the tests of tests/models/methods.
+@pytest.mark.parametrize("names", [OF_EACH_SLOT, pytest.param(OTHER_METHODS, marks=pytest.mark.long)])
+def test_the_laboratory_makes_the_same_updates(take_step, task, names):
+    """For each method, the lab and the trainer make the same first and eighth update from the same rollouts.
 
     The updates differ from those without the method.
     """
-
-    def same_updates(flags: Sequence[str], in_place_of: str | None = None) -> dict[str, torch.Tensor]:
-        upstream = ["--algo.advantage.estimator", in_place_of] if in_place_of else []
-        step = take_step(*flags, *upstream, *STEADY, updates=UPDATES, drift=DRIFT)
-        first, last = lab_updates(task.model, [*flags], UPDATES)
-        assert_same_update(step.before, step.first, first, flags)
-        assert_same_update(step.before, step.after, last, flags)
-        return movement(step)
-
     without = {
         flags: movement(take_step(*flags, *STEADY, updates=UPDATES, drift=DRIFT))
-        for flags in {without_method(name) for name in IN_THE_LAB}
+        for flags in {without_method(name) for name in names}
     }
-    for name in IN_THE_LAB:
-        moved = same_updates(active_flags(name), getattr(METHODS[name].slot, "stands_for", None))
+    for name in names:
+        moved = same_updates(take_step, task, active_flags(name), getattr(METHODS[name].slot, "stands_for", None))
         # Rounding changes 1e-6 of an update; dr_grpo, without the standard deviation, half a percent of it.
         assert relative_difference(moved, without[without_method(name)]) > 1e-3, name
+
+
+def test_the_laboratory_has_the_settings_beside_methods(take_step, task):
     for flags in BESIDE_METHODS:
-        same_updates(flags.split())
+        same_updates(take_step, task, flags.split())
+
+
+def same_updates(take_step, task, flags: Sequence[str], in_place_of: str | None = None) -> dict[str, torch.Tensor]:
+    """Check that lab and trainer make the same first and last update; return the movement of all updates."""
+    upstream = ["--algo.advantage.estimator", in_place_of] if in_place_of else []
+    step = take_step(*flags, *upstream, *STEADY, updates=UPDATES, drift=DRIFT)
+    first, last = lab_updates(task.model, [*flags], UPDATES)
+    assert_same_update(step.before, step.first, first, flags)
+    assert_same_update(step.before, step.after, last, flags)
+    return movement(step)
 
 
 def without_method(name: str) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """PRIME on the embedded task: three real steps with a process reward model, and the same run with an interruption."""
 
 import math
+import shutil
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ pytestmark = pytest.mark.e2e
 
 PRIME = """
     --method prime --prime_lr 1e-4 --algo.advantage.estimator rloo --algo.kl.init_coef 0 --rollout.batch_size 16
-    --rollout_seeded --data.max_samples 48 --ckpt.save_steps 1
+    --rollout_seeded --data.max_samples 48 --ckpt.save_steps 1 --ckpt.max_num 9
 """.split()
 CLOCK = ("time", "timing/")
 
@@ -55,10 +56,10 @@ def test_three_steps_and_a_resumed_run(run_trainer, task, tmp_path, ray):
         assert not prm[name].equal(policy[name]), name
 
     # An interruption after the first step changes nothing: the optimizer of the process reward model goes on, too.
-    flags = [*task.flags(broken), *PRIME]
-    run_trainer([*flags, "--rollout_limit", "1"], broken, ray)
-    assert lines(broken) == lines(straight)[:1]
-    run_trainer([*flags, "--ckpt.load_enable"], broken, ray)
+    shutil.copytree(straight, broken, ignore=shutil.ignore_patterns("model.safetensors", "global_step[23]*"))
+    for model in ("_actor", "_prm"):
+        (broken / "checkpoints" / model / "latest").write_text("global_step1")
+    run_trainer([*task.flags(broken), *PRIME, "--ckpt.load_enable"], broken, ray)
     assert lines(broken) == lines(straight)
     for model, expected in (("_actor", policy), ("_prm", prm)):
         found = weights_of_checkpoint(broken, model, 3)

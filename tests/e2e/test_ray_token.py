@@ -50,26 +50,35 @@ def is_refused(address, token):
         stranger.communicate()
 
 
-def test_the_demos_ray_answers_those_who_have_its_token(tmp_path):
-    with local_ray(num_gpus=1, num_cpus=1, log=tmp_path / "ray.log") as ray:
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(f"{ray.dashboard}/api/jobs/", timeout=HANGS)
-        with refused.value as answer:  # or its socket closes when the garbage is collected, in some later test
-            assert answer.code in (401, 403)
-        assert is_refused(ray.gcs, LOOPBACK_ONLY)
-        assert is_refused(ray.gcs, ray.token | {"RAY_AUTH_TOKEN": "0" * 64})
-        friend = asked(ray.gcs, ray.token)
-        assert friend.stdout.strip() == "answered", friend.stderr
-        submit = [os.path.join(os.path.dirname(sys.executable), "ray"), "job", "submit", "--address", ray.dashboard]
-        for token, works in (({}, False), (ray.token, True)):
-            env = environment() | token
-            job = subprocess.run([*submit, "--", "true"], env=env, capture_output=True, text=True, timeout=HANGS)
-            assert (job.returncode == 0) is works, job.stdout + job.stderr
-    assert ray.token["RAY_AUTH_TOKEN"] not in (tmp_path / "ray.log").read_text()
+@pytest.fixture(scope="module")
+def demos_ray(tmp_path_factory):
+    """The Ray of a demo, and its log."""
+    log = tmp_path_factory.mktemp("demo") / "ray.log"
+    with local_ray(num_gpus=1, num_cpus=1, log=log) as ray:
+        yield ray, log
+
+
+def test_the_demos_ray_answers_those_who_have_its_token(demos_ray):
+    ray, log = demos_ray
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{ray.dashboard}/api/jobs/", timeout=HANGS)
+    with refused.value as answer:  # or its socket closes when the garbage is collected, in some later test
+        assert answer.code in (401, 403)
+    assert is_refused(ray.gcs, LOOPBACK_ONLY)
+    assert is_refused(ray.gcs, ray.token | {"RAY_AUTH_TOKEN": "0" * 64})
+    friend = asked(ray.gcs, ray.token)
+    assert friend.stdout.strip() == "answered", friend.stderr
+    submit = [os.path.join(os.path.dirname(sys.executable), "ray"), "job", "submit", "--address", ray.dashboard]
+    for token, works in (({}, False), (ray.token, True)):
+        env = environment() | token
+        job = subprocess.run([*submit, "--", "true"], env=env, capture_output=True, text=True, timeout=HANGS)
+        assert (job.returncode == 0) is works, job.stdout + job.stderr
+    assert ray.token["RAY_AUTH_TOKEN"] not in log.read_text()
 
 
 @pytest.mark.parametrize("protected", [True, False])
-def test_the_ray_that_a_run_starts_for_itself(protected):
+def test_the_ray_that_a_run_starts_for_itself(demos_ray, protected):
+    """A run joins no Ray that runs already: its own has another address."""
     env = environment() | {"RAY_ADDRESS": "local"} | ({} if protected else {"RAY_AUTH_MODE": "disabled"})
     run = subprocess.Popen(
         [sys.executable, "-c", TRAINERS_RAY], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -78,6 +87,7 @@ def test_the_ray_that_a_run_starts_for_itself(protected):
         found = next(line for line in run.stdout if line.startswith("found"))  # after warnings of another Ray
         _, started, has_token, address = found.split()
         assert (started, has_token) == ("True", str(protected))
+        assert address != demos_ray[0].gcs
         nothing = {"RAY_AUTH_MODE": "disabled"} | LOOPBACK_ONLY
         assert is_refused(address, nothing) if protected else "answered" in asked(address, nothing).stdout
     finally:

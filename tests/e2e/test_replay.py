@@ -24,8 +24,11 @@ def test_a_replayed_run_gives_the_same_weights_and_metrics_bit_by_bit(run_traine
     first = read_rollout(rollout_path(dump, 1))
     assert len(first.samples) == 256
 
-    replay = [*SETTINGS, "--rollout.replay_dir", str(dump)]
-    replayed = run_trainer([*task.flags(tmp_path / "replay"), *replay], tmp_path / "replay", ray)
+    # The replay ends after its second step and is resumed with the third file.
+    flags = [*task.flags(tmp_path / "replay"), *SETTINGS, "--rollout.replay_dir", str(dump)]
+    run_trainer([*flags, "--rollout_limit", "2"], tmp_path / "replay", ray)
+    (tmp_path / "replay" / "model.safetensors").unlink()
+    replayed = run_trainer([*flags, "--ckpt.load_enable"], tmp_path / "replay", ray)
     before, after = weights(recorded), weights(replayed)
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -34,15 +37,6 @@ def test_a_replayed_run_gives_the_same_weights_and_metrics_bit_by_bit(run_traine
             name: value for name, value in other.items() if not name.startswith(("time", "timing/"))
         }
     assert "RolloutRayActor" not in replayed.stdout + replayed.stderr
-
-    # A run that ended after its second step continues with the third file.
-    flags = [*task.flags(tmp_path / "parts"), *replay]
-    run_trainer([*flags, "--rollout_limit", "2"], tmp_path / "parts", ray)
-    (tmp_path / "parts" / "model.safetensors").unlink()
-    resumed = run_trainer([*flags, "--ckpt.load_enable"], tmp_path / "parts", ray)
-    assert [line["step"] for line in resumed.metrics] == [1, 2, 3]
-    parts = weights(resumed)
-    assert all(torch.equal(before[name], parts[name]) for name in before)
 
     # Another method trains on the same rollouts.
     other = run_trainer(

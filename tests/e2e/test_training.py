@@ -90,6 +90,20 @@ def test_clip_cov_on_packed_samples_while_the_next_rollout_is_generated(run_trai
     assert_moved(run, task, updates=12)
 
 
+def test_only_uncertain_tokens_train_with_capped_weights(run_trainer, task, tmp_path, ray):
+    run = run_trainer([*task.flags(tmp_path / "run"), "--method", "top_entropy,cispo"], tmp_path / "run", ray)
+    assert [line["step"] for line in run.metrics] == [1, 2, 3]
+    for line in run.metrics:
+        assert set(line) == documented_names()
+        # 80 % of the tokens of every update are dropped, rounded up: an update has some 600 tokens
+        assert 0.8 <= line["cov/selected_frac"] < 0.802
+        assert 0.8 <= line["gradient/zero_frac"] < 1
+        assert line["ppo/clip_frac"] == 0  # nothing is clipped
+        assert line["entropy/selected"] < line["entropy/unselected"]  # of the tokens that an update dropped
+        assert min(line["gradient/positive_mass"], line["gradient/negative_mass"]) > 0
+    assert_moved(run, task, updates=12)
+
+
 def jobs_of(other):
     request = urllib.request.Request(
         f"{other.dashboard}/api/jobs/", headers={"Authorization": f"Bearer {other.token['RAY_AUTH_TOKEN']}"}
@@ -98,13 +112,16 @@ def jobs_of(other):
         return {job["job_id"] for job in json.load(answer)}
 
 
-def test_only_uncertain_tokens_train_with_capped_weights_beside_a_ray_of_somebody_else(run_trainer, task, tmp_path):
+# A training with all its imports beside a second Ray takes a minute. test_ray_token.py shows in seconds that a run
+# starts a Ray of its own, tests/cli/test_secrets.py that no file holds a key.
+@pytest.mark.long
+def test_a_run_joins_no_ray_of_somebody_else_and_hides_its_key(run_trainer, task, tmp_path):
     secret = "S3cretT0ken"
-    flags = [*task.flags(tmp_path / "run"), "--method", "top_entropy,cispo", "--logger.wandb.key", secret]
+    flags = [*task.flags(tmp_path / "run"), "--rollout_limit", "1", "--logger.wandb.key", secret]
     with local_ray(num_gpus=1, num_cpus=2, log=tmp_path / "ray.log") as other:
         jobs = jobs_of(other)  # of the client that showed that it is ready
         # the actors of a Ray of the run's own have its environment
-        run = run_trainer(flags, tmp_path / "run", {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path)})
+        run_trainer(flags, tmp_path / "run", {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path)})
 
         # the other Ray has run no job more and still answers; when it is named it is used, and found too small
         assert jobs_of(other) == jobs
@@ -116,16 +133,6 @@ def test_only_uncertain_tokens_train_with_capped_weights_beside_a_ray_of_somebod
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert any(path.suffix == ".wandb" for path in files)
     assert [path for path in files if secret.encode() in path.read_bytes()] == []
-    assert [line["step"] for line in run.metrics] == [1, 2, 3]
-    for line in run.metrics:
-        assert set(line) == documented_names()
-        # 80 % of the tokens of every update are dropped, rounded up: an update has some 600 tokens
-        assert 0.8 <= line["cov/selected_frac"] < 0.802
-        assert 0.8 <= line["gradient/zero_frac"] < 1
-        assert line["ppo/clip_frac"] == 0  # nothing is clipped
-        assert line["entropy/selected"] < line["entropy/unselected"]  # of the tokens that an update dropped
-        assert min(line["gradient/positive_mass"], line["gradient/negative_mass"]) > 0
-    assert_moved(run, task, updates=12)
 
 
 # Surrogate -> (settings with which it shows, what holds then and not of PPO's ratio).

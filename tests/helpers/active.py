@@ -54,6 +54,9 @@ EQUAL = {"cw_grpo": 1.0, "random_drop": -0.5, "psr": 1.0, "nsr": -1.0}
 
 # Methods that the laboratory has: it has no process reward model.
 IN_THE_LAB = tuple(name for name, method in METHODS.items() if not fills(method, ProcessEstimator))
+# One method of each slot: each slot has a code path of its own in a trainer. For tests that are too expensive for all.
+OF_EACH_SLOT = ("clip_cov", "kl_cov", "entropic", "repo_r", "cispo", "passk", "adaptive_clip", "adaptive_entropy")
+OTHER_METHODS = tuple(name for name in IN_THE_LAB if name not in OF_EACH_SLOT)
 # Methods that plan what to do to tokens, those that replace PPO's surrogate, and those that compute advantages.
 PLANNED = tuple(name for name, method in METHODS.items() if method.token_slots)
 SURROGATES = tuple(name for name, method in METHODS.items() if fills(method, Surrogate))

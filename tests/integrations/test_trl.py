@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from active import ACTIVE, IN_THE_LAB, active
+from active import ACTIVE, IN_THE_LAB, OF_EACH_SLOT, OTHER_METHODS, active
 
 pytest.importorskip("trl", reason="needs TRL: pip install openrlhf-cov[trl]")
 
@@ -37,8 +37,9 @@ def loss_type(name):
     return "grpo" if active(name).aggregation else "dapo"
 
 
-@pytest.mark.parametrize("accumulation", [1, 4])
-@pytest.mark.parametrize("name", IN_THE_LAB)
+@pytest.mark.parametrize(
+    ("name", "accumulation"), [*((name, 4) for name in IN_THE_LAB), *((name, 1) for name in OF_EACH_SLOT)]
+)
 def test_gradients_are_those_of_the_laboratory(name, accumulation, tmp_path):
     # Two updates of 16 responses each: before the second the policy has moved.
     args = options(
@@ -59,8 +60,12 @@ def test_gradients_are_those_of_the_laboratory(name, accumulation, tmp_path):
         assert line["cov/selected_count"] > 0
 
 
+# ``make test-long`` has the other methods; on one rank every method is compared above.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", IN_THE_LAB)
+@pytest.mark.parametrize(
+    "name",
+    [*OF_EACH_SLOT, *(pytest.param(name, marks=[pytest.mark.e2e, pytest.mark.long]) for name in OTHER_METHODS)],
+)
 def test_gradients_of_two_ranks_are_those_of_the_laboratory(name, ranks, tmp_path):
     lines = ranks("gradients", name, str(tmp_path), loss_type(name), SETTINGS.get(name, {}))
     (differences,) = [json.loads(line) for line in lines if line.startswith("[")]  # the others are TRL's

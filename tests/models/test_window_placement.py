@@ -1,13 +1,10 @@
 """The same tokens are selected wherever they lie: one list of all tokens, micro-batches, ranks, real processes."""
 
-import importlib
 import math
 import random
 import struct
 from fractions import Fraction
-from pathlib import Path
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -116,39 +113,3 @@ def test_any_placement_selects_what_one_list_of_all_tokens_does(cov_config, step
 
     selected = set().union(*Simulated(len(deal)).run(on_rank, deal))
     assert selected == brute_force(samples, config, eps)
-
-
-def rollout(samples=8, columns=25, seed=0):
-    """Samples of random lengths as ``brute_force`` takes them; ratios of 1 or beyond the clip."""
-    rng = random.Random(seed)
-    deck = []
-    for number in range(samples):
-        length, advantage = rng.randint(1, columns), rng.choice([-1.0, 0.5, 2.0])
-        keys = token_keys(1, 2, torch.tensor([number]), length)[0].tolist()
-        deck.append(
-            (number, [(single(-rng.expovariate(1)), rng.choice([0.0, 0.5]), advantage, True, key) for key in keys])
-        )
-    return deck
-
-
-@pytest.mark.e2e
-def test_two_processes_select_what_one_does(cov_config, monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))  # the processes import the module by its name
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    samples, configs = rollout(), [cov_config("kl_cov", 0.1), cov_config("clip_cov", 0.1, 0.1)]
-    hands = [[[0, 5], [3]], [[7, 1, 2], [4, 6]]]
-    parts = [[micro_batch([samples[i] for i in indices], 0) for indices in hand] for hand in hands]
-    torch.save(([tuple(zip(*part, strict=True)) for part in parts], configs, (0.2, 0.2)), tmp_path / "inputs.pt")
-    worker = importlib.import_module("gloo_selection")
-    torch.multiprocessing.spawn(worker.select, args=(2, tmp_path), nprocs=2)  # gloo aborts a process that disagrees
-
-    results = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
-    whole, keys = micro_batch(samples, 0)
-    for config, *masks in zip(configs, *results, strict=True):
-        (expected,) = select_step([whole], [keys], config, (0.2, 0.2))
-        placed = {(row, column) for row, column in expected.nonzero().tolist()}
-        assert placed == brute_force(samples, config, 0.2)
-        assert len(placed) > 5
-        for indices, mask in zip(hands[0] + hands[1], masks[0] + masks[1], strict=True):
-            assert torch.equal(mask, expected[indices, : mask.shape[1]])
-            assert not expected[indices, mask.shape[1] :].any()

@@ -69,8 +69,10 @@ def value(flags: list[str], flag: str, count: int = 1) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["colocated", "split"])
-@pytest.mark.parametrize(("size", "method"), QWEN)
+@pytest.mark.parametrize(
+    ("size", "method", "layout"),
+    [*((*each, "colocated") for each in QWEN), *((size, "kl_cov", "split") for size in NODES)],
+)
 def test_a_recipe_would_run_on_its_cluster(monkeypatch, capfd, flags_of, size, method, layout):
     cluster = ["--dry_run", "--dry_run_nodes", str(NODES[size]), "--dry_run_gpus", "8", "--dry_run_gpu_memory", "80"]
     flags = flags_of(f"train_qwen2.5.sh {size} {method}", *cluster, LAYOUT=layout)
@@ -84,10 +86,7 @@ def test_a_recipe_would_run_on_its_cluster(monkeypatch, capfd, flags_of, size, m
 @pytest.mark.parametrize(
     ("recipe", "words", "status", "said"),
     [
-        ("train_qwen2.5_7b_kl_cov.sh", [], 0, "cluster: 1 node x 8 GPUs of 80 GiB"),
-        ("train_qwen2.5.sh 7b on_policy", [], 0, "cluster: 1 node x 8 GPUs of 80 GiB"),
         ("train_qwen2.5.sh 32b grpo", [], 0, "cluster: 4 nodes x 8 GPUs of 80 GiB"),
-        ("train_law.sh", [], 0, "cluster: 1 node x 8 GPUs of 80 GiB"),
         (
             "train_qwen2.5_7b_kl_cov.sh",
             ["--dry_run_nodes", "1", "--dry_run_gpus", "4", "--dry_run_gpu_memory", "80"],
@@ -110,12 +109,6 @@ def test_a_dry_run_needs_neither_ray_nor_gpus(data, eval_data, tmp_path, recipe,
     assert said in done.stdout
     assert ("dry run: it would run" in done.stdout) == (status == 0)
     assert not (tmp_path / "run").exists()
-
-
-def test_half_the_cluster_is_too_small(monkeypatch, capfd, flags_of):
-    cluster = ["--dry_run", "--dry_run_nodes", "1", "--dry_run_gpus", "4", "--dry_run_gpu_memory", "80"]
-    assert dry_run(monkeypatch, flags_of("train_qwen2.5_7b_kl_cov.sh", *cluster)) == 2
-    assert "no room for 8 GPUs" in capfd.readouterr().err
 
 
 def test_a_recipe_without_its_benchmarks_would_not_run(monkeypatch, capfd, flags_of, tmp_path):

@@ -2,7 +2,6 @@ import os
 
 import pytest
 
-from openrlhf_cov.analysis.dashboard.panels import compact, headline, panels
 from openrlhf_cov.analysis.dashboard.state import open_sources
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.metrics_log import MetricsLog
@@ -132,15 +131,3 @@ def test_what_is_no_run(folder, tmp_path, names, message):
         open_sources([tmp_path / name for name in names])
     assert message in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_no_name_of_a_run_reaches_the_screen_as_control_characters(tmp_path):
-    odd = "x\x1b[31m\x07\u202e"
-    folder = tmp_path / odd
-    MetricsLog(folder / "metrics.jsonl").write(1, {"reward": 0.5, "entropy/mean": 1.0})
-    (folder / "command.txt").write_text(f"train_ppo_ray --cov_type '{odd}' --data.max_samples '{odd}'\n")
-    (source,) = open_sources([folder])
-    source.update()
-    shown = [source.name, *headline(source.state, 0.0).split("\n"), *compact(source.state, 0.0)]
-    shown += [line for panel in panels(source.state, 0.0) for line in (panel.title, *panel.lines)]
-    assert [line for line in shown if not line.isprintable()] == []

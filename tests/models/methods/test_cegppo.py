@@ -44,19 +44,3 @@ def test_the_dual_clip_comes_after():
 def test_the_other_side_of_a_border_is_inside():
     # A > 0 below the clip and A < 0 above it: PPO does not clip there
     assert coefficients([0.5, 2.0], [1.0, -1.0]) == pytest.approx([0.5, 2.0])
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"cegppo_beta1": -0.1},
-        {"cegppo_beta2": float("inf")},
-        {"cegppo_clip": (1.2, 0.2)},
-        {"cegppo_clip": (0.2, float("nan"))},
-        {"cegppo_dual_clip": 1.0},
-    ],
-)
-def test_a_setting_out_of_range_is_named(settings):
-    (name,) = settings
-    with pytest.raises(ValueError, match=f"--{name}"):
-        cegppo(**settings)

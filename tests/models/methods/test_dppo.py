@@ -93,23 +93,6 @@ def test_without_log_probs_of_the_engine_it_says_so():
 
 
 @pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"dppo_delta": 1.0}, "--dppo_delta"),
-        ({"dppo_delta": 20}, "--dppo_delta"),
-        ({"dppo_delta": -0.1, "dppo_divergence": "kl"}, "--dppo_delta"),
-        ({"dppo_delta": math.nan}, "--dppo_delta"),
-        ({"dppo_cap": 0.5}, "--dppo_cap"),
-        ({"dppo_divergence": "js"}, "--dppo_divergence"),
-        ({"dppo_anchor": "new"}, "--dppo_anchor"),
-    ],
-)
-def test_a_setting_out_of_range_is_named(settings, named):
-    with pytest.raises(ValueError, match=named):
-        dppo(**settings)
-
-
-@pytest.mark.parametrize(
     ("anchor", "level", "refused"), [("rollout", "token", 1), ("rollout", "off", 0), ("old", "seq", 0)]
 )
 def test_the_engine_is_not_corrected_for_twice(anchor, level, refused):

@@ -32,23 +32,3 @@ def test_the_band_moves_with_the_steps():
     assert advantages(0.62, step=50, **band).tolist() == [[1, 0, 0, 1]]
     assert advantages(0.49, step=50, **band).tolist() == [[0, -1, -1, 0]]
     assert advantages(0.49, step=100, **band).abs().min() > 0
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"entrocraft_low": 0.0},
-        {"entrocraft_low": 0.7},
-        {"entrocraft_high": float("nan")},
-        {"entrocraft_high": Schedule(0.7, 0.5, 10)},  # ends below 0.6
-    ],
-)
-def test_a_band_that_is_none_is_named(settings):
-    with pytest.raises(ValueError, match="--entrocraft_"):
-        CovConfig(method="entrocraft", **settings)
-
-
-def test_a_band_that_closes_on_the_way_is_refused():
-    # after 100 of 400 steps the lower end is at 0.6 - 0.2 * 100 / 400 = 0.55, the upper one at 0.5
-    with pytest.raises(ValueError, match="--entrocraft_low lies below --entrocraft_high"):
-        CovConfig(method="entrocraft", entrocraft_low=Schedule(0.6, 0.4, 400), entrocraft_high=Schedule(0.7, 0.5, 100))

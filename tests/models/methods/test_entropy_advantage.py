@@ -29,15 +29,3 @@ def test_an_advantage_of_0_stays_0():
     (found,) = plan(active("entropy_advantage"), window)
     assert not found.add.any()
     assert not found.tokens.any()
-
-
-@pytest.mark.parametrize("kappa", [1.0, 0.5, float("inf"), float("nan")])
-def test_kappa_is_above_1(kappa):
-    with pytest.raises(ValueError, match="--entropy_advantage_kappa"):
-        CovConfig(entropy_advantage_kappa=kappa)
-
-
-@pytest.mark.parametrize("coef", [-0.1, float("nan"), float("inf")])
-def test_the_coefficient_is_not_negative(coef):
-    with pytest.raises(ValueError, match="--entropy_advantage_coef"):
-        CovConfig(entropy_advantage_coef=coef)

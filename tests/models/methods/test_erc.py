@@ -20,12 +20,3 @@ def test_before_the_first_update_no_token_is_dropped():
     item.entropy.copy_(item.old_entropy)
     (found,) = plan(CovConfig(), window)
     assert not found.tokens.any()
-
-
-@pytest.mark.parametrize(
-    ("settings", "flag"),
-    [({"erc_low": 1.0}, "--erc_low"), ({"erc_low": -0.1}, "--erc_low"), ({"erc_high": 0.05}, "--erc_high .* 1.05")],
-)
-def test_a_setting_out_of_range_is_named(settings, flag):
-    with pytest.raises(ValueError, match=flag):
-        CovConfig(method="erc", **settings)

@@ -43,9 +43,3 @@ def test_a_penalty_goes_with_it():
 def test_advantages_of_tokens_are_refused():
     assert "--algo.advantage.estimator gae" in METHOD.refuses(gmpo(), {"algo.advantage.estimator": "gae"})
     assert METHOD.refuses(gmpo(), {"algo.advantage.estimator": "group_norm"}) is None
-
-
-@pytest.mark.parametrize("value", [0.0, -0.4, 40.0, float("nan")])
-def test_a_bound_out_of_range_is_named(value):
-    with pytest.raises(ValueError, match="--gmpo_clip"):
-        gmpo(gmpo_clip=value)

@@ -63,8 +63,3 @@ def test_responses_that_abstained_have_no_part_in_the_deviation(std):
         assert row[: len(of_group)].tolist() == pytest.approx(expected, abs=1e-6)
     assert found[1, 3].isnan()
     assert found[3].isnan().all()
-
-
-def test_an_unknown_deviation_is_named():
-    with pytest.raises(ValueError, match="--lite_ppo_std is one of raw, centred"):
-        config("batch")

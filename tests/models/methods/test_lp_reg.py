@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 from example import gradients, window_of_example
@@ -81,19 +79,3 @@ def test_ranks_that_share_a_row_are_refused(size):
 
 def test_a_dual_clip_would_take_the_gradient_of_what_is_held():
     assert "--actor.dual_clip 3" in METHOD.refuses(CovConfig(method="lp_reg"), {"actor.dual_clip": 3.0})
-
-
-@pytest.mark.parametrize(
-    ("settings", "flag"),
-    [
-        ({"lp_reg_frac": 0.0}, "--lp_reg_frac"),
-        ({"lp_reg_frac": 1.0}, "--lp_reg_frac"),
-        ({"lp_reg_frac": 0.5}, r"--lp_reg_frac 0\.5 selects 50\.0% .* --allow_large_cov_ratio"),  # 0.5 % is 0.005
-        ({"lp_reg_min_p": 2.0}, "--lp_reg_min_p"),
-        ({"lp_reg_coef": -1.0}, "--lp_reg_coef"),
-        ({"lp_reg_coef": math.nan}, "--lp_reg_coef"),
-    ],
-)
-def test_a_setting_out_of_range_is_named(settings, flag):
-    with pytest.raises(ValueError, match=flag):
-        CovConfig(method="lp_reg", **settings)

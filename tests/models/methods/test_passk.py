@@ -49,8 +49,3 @@ def test_every_response_gets_that_of_its_kind():
 def test_a_set_is_smaller_than_a_group(n, refused):
     reason = METHOD.refuses(CovConfig(method="passk"), {"rollout.n_samples_per_prompt": n})
     assert bool(reason) is refused
-
-
-def test_k_out_of_range_is_named():
-    with pytest.raises(ValueError, match="--passk_k"):
-        CovConfig(method="passk", passk_k=0)

@@ -26,9 +26,3 @@ def test_a_weight_that_stays_1_is_refused():
     for settings in ({"positive_weight": 0.5}, {"positive_weight": Schedule(0.0, 1.0, 9)}):
         assert refuses(CovConfig(**settings), {}) is None
     assert refuses(CovConfig(method="positive_weight", entropy_target=0.3), {}) is None
-
-
-@pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), Schedule(0.5, 2.0, 9)])
-def test_a_weight_out_of_range_is_named(value):
-    with pytest.raises(ValueError, match="--positive_weight is a factor in"):
-        CovConfig(positive_weight=value)

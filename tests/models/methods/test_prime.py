@@ -52,23 +52,6 @@ def test_an_abstention_does_not_change_the_rewards_of_other_responses():
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"prime_beta": 0.0}, "--prime_beta"),
-        ({"prime_lr": -1e-6}, "--prime_lr"),
-        ({"prime_max_norm": -1.0}, "--prime_max_norm"),
-        ({"prime_process_coef": -1.0}, "--prime_process_coef"),
-        ({"prime_outcome_coef": float("inf")}, "--prime_outcome_coef"),
-        ({"prime_norm": "batch_norm"}, "--prime_norm"),
-        ({"prime_process_coef": 0.0, "prime_outcome_coef": 0.0}, "leave no reward"),
-    ],
-)
-def test_settings_out_of_range_are_refused(settings, words):
-    with pytest.raises(ValueError, match=words):
-        prime(**settings)
-
-
-@pytest.mark.parametrize(
     ("settings", "flags", "words"),
     [
         ({}, {}, None),

@@ -13,6 +13,7 @@ from openrlhf_cov.models.loss import LossRecord
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.slots import UNCLIPPED
 from openrlhf_cov.models.window import Window, WindowItem, plan_step
+from openrlhf_cov.settings import Schedule
 from openrlhf_cov.utils.metric_table import definition
 
 
@@ -123,46 +124,101 @@ def test_an_estimator_that_compares_responses_refuses_a_group_of_one(name):
     assert METHODS[name].refuses(CovConfig(method=name), flags | {"rollout.n_samples_per_prompt": 2}) is None
 
 
-BAD = {
-    "clip_cov": {"clip_cov_lb": 9.0},
-    "kl_cov": {"ppo_kl_coef": -1.0},
-    "lp_reg": {"lp_reg_frac": 1.0},
-    "top_entropy": {"top_entropy_frac": 2.0},
-    "cispo": {"cispo_cap": 0.2},
-    "erc": {"erc_high": 0.05},
-    "random_drop": {"random_drop_ratio": 20.0},
-    "steer": {"steer_min": 0.0},
-    "stare": {"stare_strength": 1.1},
-    "positive_weight": {"positive_weight": 2.0},
-    "entropy_advantage": {"entropy_advantage_kappa": 1.0},
-    "repo_r": {"repo_zeta": math.nan},
-    "adaptive_clip": {"adaptive_clip_eps": 1.0},
-    "adaptive_entropy": {"entropy_bonus": -1.0},
-    "gspo_token": {"gspo_token_clip": (-0.1, 0.1)},
-    "dppo": {"dppo_delta": 1.0},
-    "sapo": {"sapo_tau_neg": 0.0},
-    "cegppo": {"cegppo_beta1": -0.5},
-    "gmpo": {"gmpo_clip": 0.0},
-    "qae": {"qae_quantile": 40},
-    "passk": {"passk_k": 0},
-    "entrocraft": {"entrocraft_low": 0.0},
-    "w_reinforce": {"w_reinforce_lambda": 0.0},
-    "dr_grpo": {"dr_grpo_length": 0.0},
-    "lite_ppo": {"lite_ppo_std": "batch"},
-    "ucpo": {"ucpo_tau": 1.5},
-    "wapo": {"wapo_length": -1.0},
-    "clip_v": {"clip_v_frac": 0.0},
-    "entropic": {"entropic_alpha": 2.0},
-    "clip_b": {"clip_b_mu": 0.0},
-    "rs_grpo": {"rs_grpo_beta": 0.0},
-    "prime": {"prime_beta": 0.0},
+INF = math.inf
+NAN = math.nan
+# Setting -> values that it cannot have. Fractions are no percent, and a band or a ratio is where its method acts.
+OUT_OF_RANGE = {
+    "adaptive_clip_eps": (0.0, 1.0),
+    "adaptive_clip_high": (-0.1, INF),
+    "cegppo_beta1": (-0.1,),
+    "cegppo_beta2": (INF,),
+    "cegppo_clip": ((1.2, 0.2), (0.2, NAN)),
+    "cegppo_dual_clip": (1.0,),
+    "cispo_cap": (0.28, INF),
+    "cispo_floor": (1.5, NAN),
+    "clip_b_mu": (0.0, -1.0, INF, NAN),
+    "clip_cov_lb": (9.0,),
+    "clip_v_frac": (0.0, 1.1, 20, NAN),
+    "clip_v_mu": (0.0, -1.0, INF),
+    "dppo_anchor": ("new",),
+    "dppo_cap": (0.5,),
+    "dppo_delta": (-0.1, 1.0, 20, NAN),
+    "dppo_divergence": ("js",),
+    "dr_grpo_length": (0.0, -3.0, NAN, INF),
+    "entrocraft_high": (NAN,),
+    "entrocraft_low": (0.0, 0.7),
+    "entropic_alpha": (-1.1, 2.0, NAN),
+    "entropic_theta": (0.0, 1.0, 95.0),
+    "entropy_advantage_coef": (-0.1, NAN, INF),
+    "entropy_advantage_kappa": (1.0, NAN),
+    "entropy_bonus": (-1e-3, INF),
+    "erc_high": (0.05,),
+    "erc_low": (1.0, -0.1),
+    "gmpo_clip": (0.0, -0.4, 40.0, NAN),
+    "gspo_token_clip": ((-1e-4, 4e-4), (3e-4, INF), (1.5, 4e-4), (NAN, 4e-4)),
+    "lite_ppo_std": ("batch",),
+    "lp_reg_coef": (-1.0, NAN),
+    "lp_reg_frac": (0.0, 1.0),
+    "lp_reg_min_p": (2.0,),
+    "passk_k": (0,),
+    "positive_weight": (-0.1, 1.1, NAN, Schedule(0.5, 2.0, 9)),
+    "ppo_kl_coef": (-1.0,),
+    "prime_beta": (0.0,),
+    "prime_lr": (-1e-6,),
+    "prime_max_norm": (-1.0,),
+    "prime_norm": ("batch_norm",),
+    "prime_outcome_coef": (INF,),
+    "prime_process_coef": (-1.0,),
+    "qae_quantile": (0.0, 1.0, 40, NAN),
+    "random_drop_ratio": (0.0, 1.1, 20.0, NAN),
+    "repo_zeta": (INF, NAN),
+    "rs_grpo_beta": (0.0, -1.0, 50.1, NAN, INF),
+    "sapo_tau_neg": (0.0, -1.0, INF, NAN),
+    "sapo_tau_pos": (0.0, -1.0, INF, NAN),
+    "stare_frac": (10.0,),
+    "stare_gate": (0.0,),
+    "stare_strength": (-0.1, 1.1),
+    "steer_max": (0.9,),
+    "steer_min": (0.0, 1.1),
+    "top_entropy_frac": (0.0, 1.0, 1.01, 20, NAN),
+    "ucpo_tau": (-0.1, 1.1, NAN),
+    "w_reinforce_lambda": (0.0, -0.1, 1.1, 10, NAN),
+    "wapo_length": (0.0, -3.0, NAN, INF),
 }
 
 
+@pytest.mark.parametrize(("name", "value"), [(name, each) for name, values in OUT_OF_RANGE.items() for each in values])
+def test_a_setting_out_of_range_is_named(name, value):
+    with pytest.raises(ValueError, match=rf"--{name}\b"):
+        CovConfig(**{name: value})
+
+
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if fields(method.settings)])
-def test_every_method_checks_its_settings_in_the_common_config(name):
-    with pytest.raises(ValueError, match="--"):
-        CovConfig(**BAD[name])
+def test_every_method_checks_its_settings(name):
+    assert {field.name for field in fields(METHODS[name].settings)} & OUT_OF_RANGE.keys()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"cispo_cap": 0.28}, r"0\.28.*1\.28"),  # what verl's flag takes
+        ({"erc_high": 0.05}, r"1\.05"),
+        ({"entrocraft_high": Schedule(0.7, 0.5, 10)}, "--entrocraft_"),  # ends below 0.6
+        # after 100 of 400 steps the lower end is at 0.6 - 0.2 * 100 / 400 = 0.55, the upper one at 0.5
+        (
+            {"entrocraft_low": Schedule(0.6, 0.4, 400), "entrocraft_high": Schedule(0.7, 0.5, 100)},
+            "--entrocraft_low lies below --entrocraft_high",
+        ),
+        ({"lp_reg_frac": 0.5}, r"selects 50\.0% .* --allow_large_cov_ratio"),  # 0.5 % is 0.005
+        ({"prime_process_coef": 0.0, "prime_outcome_coef": 0.0}, "leave no reward"),
+        ({"rs_grpo_beta": 0.0}, "dr_grpo"),
+        ({"stare_frac": 10.0}, "not percent"),
+        ({"stare_strength": 1.1}, "1.1 and 0.9"),
+    ],
+)
+def test_a_refused_setting_says_what_to_write(settings, said):
+    with pytest.raises(ValueError, match=said):
+        CovConfig(**settings)
 
 
 @pytest.mark.parametrize(

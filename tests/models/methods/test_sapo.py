@@ -48,10 +48,3 @@ def test_the_published_loss_and_its_gradient_on_the_example():
     assert ((terms[0].mean() + terms[1, :2].mean()) / 2).item() == pytest.approx(-0.107248, abs=1e-6)
     by_token.backward()
     assert gradients(settings)[1] == pytest.approx(batch.log_probs.grad.flatten()[:-1].tolist(), abs=1e-9)
-
-
-@pytest.mark.parametrize("name", ["sapo_tau_pos", "sapo_tau_neg"])
-@pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_steepness_out_of_range_is_named(name, value):
-    with pytest.raises(ValueError, match=f"--{name}"):
-        sapo(**{name: value})

@@ -101,9 +101,3 @@ def test_the_mean_is_one_of_tokens(name):
 def test_what_would_count_the_responses_that_are_left_out_is_refused(other):
     with pytest.raises(ValueError, match="--method psr leaves responses out"):
         CovConfig(**({"method": "psr"} | other))
-
-
-@pytest.mark.parametrize("value", [0.0, -0.1, 1.1, 10, float("nan")])
-def test_a_weight_out_of_range_is_named(value):
-    with pytest.raises(ValueError, match="--w_reinforce_lambda"):
-        CovConfig(method="w_reinforce", w_reinforce_lambda=value)

@@ -48,17 +48,3 @@ def test_without_a_right_token_nothing_is_weighed():
     window.items[0].batch.advantages.fill_(-1.0)
     (found,) = plan(stare(), window)
     assert not found.tokens.any()
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"stare_frac": 10.0}, "--stare_frac .* not percent"),
-        ({"stare_strength": 1.1}, "--stare_strength .* 1.1 and 0.9"),
-        ({"stare_strength": -0.1}, "--stare_strength"),
-        ({"stare_gate": 0.0}, "--stare_gate"),
-    ],
-)
-def test_a_setting_out_of_range_is_named(settings, words):
-    with pytest.raises(ValueError, match=words):
-        CovConfig(method="stare", **settings)

@@ -83,12 +83,3 @@ def test_probabilities_of_0_and_1_weigh_finitely():
     (found,) = plan(steer(), window)
     assert found.weight.isfinite().all()
     assert found.weight.min() >= 0.8
-
-
-@pytest.mark.parametrize(
-    ("settings", "flag"),
-    [({"steer_min": 0.0}, "--steer_min"), ({"steer_min": 1.1}, "--steer_min"), ({"steer_max": 0.9}, "--steer_max")],
-)
-def test_a_setting_out_of_range_is_named(settings, flag):
-    with pytest.raises(ValueError, match=flag):
-        steer(**settings)

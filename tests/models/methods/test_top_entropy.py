@@ -76,9 +76,3 @@ def test_exactly_the_quota_is_kept_wherever_the_tokens_lie(rows, fraction):
     assert int(together.sum()) == count - min(count, max(1, int(count * fraction)))
     kept = values[mask.bool() & ~together]
     assert not together.any() or values[together].max() <= kept.min()
-
-
-@pytest.mark.parametrize("fraction", [0.0, 1.0, 1.01, 20, float("nan")])
-def test_a_fraction_out_of_range_is_named(fraction):
-    with pytest.raises(ValueError, match="--top_entropy_frac"):
-        top_entropy(fraction)

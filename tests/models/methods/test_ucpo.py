@@ -87,9 +87,3 @@ def test_responses_that_abstained_share_nothing():
     expected = advantages([1.0, 1.0, 0.0, 0.0], [-0.2, -0.5, -0.1, -0.3], dtype=torch.float32)
     assert found[0, [0, 1, 3, 4]].tolist() == pytest.approx(expected.tolist())
     assert found[0, 2].isnan()
-
-
-@pytest.mark.parametrize("tau", [-0.1, 1.1, math.nan])
-def test_a_strength_out_of_range_is_named(tau):
-    with pytest.raises(ValueError, match="--ucpo_tau is a share in"):
-        CovConfig(method="ucpo", ucpo_tau=tau)
