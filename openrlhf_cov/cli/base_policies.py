@@ -54,13 +54,13 @@ def build_parser() -> Parser:
     return parser
 
 
-@program("base-policies")
+@program("base_policies")
 def main(argv: Sequence[str] | None = None) -> None:
     """Exit status 0 when the folder holds the policies, 2 for a refused request."""
     args = build_parser().parse_args(sys.argv[1:] if argv is None else list(argv))
     output: Path = args.output or lab.base_policies()
     if any(not 0 <= seed < 2**31 for seed in args.base_seed):
-        raise UsageError(f"--base_seed takes numbers from 0 to 2^31 - 1; got {' '.join(map(str, args.base_seed))}")
+        raise UsageError(f"--base_seed {' '.join(map(str, args.base_seed))}: must be numbers from 0 to 2^31 - 1")
     if args.pack and args.unpack:
         raise UsageError("--pack writes an archive and --unpack reads one; give one of the two")
     check_folder(output)
@@ -143,6 +143,8 @@ def unpack(path: Path, folder: Path) -> list[str]:
         for name, content in contents.items():
             if _sha256(content) != wanted[name]:
                 raise ValueError(f"{name} does not have the SHA-256 of the manifest")
+    except FileNotFoundError as error:
+        raise UsageError(f"--unpack {path}: no such file") from error
     except (OSError, EOFError, tarfile.TarError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UsageError(f"--unpack {path} is not an archive of base policies: {reason_of(error)}") from error
     for name, content in contents.items():

@@ -88,7 +88,7 @@ def parse_args() -> argparse.Namespace:
     args = parser.parse_args()
     args.folder = args.folder or TINY_TASKS[args.task].folder
     if args.steps < 1:
-        parser.error(f"--steps is at least 1, got {args.steps}")
+        parser.error(f"--steps {args.steps}: must be at least 1")
     args.output = args.output or Path("runs") / f"demo-{args.method}-{datetime.now():%Y%m%d-%H%M%S}"
     return args
 

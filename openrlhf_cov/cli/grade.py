@@ -107,7 +107,7 @@ def grade_lines(rows: list[GradeRow], grades: list[Grade], published: list[Grade
 def main(argv: list[str] | None = None) -> None:
     """Print the summary; exit status 2 with one line on stderr for a bad file or flag."""
     parser = Parser(prog="grade", about=__doc__)
-    parser.add_argument("file", type=Path, help="JSON Lines, one response and its label per line")
+    parser.add_argument("file", metavar="FILE", type=Path, help="JSON Lines, one response and its label per line")
     parser.add_argument("--response_key", default="response", help="key of the response (default: response)")
     parser.add_argument("--label_key", default="answer", help="key of the label (default: answer)")
     parser.add_argument(
@@ -158,7 +158,9 @@ def _row(
     place = f"{path}, line {number}"
     for flag, key in (("--response_key", response_key), ("--label_key", label_key), ("--prompt_key", prompt_key)):
         if key is not None and key not in record:
-            raise UsageError(f"{place} has no key {key!r}; name it with {flag}")
+            raise UsageError(
+                f"{place} has no key {key!r}; it has {', '.join(record) or 'none'}; name the key with {flag}"
+            )
     response = record[response_key]
     label = record[label_key]
     if not isinstance(response, str):

@@ -42,6 +42,8 @@ def main() -> int:
         module = COMMANDS[name][0]
         with typed_as(module, f"openrlhf-cov {name}"):
             return import_module(f"openrlhf_cov.cli.{module}").main() or 0
+    elif name.startswith("-"):
+        return refuse("openrlhf-cov", f"{name}: flags come after a command; openrlhf-cov --help lists the commands")
     else:
         close = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(COMMANDS)}"

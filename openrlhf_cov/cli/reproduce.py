@@ -110,7 +110,7 @@ def settle(args: argparse.Namespace, shown: Exhibit, number: str) -> None:
     if args.steps is None:
         args.steps = shown.steps
     if args.steps < 2:
-        raise UsageError(f"--steps is at least 2, got {args.steps}")
+        raise UsageError(f"--steps {args.steps}: must be at least 2")
     if tiny and shown.not_tiny:
         raise UsageError(f"--scale tiny: {number} has none: {shown.not_tiny}; leave the flag out")
     if args.collect and not args.run:

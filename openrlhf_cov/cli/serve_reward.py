@@ -159,7 +159,7 @@ def take_from_environment(name: str) -> str | None:
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket. Raises UsageError if there can be none."""
     if not 0 <= port < 1 << 16:
-        raise UsageError(f"--port is from 0 to 65535, got {port}")
+        raise UsageError(f"--port {port}: must be from 0 to 65535")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family)

@@ -55,7 +55,7 @@ def answer(args: argparse.Namespace) -> None:
     """Carry out the request of the flags."""
     try:
         if args.jobs is not None and args.jobs < 1:
-            raise UsageError(f"--jobs is at least 1, got {args.jobs}")
+            raise UsageError(f"--jobs {args.jobs}: must be at least 1")
         study = study_of(args)
         if args.pack:
             packed(study, args.pack)  # refused before anything runs

@@ -254,7 +254,7 @@ def _row(place: str, row: dict[str, Any], name: str, number: int, keys: Keys, ru
         asked = getattr(keys, field)
         if key is None and (field in ("problem", "answer") or asked != getattr(Keys, field)):
             raise UsageError(
-                f"{place} has no key {asked!r}, but {', '.join(row) or 'none'}; name it with --{field}_key"
+                f"{place} has no key {asked!r}; it has {', '.join(row) or 'none'}; name the key with --{field}_key"
             )
     values = {field: None if key is None else value_at(row, key) for field, key in found.items()}
     if values["id"] is None:

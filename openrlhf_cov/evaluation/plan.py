@@ -102,7 +102,7 @@ def make_plan(
     asked = []
     prompts = []
     if limit is not None and limit < 1:
-        raise UsageError(f"--limit is at least 1, got {limit}")
+        raise UsageError(f"--limit {limit}: must be at least 1")
     for benchmark in benchmarks:
         if benchmark.grader != "row":
             check_asks(template, program=benchmark.grader == "code", what=benchmark.name)

@@ -53,7 +53,7 @@ def parse_object(content: bytes) -> dict[str, Any]:
     """The object on a line or in a file of JSON; ValueError with one line for anything else."""
     value = parse_json(content)
     if not isinstance(value, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return value
 
 
@@ -107,7 +107,7 @@ def read_rows(
 def regular(path: Path) -> Path:
     """The path; OSError where it is a pipe, whose other end would be waited for, a device or a folder."""
     if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "it is no file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return path
 
 

@@ -137,5 +137,5 @@ def test_a_run_fits_the_hosts_that_it_is_for(monkeypatch, capsys, tmp_path, name
     status = train_ppo_ray.main()
     shown = capsys.readouterr()
     assert (status, "error:" in shown.err) == (0, False), shown.err
-    assert shown.out.startswith("the preset sets --actor.num_nodes ")
+    assert shown.out.startswith("the preset sets\n  --actor.num_nodes ")
     assert "dry run: it would run" in shown.out

@@ -9,7 +9,7 @@ import numpy as np
 
 from openrlhf_cov.analysis.dashboard import alerts
 from openrlhf_cov.analysis.dashboard.alerts import Alert, find_alerts
-from openrlhf_cov.analysis.foreign_logs import EVENT_FILES, read_events
+from openrlhf_cov.analysis.foreign_logs import EVENT_FILES, STATE_FILE, read_events, state_file
 from openrlhf_cov.analysis.law import LawPoints
 from openrlhf_cov.analysis.regression import Floats
 from openrlhf_cov.analysis.runs import (
@@ -440,15 +440,15 @@ def _is_ours(path: Path) -> bool:
         UsageError: If the path is a file but not a table, or a folder of runs.
     """
     if not path.is_dir():
-        if path.suffix not in TABLES:
-            tables = ", ".join(TABLES)
-            raise UsageError(f"{path}: must be the folder of a run, a {METRICS_FILE} or a table ({tables})")
+        if path.suffix not in TABLES and path.name != STATE_FILE:
+            tables = ", ".join((*TABLES, STATE_FILE))
+            raise UsageError(f"{path}: must be the folder of a run, a {METRICS_FILE} or a log ({tables})")
         return False
     if (path / METRICS_FILE).exists() or (path / COMMAND_FILE).exists():
         return True
     if below := sorted(str(each.parent) for each in path.glob(f"*/{METRICS_FILE}")):
         raise UsageError(f"{path} is a folder of runs, not a run; name the runs: {' '.join(below[:NAMED])}")
     if not any(path.rglob(EVENT_FILES)):
-        return True
+        return state_file(path) is None
     training, _, _ = read_events(path, columns=COLUMNS)
     return not len(training)

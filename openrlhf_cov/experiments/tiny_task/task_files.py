@@ -36,10 +36,10 @@ class TaskSettings:
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:
-            raise ValueError(f"--seed is from 0 to 2**63 - 1, got {self.seed}")
+            raise ValueError(f"--seed {self.seed}: must be from 0 to 2**63 - 1")
         for name in ("train_rows", "test_rows"):
             if getattr(self, name) < 1:
-                raise ValueError(f"--{name} is at least 1, got {getattr(self, name)}")
+                raise ValueError(f"--{name} {getattr(self, name)}: must be at least 1")
         problems = TINY_TASKS[self.task].problems
         if self.train_rows + self.test_rows > problems:
             raise ValueError(

@@ -71,7 +71,7 @@ def test_it_goes_with_methods_that_drop_tokens_or_have_one_advantage_for_a_respo
 
 @pytest.mark.parametrize("length", [0.0, -3.0, math.nan, math.inf])
 def test_a_length_out_of_range_is_named(length):
-    with pytest.raises(ValueError, match=f"--dr_grpo_length .*, got {length}"):
+    with pytest.raises(ValueError, match=f"--dr_grpo_length {length}: must be"):
         config(length)
 
 

@@ -66,5 +66,5 @@ def test_responses_that_abstained_have_no_part_in_the_deviation(std):
 
 
 def test_an_unknown_deviation_is_named():
-    with pytest.raises(ValueError, match="--lite_ppo_std is one of raw, centred"):
+    with pytest.raises(ValueError, match="--lite_ppo_std batch: must be one of raw, centred"):
         config("batch")

@@ -171,7 +171,7 @@ def test_every_method_checks_its_settings_in_the_common_config(name):
         ({"method": "cisspo"}, ["--method", "'cisspo'", "cispo"]),
         ({"method": ""}, ["--method"]),
         ({"method": "none,cispo"}, ["--method", "'none'"]),
-        ({"method": "cispo,"}, ["--method cispo,", "''"]),
+        ({"method": "cispo,"}, ["--method cispo,", "a name is missing"]),
         ({"cov_type": "clip_cov", "method": "cispo"}, ["--method clip_cov", "--method cispo", "--allow_no_trust"]),
         ({"method": "cispo,clip_cov"}, ["--method clip_cov", "--method cispo", "--allow_no_trust"]),
         (

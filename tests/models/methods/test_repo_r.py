@@ -36,5 +36,5 @@ def test_gradients_of_the_example():
 
 
 def test_an_infinite_zeta_is_named():
-    with pytest.raises(ValueError, match="--repo_zeta is a finite number, got inf"):
+    with pytest.raises(ValueError, match="--repo_zeta inf: must be a finite number"):
         CovConfig(repo_zeta=float("inf"))

@@ -117,7 +117,7 @@ def test_the_share_of_prompts_is_that_of_all_ranks():
 
 @pytest.mark.parametrize("length", [0.0, -3.0, math.nan, math.inf])
 def test_a_length_out_of_range_is_named(length):
-    with pytest.raises(ValueError, match=f"--wapo_length .*, got {length}"):
+    with pytest.raises(ValueError, match=f"--wapo_length {length}: must be"):
         config(length)
 
 
