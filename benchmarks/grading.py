@@ -20,13 +20,13 @@ from pathlib import Path
 from openrlhf_cov.rewards.maths.grading import grade, with_second_opinion
 
 BLOCK = 50
+# Answer, label and prompt.
 Pair = tuple[str, str, str]
-"""Answer, label and prompt."""
 
 
 @dataclass
 class Result:
-    """What one grader did so far; ``slowest`` is the time of its slowest pair."""
+    """Times and verdicts of one grader; ``slowest`` is the time of its slowest pair."""
 
     seconds: float = 0.0
     slowest: float = 0.0

@@ -1,4 +1,4 @@
-"""``python -m openrlhf_cov.cli.compare RUN RUN ...``: the scores of evaluations side by side, and which differ."""
+"""Show the scores of evaluations side by side, and which of them differ."""
 
 import json
 import sys
@@ -94,7 +94,12 @@ def _run_row(score: RunScore, has_differences: bool) -> Row:
         return (*row, "", "", "", "", score.reason or "")
     interval = score.difference.interval
     how = score.difference
-    verdict = "noise" if how.noise else "higher" if interval.estimate > 0 else "lower"
+    if how.noise:
+        verdict = "noise"
+    elif interval.estimate > 0:
+        verdict = "higher"
+    else:
+        verdict = "lower"
     bounds = f"{_points(interval.low)} to {_points(interval.high)}"
     return (*row, _points(interval.estimate), bounds, _p_value(how.p_value), _p_value(how.p_holm), verdict)
 

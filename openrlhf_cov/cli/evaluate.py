@@ -46,7 +46,11 @@ def main(argv: list[str] | None = None) -> int:
     if args.list:
         say(benchmarks.table() + "\n")
         return 0
-    work = _write_data if args.write_data else _regrade if args.regrade else _evaluate
+    work = _evaluate
+    if args.write_data:
+        work = _write_data
+    elif args.regrade:
+        work = _regrade
     try:
         return work(args)
     except RunStopped as error:

@@ -1,4 +1,4 @@
-"""``python -m openrlhf_cov.cli.grade FILE.jsonl``: grade a file of responses, to check a reward before training."""
+"""Grade a file of responses, to check a reward before training."""
 
 import json
 import sys
@@ -40,9 +40,16 @@ class GradeRow:
 
 
 def read_rows(path: Path, response_key: str, label_key: str, prompt_key: str | None = None) -> list[GradeRow]:
-    """The rows of a JSON Lines file. Raises UsageError, naming the line, for one that is not as it should be.
+    """Read the rows of a JSON Lines file.
 
-    Without a ``prompt_key`` the prompt of a row is its text under ``PROMPT_KEY``, if there is one.
+    Args:
+        path: The file.
+        response_key: Key of the response.
+        label_key: Key of the label.
+        prompt_key: Key of the prompt; without it the prompt is the text under ``PROMPT_KEY``, where a row has one.
+
+    Raises:
+        UsageError: A row lacks a key or has a value of another type; the message names the line.
     """
     lines = json_lines.read_rows(path, json_lines.parse_object)
     rows = [_row(path, number, record, response_key, label_key, prompt_key) for number, record in lines]

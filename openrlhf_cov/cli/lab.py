@@ -1,4 +1,4 @@
-"""Train an embedded task in one process, without Ray, vLLM and DeepSpeed: a method in a minute."""
+"""Train an embedded task in one process, in about a minute, without Ray, vLLM and DeepSpeed."""
 
 import logging
 import sys

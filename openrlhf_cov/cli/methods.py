@@ -1,4 +1,4 @@
-"""``openrlhf-cov methods [NAME]``: a table of all methods, or one method with its flags, its paper and an example."""
+"""Describe all methods in a table, or one method with its flags, its paper and an example."""
 
 import argparse
 import inspect
@@ -104,7 +104,11 @@ def flags_of(method: Method) -> str:
     """Return the flags of a method, each with its default and its meaning."""
     lines = []
     for flag, default, about in settings_of(method):
-        shown = "off" if default is False else "none" if default in (None, "") else default
+        shown = default
+        if default is False:
+            shown = "off"
+        elif default in (None, ""):
+            shown = "none"
         lines.append(f"  {flag} (default: {shown})")
         lines += textwrap.wrap(" ".join(about.split()), WIDTH, initial_indent="      ", subsequent_indent="      ")
     return "\n".join(lines)

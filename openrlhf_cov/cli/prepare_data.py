@@ -1,4 +1,4 @@
-"""``python -m openrlhf_cov.cli.prepare_data --dataset math --output DIR``: problems with answers as a training set."""
+"""Make a training set of problems with answers."""
 
 import argparse
 import shlex

@@ -1,4 +1,4 @@
-"""``openrlhf-cov report RUN ...``: curves, evaluations, tokens and the entropy law of training runs."""
+"""Draw curves, evaluations, tokens and the entropy law of training runs."""
 
 import argparse
 import math

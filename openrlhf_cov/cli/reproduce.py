@@ -1,9 +1,8 @@
-"""Every figure and table of arXiv 2505.22617 as commands: the runs that it takes, their evaluation, the report.
+"""Print the commands that reproduce a figure or table of arXiv 2505.22617: runs, evaluations and report.
 
-Prints the commands; --run carries them out one after the other. --dry_run starts nothing and says of each whether it
-would run: its flags, benchmarks and training data, the folders that it writes, of a training the memory, too; trained
-models and their evaluations are not asked for. --scale tiny is the same on the embedded tasks, on any host, for those
-that have a meaning there.
+--run carries the commands out one after the other. --dry_run starts nothing and says of each command whether it would
+run: it checks flags, benchmarks, training data and output folders, and for a training also the memory, but no trained
+models. --scale tiny takes the embedded tasks, on any host, for the figures and tables that have a meaning there.
 """
 
 import argparse

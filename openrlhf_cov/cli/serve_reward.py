@@ -1,7 +1,7 @@
-"""``python -m openrlhf_cov.cli.serve_reward``: rule-based rewards as a service, for ``--reward.remote_url http://…``.
+"""Serve rule-based rewards over HTTP, for --reward.remote_url http://….
 
 Start it once per machine or per port and give the trainer all URLs, separated by commas; upstream's client takes them
-in turn. A token that the service asks for goes into these URLs (``http://HOST:PORT/?token=TOKEN``): upstream's client
+in turn. A token that the service asks for goes into these URLs (http://HOST:PORT/?token=TOKEN): upstream's client
 sends no Authorization header.
 """
 

@@ -1,4 +1,4 @@
-"""``openrlhf-cov study SPEC``: methods, settings and seeds as one command that goes on where it was cut off."""
+"""Compare methods over settings and seeds; the same command resumes an interrupted study."""
 
 import argparse
 import sys

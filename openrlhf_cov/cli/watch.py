@@ -1,4 +1,4 @@
-"""``openrlhf-cov watch RUN [RUN ...]``: curves and alerts of training runs in the terminal."""
+"""Show curves and alerts of training runs in the terminal."""
 
 import argparse
 import os

@@ -54,7 +54,12 @@ def find_locks(root: Path) -> Locks:
         with suppress(OSError):  # released meanwhile
             status = lock.stat()
             mine = os.geteuid() in (status.st_uid, 0)
-            kind = "foreign" if not (local and mine) else "young" if time.time() - status.st_mtime < YOUNG else "stale"
+            if not (local and mine):
+                kind = "foreign"
+            elif time.time() - status.st_mtime < YOUNG:
+                kind = "young"
+            else:
+                kind = "stale"
             kinds[kind] += [] if str(lock.resolve()) in held else [lock]
     return Locks(**{kind: tuple(found) for kind, found in kinds.items()})
 

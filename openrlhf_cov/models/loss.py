@@ -149,9 +149,15 @@ def clip_of(ppo_loss: Any) -> tuple[float, float]:
 def plan_micro_batch(
     config: CovConfig, batch: TokenBatch, ppo_clip: tuple[float, float], generator: torch.Generator
 ) -> list[Plan]:
-    """Return the plans of ``--cov_scope micro_batch``: each method sees one micro-batch of one rank alone.
+    """Return the plans of ``--cov_scope micro_batch``, by which each method sees one micro-batch of one rank.
 
-    Released code computes its statistics so. Draws come from ``generator``, which lies on the batch's device.
+    Released code computes its statistics so.
+
+    Args:
+        config: Settings of the loss.
+        batch: The micro-batch.
+        ppo_clip: Lower and upper range of the PPO clip.
+        generator: Source of random draws, on the device of the batch.
     """
     window = LocalWindow(batch, ppo_clip, generator)
     return [plan for slot in config.token_slots for plan in slot.plan(config, window)]
@@ -221,7 +227,23 @@ class MethodLoss(nn.Module):
         rollout_log_probs: Tensor | None = None,
         **normalizers,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Return (loss, clip fraction, approximate KL, KL to the rollout policy, share it filtered); inputs (B, A)."""
+        """Return the policy loss of one micro-batch, in the form of OpenRLHF's ``PolicyLoss``.
+
+        Args:
+            log_probs: Log-probs (B, A) of the policy, with gradient.
+            old_log_probs: Log-probs (B, A) of the policy before the updates of the step.
+            advantages: Advantages (B, A).
+            action_mask: Mask (B, A) of the action tokens.
+            rollout_log_probs: Log-probs (B, A) of the engine that sampled, or None.
+            **normalizers: Numbers that ``aggregate`` divides by.
+
+        Returns:
+            Loss, clip fraction, approximate KL, KL to the rollout policy and the share of tokens that its correction
+            filters; the last two are None without a correction.
+
+        Raises:
+            RuntimeError: The scope is global, and ``expect`` has not been called for this micro-batch.
+        """
         batch = TokenBatch(log_probs, old_log_probs, advantages, action_mask, rollout_log_probs)
         (plans, update), self._expected = self._expected, ((), 0)
         if callable(plans):

@@ -46,7 +46,9 @@ def train(args: SimpleNamespace) -> None:
         shared = reserve(_ranks(args.actor))
     engines_share = args.train.colocate_all and not args.train.async_enable
 
-    engines = start_engines(args, shared if engines_share else None) if has_engines(args) else []
+    engines = []
+    if has_engines(args):
+        engines = start_engines(args, shared if engines_share else None)
     groups = make_groups(args, shared)
 
     # The controller is an actor: under `ray job submit` this process runs on the head node, which may be small.

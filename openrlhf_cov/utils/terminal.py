@@ -23,7 +23,13 @@ def printable(text: str) -> str:
     direction of writing, characters without width, halves of surrogate pairs. A white space becomes a space."""
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else " " if each.isspace() else "?" for each in text)
+    return "".join(map(_printable_character, text))
+
+
+def _printable_character(each: str) -> str:
+    if each.isprintable():
+        return each
+    return " " if each.isspace() else "?"
 
 
 def one_line(message: object) -> str:

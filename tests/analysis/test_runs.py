@@ -44,7 +44,7 @@ def test_a_table(tmp_path):
 
 
 def test_what_is_no_run(tmp_path):
-    for path, why in ((tmp_path / "none", "does not exist"), (tmp_path, "is no run")):
+    for path, why in ((tmp_path / "none", "does not exist"), (tmp_path, "is not a run; give a folder")):
         with pytest.raises(UsageError, match=why):
             read_run(path)
     (tmp_path / "metrics.jsonl").write_text('{"step"')

@@ -205,6 +205,7 @@ def _steps(values: Floats) -> str:
 
 
 def _percent(share: float) -> str:
-    return (
-        "under 0.1 %" if 0 < share < 0.001 else f"{100 * share:.{1 if math.isfinite(share) and share < 0.1 else 0}f} %"
-    )
+    if 0 < share < 0.001:
+        return "under 0.1 %"
+    digits = 1 if math.isfinite(share) and share < 0.1 else 0
+    return f"{100 * share:.{digits}f} %"

@@ -68,7 +68,9 @@ class Layout:
 def layout(width: int, height: int, taken: int = 2) -> Layout:
     """Return the layout of a terminal of ``width`` x ``height``; ``taken`` rows hold headline, table and alerts."""
     side = width >= WIDE and height >= TALL
-    side_width = 0 if not side else SIDE_WIDTH_LARGE if width >= LARGE else SIDE_WIDTH
+    side_width = 0
+    if side:
+        side_width = SIDE_WIDTH_LARGE if width >= LARGE else SIDE_WIDTH
     text_lines = 0 if side else min(TEXT_LINES, height // TEXT_SHARE)
     if side:
         in_a_row = 2 if width - side_width >= 2 * BESIDE_PANELS else 1

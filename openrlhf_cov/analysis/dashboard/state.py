@@ -118,7 +118,17 @@ def pace(steps: Floats, times: Floats, step_seconds: Floats) -> Pace:
 
 
 def remaining(done: int, total: Total | None, speed: Pace, age: float) -> float:
-    """Return the seconds until the last step, ``age`` seconds after the newest one; NaN if unknown, 0 at the end."""
+    """Return the seconds until the last step.
+
+    Args:
+        done: Finished steps.
+        total: Steps of the run, None if unknown.
+        speed: Pace of the run.
+        age: Seconds since the newest step.
+
+    Returns:
+        Seconds, 0 at the end, NaN if the total or the pace is unknown.
+    """
     if total is None or not math.isfinite(speed.mean):
         return math.nan
     left = max(0, total.steps - done)
@@ -269,7 +279,15 @@ def build(
     asked_steps: int | None = None,
     law: LawResult | None = None,
 ) -> RunState:
-    """Return the state of a run; ``asked_steps`` is the number of its steps that the user gave."""
+    """Return the state of a run for the dashboard.
+
+    Args:
+        run: The run as read so far.
+        follows: False for a log of another trainer, which is read once.
+        has_ended: True if the run wrote its result.
+        asked_steps: Number of steps of the run that the user gave.
+        law: The entropy law of the run, if it was fitted.
+    """
     table = run.training
     total = total_steps(run.with_resolved(TOTAL_FLAGS), asked_steps, _kept(table))
     state = RunState(

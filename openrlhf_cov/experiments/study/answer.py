@@ -45,7 +45,9 @@ def verdict(apart: Interval, below: str, above: str) -> str:
     """Return what the interval of a difference says in words."""
     if not math.isfinite(apart.low):
         return "has too few runs"
-    word = (above if apart.estimate > 0 else below) if differs(apart) else "shows no difference"
+    word = "shows no difference"
+    if differs(apart):
+        word = above if apart.estimate > 0 else below
     return f"{word} ({shown(apart, signed=True)})"
 
 

@@ -195,10 +195,10 @@ class _OneOfEach(yaml.SafeLoader):
 
 def _yaml_fault(error: Exception) -> str:
     """Return what YAML found and where, without the excerpt that its own message ends with."""
-    mark = getattr(error, "problem_mark", None)
-    if mark is None:
-        return " ".join(str(error).split())
-    return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return " ".join(str(error).split())
 
 
 def read_spec(path: Path) -> Spec:

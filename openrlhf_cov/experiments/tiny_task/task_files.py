@@ -104,9 +104,16 @@ def _base_policy(settings: TaskSettings, policy: Any) -> tuple[Any, Any]:
 
 
 def evaluate(model_dir: Path, rows: list[dict[str, str]], seed: int, task: TinyTask) -> dict[str, float]:
-    """Accuracy greedy and at temperature 1, and, at temperature 1, entropy (nats per token) and length (tokens).
+    """Evaluate a policy on the test problems, greedily and at temperature 1.
 
-    ``rows`` are those of ``test.jsonl``, ``seed`` is that of the folder's ``task.json``.
+    Args:
+        model_dir: Folder of the policy.
+        rows: Rows of ``test.jsonl``.
+        seed: Seed of the folder's ``task.json``.
+        task: The embedded task.
+
+    Returns:
+        Both accuracies, and at temperature 1 the entropy in nats per token and the mean length in tokens.
     """
     from openrlhf_cov.experiments.tiny_task.accuracy import evaluate_policy
 

@@ -329,7 +329,10 @@ def _size(packed: Any) -> int:
     while left and size <= MAX_ITEMS:
         each = left.pop()
         size += 1
-        left += each if isinstance(each, list) else each.values() if isinstance(each, dict) else []
+        if isinstance(each, dict):
+            left += each.values()
+        elif isinstance(each, list):
+            left += each
     return size
 
 
