@@ -24,6 +24,10 @@ from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE
 from openrlhf_cov.utils.terminal import printable
 
 TABLES = (".csv", ".tsv")
+# Folders between that of a study and its runs: stage, method, settings and seed.
+DEEPEST = 4
+# Runs that a message names.
+NAMED = 5
 # Steps from an evaluation to the next logged entropy, at most.
 NEAREST_ENTROPY = 5
 # What to know of the law of training rewards where ``keeps_groups``.
@@ -145,6 +149,7 @@ def read_run(
         name = path.resolve().parent.name if path == state else path.resolve().name
         run = Run(name, path, training, evaluations, warnings=(*warnings, *_gaps(training, state.name)))
     else:
+        refuse_folder_of_runs(path)
         raise UsageError(
             f"{path} is not a run; give a folder with {METRICS_FILE} or TensorBoard events, a .csv or .tsv file, or "
             f"a {STATE_FILE} of TRL"
@@ -152,6 +157,13 @@ def read_run(
     if not len(run.training):
         raise UsageError(f"{path} holds no step yet" + "".join(f"; {warning}" for warning in run.warnings))
     return run
+
+
+def refuse_folder_of_runs(path: Path) -> None:
+    """Raise UsageError, with some of the runs, for a folder that holds runs, such as the folder of a study."""
+    for depth in range(1, DEEPEST + 1):
+        if below := sorted(str(each.parent) for each in path.glob("*/" * depth + METRICS_FILE)):
+            raise UsageError(f"{path} is a folder of runs, not a run; name the runs: {' '.join(below[:NAMED])}")
 
 
 def unreadable(error: OSError) -> UsageError:

@@ -27,9 +27,16 @@ def refusal(evaluate_flags, capsys, words):
     return run
 
 
-@pytest.mark.parametrize("flag", ["--model", "--benchmarks", "--output"])
-def test_a_missing_flag_is_refused(refusal, flag):
-    assert refusal({flag: None}) == f"{flag} is missing; --list shows the benchmarks"
+@pytest.mark.parametrize(
+    ("flag", "then"),
+    [
+        ("--model", "give a folder of a Hugging Face model, or its name on the hub or at --base_url"),
+        ("--benchmarks", "--list shows the benchmarks"),
+        ("--output", "give a folder for the results"),
+    ],
+)
+def test_a_missing_flag_is_refused(refusal, flag, then):
+    assert refusal({flag: None}) == f"{flag} is missing; {then}"
 
 
 @pytest.mark.parametrize(
@@ -81,9 +88,12 @@ def test_a_bad_flag_is_refused(refusal, openai_server, tmp_path, changes, messag
 
 
 def test_a_folder_that_cannot_be_used_is_refused(refusal, evaluate_flags, problems_file, tmp_path, capsys, words):
-    assert refusal({"--output": problems_file}).endswith("is not empty and holds no evaluation; choose another folder")
-    folder = problems_file / "run"
-    assert refusal({"--output": folder}) == f"--output {folder} cannot be written: Not a directory"
+    for folder in (problems_file, problems_file / "run"):
+        assert refusal({"--output": folder}) == f"--output {folder}: {problems_file} is a file; give a folder"
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").touch()
+    message = "is not empty and holds no evaluation; choose another folder"
+    assert refusal({"--output": tmp_path / "full"}).endswith(message)
     assert evaluate.main(words(evaluate_flags)) == 0
     capsys.readouterr()
     assert refusal({"--seed": "1"}) == (
@@ -94,7 +104,7 @@ def test_a_folder_that_cannot_be_used_is_refused(refusal, evaluate_flags, proble
 def test_regrading_needs_a_run(refusal, tmp_path, capsys):
     assert evaluate.main(["--regrade"]) == 2
     assert "--output is missing" in capsys.readouterr().err
-    message = f"{tmp_path} is not the folder of an evaluation: run.json: No such file or directory"
+    message = f"{tmp_path} is not the folder of an evaluation: run.json: No such file or directory; give its --output"
     assert refusal({"--output": tmp_path}, "--regrade") == message
 
 

@@ -1,13 +1,14 @@
 """``train --preset NAME``: what it sets, what wins over it, and that its runs fit the hosts that it names."""
 
 import json
+import shlex
 import sys
 
 import pytest
 
 from openrlhf_cov.cli import train_ppo_ray
 from openrlhf_cov.cluster import cpu_host
-from openrlhf_cov.trainer.flags.parser import CovArgumentParser, preset_words
+from openrlhf_cov.trainer.flags.parser import CovArgumentParser, preset_lines, preset_words
 from openrlhf_cov.trainer.flags.presets import PRESETS
 
 REWARD = ("--reward.remote_url", "openrlhf_cov/rewards/reward_func.py")
@@ -116,6 +117,17 @@ def test_what_is_printed_makes_the_same_run_without_the_preset(monkeypatch, name
     times = ("logger.wandb.run_name", "logger.tensorboard_run_name")  # have the time of day
     values = {name: (as_list(value), as_list(args[name])) for name, value in written.items() if name not in times}
     assert {name: pair for name, pair in values.items() if pair[0] != pair[1]} == {}
+
+
+def test_lines_of_a_preset_are_short_and_one_command(monkeypatch):
+    monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: False)
+    parser = CovArgumentParser()
+    parser.parse_args([*REWARD, "--preset", "dapo"])
+    text = preset_lines(parser)
+    assert shlex.split(text) == preset_words(parser)  # a backslash joins lines
+    lines = text.splitlines()
+    assert len(lines) > 3
+    assert all(len(line) <= 100 and line.startswith("  --") for line in lines)
 
 
 @pytest.mark.slow

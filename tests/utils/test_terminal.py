@@ -90,6 +90,8 @@ def test_the_flag_that_was_meant(flag, meant):
         (["--qqqqqq"], "--qqqqqq: unknown flag; x --help lists all\n"),
         (["more"], "more: unexpected; x --help says what it takes\n"),
         (["--task", "comands"], "--task comands: must be one of commands, addition; did you mean commands?\n"),
+        (["--estimator", "GRPO"], "--estimator GRPO: must be one of gae, group_norm; did you mean group_norm?\n"),
+        (["--count", "99"], "--count 99: must be one of 1, 9\n"),  # another number is no guess
         (["--task", "7"], "--task 7: must be one of commands, addition\n"),
         (["--steps", "1.5"], "--steps 1.5: must be a whole number\n"),
         (["--actor.adam.lr", "fast"], "--actor.adam.lr fast: must be a number\n"),
@@ -106,6 +108,8 @@ def test_a_wrong_flag_or_value_is_one_line_that_says_what_to_do(capsys, words, h
     parser.add_argument("--task", choices=("commands", "addition"))
     parser.add_argument("--steps", type=int)
     parser.add_argument("--size", type=int)
+    parser.add_argument("--estimator", choices=("gae", "group_norm"))
+    parser.add_argument("--count", type=int, choices=(1, 9))
     parser.add_argument("--clip", type=float, nargs=2)
     parser.add_argument("--names", nargs="+")
     either = parser.add_mutually_exclusive_group()
@@ -125,6 +129,9 @@ def test_what_is_missing_is_named(capsys):
     with pytest.raises(SystemExit):
         parser.parse_args([])
     assert capsys.readouterr().err == "x: error: --output, FILE are missing; x --help describes them\n"
+    with pytest.raises(SystemExit):
+        parser.parse_args(["rows.jsonl", "--ouput", "runs/x"])  # the typo is named, and not what it makes missing
+    assert capsys.readouterr().err == "x: error: --ouput: unknown flag; did you mean --output?\n"
     parser = Parser(prog="x")
     either = parser.add_mutually_exclusive_group(required=True)
     either.add_argument("--figure")

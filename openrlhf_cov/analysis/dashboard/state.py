@@ -21,6 +21,7 @@ from openrlhf_cov.analysis.runs import (
     interventions,
     keeps_groups,
     read_run,
+    refuse_folder_of_runs,
     training_points,
 )
 from openrlhf_cov.analysis.table import EMPTY, Table
@@ -388,9 +389,6 @@ def _ratio(value: float, by: float) -> float:
 
 # --- the runs
 
-# Runs that an error names.
-NAMED = 5
-
 
 class WatchedRun:
     """A run and its state; ``update`` reads what is new."""
@@ -464,8 +462,7 @@ def _is_ours(path: Path) -> bool:
         return False
     if (path / METRICS_FILE).exists() or (path / COMMAND_FILE).exists():
         return True
-    if below := sorted(str(each.parent) for each in path.glob(f"*/{METRICS_FILE}")):
-        raise UsageError(f"{path} is a folder of runs, not a run; name the runs: {' '.join(below[:NAMED])}")
+    refuse_folder_of_runs(path)
     if not any(path.rglob(EVENT_FILES)):
         return state_file(path) is None
     training, _, _ = read_events(path, columns=COLUMNS)
