@@ -127,7 +127,10 @@ def test_commands_that_tuning_has_named_are_said_too(tmp_path, spec_file, monkey
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"arms": [{"name": "x", "flags": "--cov_type kl_cov --kl_cov_ratio 2"}]}, "arm x: --kl_cov_ratio is a fract"),
+        (
+            {"arms": [{"name": "x", "flags": "--cov_type kl_cov --kl_cov_ratio 2"}]},
+            "arm x: --kl_cov_ratio 2.0: must be a fract",
+        ),
         ({"arms": [{"name": "x", "flags": "--train.batch_size 100"}]}, "arm x: --train.batch_size 100 is no multiple"),
         ({"test": "--benchmarks aime24 --limit 3"}, "test has flags of openrlhf-cov evaluate, with --samples"),
         ({"tuning": {"seeds": [9], "grid": {"--actor.adam.lr": ["1e-7", "2e-7"]}}}, "validation has the flags"),
