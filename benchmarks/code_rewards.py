@@ -51,7 +51,8 @@ def main() -> None:
             different = [f"{program}\n# {name} {number}" for number in range(args.programs + args.workers)]
             judge = lambda text, label=label: grade_code(text, label, config)  # noqa: E731
             list(threads.map(judge, different[: args.workers]))  # the sandboxes start
-            started, used = time.perf_counter(), cpu_seconds()
+            started = time.perf_counter()
+            used = cpu_seconds()
             grades = list(threads.map(judge, different[args.workers :]))
             seconds = time.perf_counter() - started
             assert all(grade.correct and not grade.cached for grade in grades)
@@ -60,7 +61,7 @@ def main() -> None:
 
 
 def cpu_seconds() -> float:
-    """Of this process, its workers, their sandboxes, and the programs that have ended in these."""
+    """Return the CPU seconds of this process, its workers, their sandboxes and the programs that ended in these."""
     here = psutil.Process()
     times = [each.cpu_times() for each in (here, *here.children(recursive=True))]
     return sum(each.user + each.system + each.children_user + each.children_system for each in times)

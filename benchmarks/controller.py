@@ -30,11 +30,13 @@ from typing import Any
 
 import ray
 
-LONGEST, SAMPLES, ENGINES = 8192, 8, 8
+LONGEST = 8192
+SAMPLES = 8
+ENGINES = 8
+# Seconds per token of a sequence in a full batch of a 7B model: the longest response takes 205 s.
 SECONDS_PER_TOKEN = 0.025
-"""Of a sequence in a full batch of a 7B model: the longest response takes 205 s."""
+# Sequences that an engine works on at once.
 SLOTS = 256
-"""Sequences that an engine works on at once."""
 FLAGS = """
 --algo.advantage.estimator group_norm --algo.kl.init_coef 0 --actor.loss_agg_mode token-mean --train.batch_size 256
 --rollout.n_samples_per_prompt 8 --train.num_episodes 10 --data.max_len 10240 --rollout.max_new_tokens 8192
@@ -108,7 +110,8 @@ class Engine:
     """Answers with token ids: at once, or with a ``scale`` after a fraction of the time, with a fraction of them."""
 
     def __init__(self, pass_rate: float, scale: int) -> None:
-        self.pass_rate, self.scale = pass_rate, scale
+        self.pass_rate = pass_rate
+        self.scale = scale
         self.ids = [random.randrange(150_000) for _ in range(3 * LONGEST)]
         self.slots = asyncio.Semaphore(SLOTS)
         self.busy: list[tuple[float, float]] = []
@@ -136,7 +139,8 @@ class Engine:
 
     def take_busy(self) -> list[tuple[float, float]]:
         """When it worked on each sample since the last call."""
-        taken, self.busy = self.busy, []
+        taken = self.busy
+        self.busy = []
         return taken
 
     def get_num_unfinished_requests(self) -> int:
@@ -190,7 +194,8 @@ class Ranks:
 
     def take_entropy_bytes(self) -> int:
         """Bytes of entropies that left and came since the last call."""
-        taken, self.entropy_bytes = self.entropy_bytes, 0
+        taken = self.entropy_bytes
+        self.entropy_bytes = 0
         return taken
 
     def nothing(self, *args, **kwargs) -> None:
@@ -230,7 +235,9 @@ class Clock:
     """CPU seconds of this process by phase; a phase inside another does not count for that."""
 
     def __init__(self) -> None:
-        self.seconds, self.stack, self.since = Counter[str](), [TRAINING], time.process_time()
+        self.seconds = Counter[str]()
+        self.stack = [TRAINING]
+        self.since = time.process_time()
 
     def switch(self) -> None:
         """Count what has passed for the phase that is under way."""
@@ -340,7 +347,8 @@ class OurRun:
         """Make a step."""
         from openrlhf_cov.trainer.clock import Clock as PhaseSeconds
 
-        loop, state = self.loop, self.state
+        loop = self.loop
+        state = self.state
         drawn = loop.sampler.order.drawn
         seconds = PhaseSeconds()
         rollout = loop.stream.next(state.step)
@@ -376,9 +384,11 @@ def write_inputs(folder: Path, vocabulary: int) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    chance, end = random.Random(0), "<|endoftext|>"
+    chance = random.Random(0)
+    end = "<|endoftext|>"
     words = sorted(pre_tokenizers.ByteLevel.alphabet())
-    places, merges = {word: place for place, word in enumerate(words)}, []
+    places = {word: place for place, word in enumerate(words)}
+    merges = []
     while len(places) < vocabulary:
         pair = chance.choice(words), chance.choice(words)
         if len(word := "".join(pair)) <= 12 and word not in places:
@@ -445,7 +455,8 @@ def sampling(args: argparse.Namespace, folder: str) -> None:
             ray.get([engine.take_busy.remote() for engine in engines])
             step = ray.get(made[name].step.remote(args.prompts))
             busy = ray.get([engine.take_busy.remote() for engine in engines])
-            began, ended = step["began"], step["generated"]
+            began = step["began"]
+            ended = step["generated"]
             worked = sum(end - start for intervals in busy for start, end in intervals)
             found[name].append({
                 "seconds of generation on the unscaled clock": (ended - began) * args.scale,
@@ -464,7 +475,8 @@ def sampling(args: argparse.Namespace, folder: str) -> None:
 
 def idle_share(intervals: list[tuple[float, float]], began: float, ended: float) -> float:
     """Share of the time from ``began`` to ``ended`` in which none of the ``intervals`` ran."""
-    busy, until = 0.0, began
+    busy = 0.0
+    until = began
     for start, end in sorted(intervals):
         busy += max(0.0, min(end, ended) - max(start, until))
         until = max(until, end)

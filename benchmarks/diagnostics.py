@@ -1,4 +1,4 @@
-"""What the diagnostics add to a global step: scoring the rollouts and all updates, with and without them, in turn.
+"""Measure what the diagnostics add to a global step: scoring and all updates, with and without them, in turn.
 
 A small Llama on the CPU, upstream's ``Actor`` and policy loss, no Ray and no DeepSpeed. Prints Markdown.
 
@@ -29,8 +29,13 @@ from openrlhf_cov.trainer.losses import token_batch  # noqa: E402
 from openrlhf_cov.trainer.observation import StepDiagnostics  # noqa: E402
 from openrlhf_cov.trainer.records import MicroBatch, TrainSample  # noqa: E402
 
-SAMPLES, SAMPLES_PER_PROMPT, PROMPT, RESPONSE, VOCABULARY = 64, 8, 16, 112, 4096
-UPDATES, MICRO_BATCH = 4, 8
+SAMPLES = 64
+SAMPLES_PER_PROMPT = 8
+PROMPT = 16
+RESPONSE = 112
+VOCABULARY = 4096
+UPDATES = 4
+MICRO_BATCH = 8
 
 
 CONFIG = CovConfig(cov_type="kl_cov", cov_scope="micro_batch")
@@ -40,7 +45,9 @@ class Trainer:
     """The updates of a step without DeepSpeed: one micro-batch after another, forward and backward."""
 
     def __init__(self, actor: Actor, optimizer: torch.optim.Optimizer, *, with_diagnostics: bool) -> None:
-        self.actor, self.optimizer, self.with_diagnostics = actor, optimizer, with_diagnostics
+        self.actor = actor
+        self.optimizer = optimizer
+        self.with_diagnostics = with_diagnostics
         self.ppo_loss = PolicyLoss(math.inf, math.inf)
 
     def train(self, samples: Sequence[TrainSample]) -> None:

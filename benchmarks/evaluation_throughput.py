@@ -1,4 +1,4 @@
-"""What the evaluation harness costs generation: tokens per second of the harness against ``vllm.LLM.generate`` alone.
+"""Compare tokens per second of the evaluation harness with those of ``vllm.LLM.generate`` alone.
 
 The same prompts, seeds and engine settings; the two take turns in one process. The harness grades and writes every
 response, through its Ray actor. Prints Markdown.

@@ -80,7 +80,7 @@ LOG_RATIOS = (-0.35, -0.1, 0.1, 0.35)
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large the checks are.
+    """Sizes of the checks.
 
     ``head``: tokens, vocabulary, width and logits of a block. ``window``: micro-batches, samples and tokens of each.
     ``update``: samples, tokens of each, vocabulary and width of the model. ``rounds``: timed repetitions.

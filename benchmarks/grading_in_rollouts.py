@@ -1,4 +1,4 @@
-"""What grading costs generation: seconds for the same rollouts with a reward and without.
+"""Measure what grading costs generation: seconds for the same rollouts with a reward and without.
 
 Two vLLM engines on the embedded task take turns; one of them puts every answer into a box and grades it. All responses
 have the same length. Prints Markdown.
@@ -23,8 +23,8 @@ from openrlhf_cov.cluster.workers import prepare_worker
 from openrlhf_cov.config import EngineConfig, ModelConfig, RewardConfig
 
 SAMPLES = 8
+# Tokens of the longest prompt.
 LONGEST_PROMPT = 16
-"""Tokens."""
 REWARD = """
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.rewards.reward_func import make_reward_func as ours

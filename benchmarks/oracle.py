@@ -42,6 +42,7 @@ ROLLOUTS = "rollouts"
 ONE_RANK = "--actor.num_gpus_per_node 1 --ref.num_gpus_per_node 1 --train.colocate_actor_ref"
 TWO_RANKS = "--actor.num_gpus_per_node 2 --ref.num_gpus_per_node 2"
 
+# Name -> flags beside COMMON.
 LAYOUTS = {
     # One rank, four updates of a rollout, a KL loss to the reference.
     "one_rank": f"{ONE_RANK} --cov_type kl_cov --kl_cov_ratio 0.04 --train.batch_size 8 --algo.kl.use_loss "
@@ -65,7 +66,6 @@ LAYOUTS = {
     "plain": f"{ONE_RANK} --cov_type none --train.batch_size 16 --algo.kl.init_coef 0 "
     "--algo.advantage.estimator reinforce --algo.advantage.is_correction_level token",
 }
-"""Name -> flags beside COMMON."""
 
 
 def main(argv: list[str] | None = None) -> int:

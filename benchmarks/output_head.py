@@ -15,10 +15,10 @@ import tempfile
 import time
 from pathlib import Path
 
+# Tokens of a sample.
 LENGTH = 128
-"""Tokens of a sample."""
+# Action tokens among them: nearly all, as in long responses, and as many as in the SmolLM2 recipes.
 ACTIONS = (127, 50)
-"""How many of them are action tokens: nearly all, as of long responses, and as many as in the SmolLM2 recipes."""
 KINDS = {"upstream": "openrlhf.models.Actor", "ours": "openrlhf_cov.trainer.actor_model.CovActor"}
 
 
@@ -109,7 +109,8 @@ def measure(kind: str, folder: str, tokens: int) -> dict:
     for actions in ACTIONS:
         for run in (score, train):
             Path("/proc/self/clear_refs").write_text("5")  # the peak is now what there is
-            before, started = resident("VmRSS"), time.process_time()
+            before = resident("VmRSS")
+            started = time.process_time()
             run(torch.ones_like(sequences[:, -actions:]))
             seconds = time.process_time() - started
             results[f"{run.__name__} {actions}"] = {"seconds": seconds, "mebibytes": resident("VmHWM") - before}

@@ -18,8 +18,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig  # noqa: E402
 
 from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig  # noqa: E402
 
+# Samples, shortest and longest.
 CASES = [(32, 20, 48), (64, 20, 48), (8, 64, 1024)]
-"""Samples, shortest and longest."""
 
 
 def main() -> None:
@@ -48,7 +48,8 @@ def make_policy(packing: bool) -> Actor:
     torch.manual_seed(0)
     attention = cpu_host.PACKED_ATTENTION if packing else "sdpa"
     policy = Actor(AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention))
-    policy.packing_samples, policy.temperature = bool(packing), 1.0
+    policy.packing_samples = bool(packing)
+    policy.temperature = 1.0
     return policy.train()
 
 

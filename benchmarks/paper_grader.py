@@ -1,4 +1,4 @@
-"""How often our graders give the verdict of the grader that the paper trained and evaluated with.
+"""Measure how often our graders agree with the grader that the paper trained and evaluated with.
 
 That grader is a file of the authors' repository, which is not a part of this one:
 
@@ -33,9 +33,9 @@ from openrlhf_cov.rewards.maths.grading import grade, with_second_opinion
 from openrlhf_cov.rewards.pool import WorkerError, WorkerPool, WorkerTimeout
 
 GRADER = "verl/utils/reward_score/prime_math/__init__.py"
+# Seconds for a verdict of the paper's grader, after which a response counts as incorrect, as in its code. Our graders
+# get the same time, because a busy machine is no verdict.
 LIMIT = 300.0
-"""Seconds for a verdict of theirs, after which a response is wrong, as there. Ours get as many: a busy machine is no
-verdict."""
 MEMORY = 4 << 30
 
 
@@ -90,7 +90,8 @@ def labels(path: Path, limit: int) -> Iterator[Pair]:
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     step = max(1, len(rows) // limit) if limit else 1
     for number in range(0, len(rows), step):
-        gold, after = rows[number]["answer"], rows[(number + 1) % len(rows)]["answer"]
+        gold = rows[number]["answer"]
+        after = rows[(number + 1) % len(rows)]["answer"]
         yield Pair("the label", path.stem, boxed(gold), gold)
         if after != gold:
             yield Pair("the next problem's label", path.stem, boxed(after), gold)
@@ -156,7 +157,7 @@ def report(pairs: list[Pair], verdicts: list[tuple[bool, bool, bool]]) -> str:
 
 
 def against(verdicts: list[tuple[bool, bool, bool]], ours: int) -> tuple[str, str]:
-    """How often one of our graders agrees with the paper's, and how often each accepts alone."""
+    """Return how often one of our graders agrees with the paper's, and how often each accepts alone."""
     found = Counter((each[ours], each[2]) for each in verdicts)
     agreed = found[True, True] + found[False, False]
     return f"{agreed / len(verdicts):.2%}", f"{found[True, False]:,}, {found[False, True]:,}"

@@ -18,10 +18,10 @@ import numpy as np
 
 from openrlhf_cov.analysis.report.curves import COLUMNS
 
+# Different lines of the log.
 LINES = 500
-"""Different lines."""
+# Metrics that no report reads.
 OTHERS = 20
-"""Metrics that no report reads."""
 
 
 def write_run(folder: Path, steps: int) -> int:
@@ -42,7 +42,8 @@ def write_run(folder: Path, steps: int) -> int:
 
 def measure(command: list[str]) -> tuple[float, float, float]:
     """Seconds by the clock and of the CPU, and peak bytes."""
-    start, process = time.perf_counter(), subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    start = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, process.returncode, usage = os.wait4(process.pid, 0)
     if process.returncode:
         raise SystemExit(f"{' '.join(command)} failed")
@@ -57,7 +58,8 @@ def main() -> int:
     )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.folder) as temporary:
-        run, output = Path(temporary, "run"), Path(temporary, "report")
+        run = Path(temporary, "run")
+        output = Path(temporary, "report")
         size = write_run(run, args.steps)
         report = [sys.executable, "-m", "openrlhf_cov.cli.report", str(run)]
         rows = {

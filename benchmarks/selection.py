@@ -1,4 +1,4 @@
-"""What ``--cov_log_probs current`` costs, and how often it picks other tokens than ``old``.
+"""Measure what ``--cov_log_probs current`` costs, and how often it selects other tokens than ``old``.
 
 One policy rank without Ray: upstream's DeepSpeed strategy and our trainer on the embedded task. Prints Markdown.
 
@@ -20,7 +20,9 @@ import torch
 
 from openrlhf_cov.cluster import cpu_host
 
-PROMPTS, SAMPLES, MAX_NEW_TOKENS = 32, 8, 32
+PROMPTS = 32
+SAMPLES = 8
+MAX_NEW_TOKENS = 32
 
 
 def main() -> None:
@@ -30,7 +32,8 @@ def main() -> None:
     cpu_host.install()
     with tempfile.TemporaryDirectory() as folder:
         problems, policy = build(Path(folder))
-        seconds, overlaps = {"current": [], "old": []}, []
+        seconds = {"current": [], "old": []}
+        overlaps = []
         train(policy, roll_out(policy, problems, 2 * steps), cov_log_probs="current")  # warm-up, not counted
         for step in range(steps):
             setting = ("current", "old")[step % 2]
@@ -97,7 +100,8 @@ def roll_out(policy, problems, step: int) -> list:
     from openrlhf_cov.experiments.tiny_task.tiny_reward_func import reward_func
     from openrlhf_cov.trainer.records import TrainSample
 
-    tokenizer, model = policy.tokenizer, policy.engine.module
+    tokenizer = policy.tokenizer
+    model = policy.engine.module
     chosen = [problem for problem in random.Random(step).sample(problems, PROMPTS) for _ in range(SAMPLES)]
     prompt_ids = torch.tensor([tokenizer.encode(problem.prompt) for problem in chosen])  # all prompts have 6 tokens
     torch.manual_seed(step)

@@ -21,7 +21,8 @@ from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from openrlhf_cov.trainer.actor_model import CovActor  # noqa: E402
 
-VOCABULARY, GROUP = 1000, 8
+VOCABULARY = 1000
+GROUP = 8
 SHARED = "shared"
 
 
@@ -101,7 +102,7 @@ def measure(actor: CovActor, batch: tuple[torch.Tensor, torch.Tensor, torch.Tens
 
 
 def tokens_side_by_side(actor: CovActor, batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> int:
-    """With padding."""
+    """Return the tokens of the padded batch in which shared prompts are scored side by side."""
     sequences, attention, action = batch
     before = torch.zeros_like(sequences, dtype=torch.bool)
     before[:, -1 - action.shape[1] : -1] = action.bool()

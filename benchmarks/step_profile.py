@@ -79,7 +79,8 @@ def measure(tree: Path, folder: Path, steps: int) -> dict[str, float]:
         if run.returncode or len(ends) <= WARM_UP:
             sys.exit(f"step_profile: the run ended with status {run.returncode}\n{log.read_text()[-3000:]}")
     seconds = dict.fromkeys([*PROCESSES.values(), OTHERS], 0.0)
-    first, last = ends[WARM_UP - 1], ends[-1]
+    first = ends[WARM_UP - 1]
+    last = ends[-1]
     for pid, end in last.items():
         seconds[names[pid]] += (end - first.get(pid, 0.0)) / (len(ends) - WARM_UP)
     return seconds

@@ -15,8 +15,8 @@ from openrlhf_cov.experiments.study.lab_runs import LabStudy
 from openrlhf_cov.experiments.study.run_plan import StudyRun
 from openrlhf_cov.experiments.study.spec_file import read_spec
 
+# Units of ``ru_maxrss`` in a MiB.
 UNIT = 1024 * 1024 if sys.platform == "darwin" else 1024
-"""Of ``ru_maxrss`` in a MiB."""
 
 
 def added(study: LabStudy, run: StudyRun) -> float:

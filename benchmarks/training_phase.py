@@ -22,10 +22,10 @@ import torch
 
 from openrlhf_cov.cluster import cpu_host
 
+# ``--cov_log_probs`` -> training phase with KL-Cov over the bare model; see docs/performance.md.
 MEASURED = {"old": 0.77, "current": 0.96}
-"""``--cov_log_probs`` -> training phase with KL-Cov over the bare model; see docs/performance.md."""
+# Largest ratio to the measured value that passes.
 LIMIT = 1.5
-"""Times what was measured."""
 SETTINGS = tuple(MEASURED)
 
 
@@ -39,7 +39,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         guard = args.what == "guard"
         problems, policy = selection.build(Path(folder), training_steps=1, update=32 if guard else 64)
-        base, ranks = selection.PROMPTS, torch.distributed.get_world_size()
+        base = selection.PROMPTS
+        ranks = torch.distributed.get_world_size()
         write("| ranks | prompts | tokens | bare | old | current | old, µs/token | old / bare | current / bare |")
         write("|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
         for factor in (1,) if guard else (1, 2, 4, 8):
@@ -56,7 +57,8 @@ def main() -> None:
 def measure(policy, problems, steps: int) -> dict[str, float]:
     """Writes a row; the ratios of the phase to the bare model."""
     seconds: dict[str, list[float]] = {name: [] for name in ("bare", *SETTINGS)}
-    ranks, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
+    ranks = torch.distributed.get_world_size()
+    rank = torch.distributed.get_rank()
     tokens = []
     for step in range(steps + 1):  # the first one warms up
         for setting in SETTINGS:
@@ -106,7 +108,7 @@ def bare(policy, samples: Sequence) -> None:
 
 
 def cpu_seconds(function, *arguments) -> float:
-    """Of all threads and ranks."""
+    """Return the CPU seconds of a call, of all threads and ranks."""
     torch.distributed.barrier()
     started = time.process_time()
     function(*arguments)

@@ -89,20 +89,22 @@ class RewardConfig(Settings):
                 "texts that are not empty; give the opening one first, such as '<think>' '</think>'"
             )
         if self.code_sandbox != "bubblewrap" and not self.code_sandbox.startswith(("url:http://", "url:https://")):
-            raise ValueError(f"--code_sandbox is bubblewrap or url:http://HOST:PORT, got {self.code_sandbox!r}")
+            raise ValueError(f"--code_sandbox {self.code_sandbox}: must be bubblewrap or url:http://HOST:PORT")
         for name in ("code_timeout", "code_budget"):
-            self.require(name, lambda seconds: 0.0 < seconds <= 3600.0, "is a number of seconds in (0, 3600]")
-        self.require("code_memory_mb", lambda mib: 128 <= mib <= 1 << 20, "is at least 128, what Python needs")
-        self.require("code_output_mb", lambda mib: 1 <= mib <= 1024, "lies between 1 and 1024")
-        self.require("code_float_tolerance", lambda part: 0.0 <= part < 1.0, "is a number in [0, 1)")
+            self.require(name, lambda seconds: 0.0 < seconds <= 3600.0, "must be a number of seconds in (0, 3600]")
+        self.require("code_memory_mb", lambda mib: 128 <= mib <= 1 << 20, "must be at least 128, what Python needs")
+        self.require("code_output_mb", lambda mib: 1 <= mib <= 1024, "must lie between 1 and 1024")
+        self.require("code_float_tolerance", lambda part: 0.0 <= part < 1.0, "must be a number in [0, 1)")
         self.require(
-            "reward_timeout", lambda seconds: 0.0 < seconds <= 86400.0, "is a number of seconds in (0, 86400]"
+            "reward_timeout", lambda seconds: 0.0 < seconds <= 86400.0, "must be a number of seconds in (0, 86400]"
         )
-        self.require("reward_workers", lambda count: 1 <= count <= 1024, "lies between 1 and 1024")
-        self.require("reward_max_error_frac", lambda share: 0.0 <= share <= 1.0, "is a fraction in [0, 1]")
+        self.require("reward_workers", lambda count: 1 <= count <= 1024, "must lie between 1 and 1024")
+        self.require("reward_max_error_frac", lambda share: 0.0 <= share <= 1.0, "must be a fraction in [0, 1]")
         for name in ("reward_incorrect", "reward_format_bonus"):
-            self.require(name, math.isfinite, "is a finite number")
-        self.require("reward_incorrect", lambda reward: reward < 1.0, "lies below 1, the reward of right ones")
+            self.require(name, math.isfinite, "must be a finite number")
+        self.require(
+            "reward_incorrect", lambda reward: reward < 1.0, "must lie below 1, the reward of a correct response"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,10 +138,10 @@ class SamplingConfig(Settings):
     )
 
     def check(self) -> None:
-        self.require("sampling_oversample_max", lambda factor: 1.0 <= factor < math.inf, "is at least 1")
-        self.require("sampling_max_staleness", lambda steps: steps >= 0, "is at least 0")
-        self.require("rollout_limit", lambda rollouts: rollouts >= 0, "is at least 0")
-        self.require("sampling_max_rounds", lambda rounds: rounds >= 1, "is at least 1")
+        self.require("sampling_oversample_max", lambda factor: 1.0 <= factor < math.inf, "must be at least 1")
+        self.require("sampling_max_staleness", lambda steps: steps >= 0, "must be at least 0")
+        self.require("rollout_limit", lambda rollouts: rollouts >= 0, "must be at least 0")
+        self.require("sampling_max_rounds", lambda rounds: rounds >= 1, "must be at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,8 +172,8 @@ class EvaluationConfig(Settings):
     )
 
     def check(self) -> None:
-        self.require("eval_max_tokens", lambda tokens: tokens >= 0, "is at least 0")
-        self.require("eval_limit", lambda problems: problems >= 0, "is at least 0")
+        self.require("eval_max_tokens", lambda tokens: tokens >= 0, "must be at least 0")
+        self.require("eval_limit", lambda problems: problems >= 0, "must be at least 0")
 
 
 # Arguments of ``apply_chat_template`` that decide what is written and in which form. They are set by this package.
@@ -195,7 +197,9 @@ def template_arguments(text: str, flag: str = "--data.chat_template_kwargs") -> 
     except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):
-        raise ValueError(f"{flag} {reprlib.repr(text)}: it is no JSON object; write '{{\"enable_thinking\": false}}'")
+        raise ValueError(
+            f"{flag} {reprlib.repr(text)}: it is not a JSON object; write '{{\"enable_thinking\": false}}'"
+        )
     reserved = [name for name in arguments if name in RESERVED_ARGUMENTS]
     if reserved:
         raise ValueError(f"{flag}: {', '.join(reserved)} cannot be changed; give arguments of the template alone")
@@ -267,7 +271,7 @@ class RunConfig(Settings):
 
     def check(self) -> None:
         self.require(
-            "placement_timeout", lambda seconds: 0.0 <= seconds < math.inf, "is a number of seconds of at least 0"
+            "placement_timeout", lambda seconds: 0.0 <= seconds < math.inf, "must be a number of seconds of at least 0"
         )
 
 
@@ -294,9 +298,11 @@ class EngineConfig(Settings):
 
     def check(self) -> None:
         for name in ("vllm_max_num_seqs", "vllm_max_num_batched_tokens"):
-            self.require(name, lambda count: 0 <= count <= 1 << 20, "lies between 0 and 1,048,576")
+            self.require(name, lambda count: 0 <= count <= 1 << 20, "must lie between 0 and 1,048,576")
         self.require(
-            "vllm_no_progress_timeout", lambda seconds: 0.0 <= seconds < math.inf, "is a finite number of at least 0"
+            "vllm_no_progress_timeout",
+            lambda seconds: 0.0 <= seconds < math.inf,
+            "must be a finite number of at least 0",
         )
         seqs = self.vllm_max_num_seqs
         tokens = self.vllm_max_num_batched_tokens
@@ -336,7 +342,7 @@ class DryRunConfig(Settings):
 
     def check(self) -> None:
         for name in ("dry_run_nodes", "dry_run_gpus", "dry_run_gpu_memory", "dry_run_node_memory"):
-            self.require(name, lambda value: 0 <= value < math.inf, "is a finite number of at least 0")
+            self.require(name, lambda value: 0 <= value < math.inf, "must be a finite number of at least 0")
             if (value := getattr(self, name)) and not self.dry_run:
                 raise ValueError(f"--{name} {value:g} only applies with --dry_run; add --dry_run or drop it")
         if (gpus := self.dry_run_nodes * self.dry_run_gpus) > LARGEST_CLUSTER:

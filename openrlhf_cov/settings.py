@@ -72,6 +72,11 @@ def flag_of(entry: Field) -> str:
     return entry.metadata["flag"] or entry.name
 
 
+def text_of(value: Any) -> str:
+    """Return a value as the command line has it: the numbers of a pair with a space between them."""
+    return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
 def extremes(value: "float | Schedule") -> tuple[float, ...]:
     """The smallest and largest values that a setting takes during a run."""
     return (value.start, value.end) if isinstance(value, Schedule) else (value,)
@@ -90,17 +95,27 @@ class Settings:
             choices = entry.metadata["choices"]
             value = getattr(self, entry.name)
             if choices and value not in choices:
-                raise ValueError(f"--{flag_of(entry)} is one of {', '.join(choices)}, got {value!r}")
+                raise ValueError(f"--{flag_of(entry)} {value}: must be one of {', '.join(choices)}")
         for group in reversed(type(self).__mro__):  # each its own, which none of them can forget to pass on
             if "check" in vars(group):
                 group.check(self)
 
     def require(self, name: str, fits: Callable[[Any], bool], what: str, then: str = "") -> None:
-        """Raises ValueError, naming the flag, for a value, or an end of a schedule, that does not fit."""
+        """Check a value, or both ends of a schedule.
+
+        Args:
+            name: The field.
+            fits: Returns True for a value that is allowed.
+            what: What the value must be, such as "must be at least 1".
+            then: What the user may do, appended to the message.
+
+        Raises:
+            ValueError: A value does not fit. The message begins with the flag and the value.
+        """
         for value in extremes(getattr(self, name)):
             if not fits(value):
                 (entry,) = (entry for entry in fields(self) if entry.name == name)
-                raise ValueError(f"--{flag_of(entry)} {what}, got {value}{then}")
+                raise ValueError(f"--{flag_of(entry)} {text_of(value)}: {what}{then}")
 
     @classmethod
     def from_args(cls: type[Group], args: Any) -> Group:

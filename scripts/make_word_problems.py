@@ -14,21 +14,25 @@ from pathlib import Path
 
 NAMES = ("Tom", "Anna", "Ben", "Mary", "Sam", "Lucy", "Jack", "Emma", "Leo", "Ruth")
 THINGS = ("pens", "books", "apples", "coins", "cards", "eggs", "toys", "stamps", "shells", "plums")
+# Problems with their solutions in the form of GSM8K, which are shown before every problem.
 SOLVED = (
     ("Tom has 6 pens and gets 3 more. How many pens does Tom have now?", "6 + 3 = 9\n#### 9"),
     ("Anna has 12 eggs and gives away 5 of them. How many eggs are left?", "12 - 5 = 7\n#### 7"),
     ("Ben has 4 boxes with 5 toys in each. How many toys does Ben have?", "4 * 5 = 20\n#### 20"),
 )
-"""Problems with their solutions in GSM8K's form, which stand before every problem."""
-TRAIN, TEST, SEED = 2000, 128, 0
+TRAIN = 2000
+TEST = 128
+SEED = 0
 KINDS = 3
 
 
 def problem(kind: int, rng: random.Random) -> tuple[str, int]:
     """A problem that adds (0), subtracts (1) or multiplies (2), and its answer."""
-    name, things = rng.choice(NAMES), rng.choice(THINGS)
+    name = rng.choice(NAMES)
+    things = rng.choice(THINGS)
     if kind == 0:
-        first, second = rng.randint(2, 50), rng.randint(2, 50)
+        first = rng.randint(2, 50)
+        second = rng.randint(2, 50)
         story = f"gets {second} more. How many {things} does {name} have now?"
         return f"{name} has {first} {things} and {story}", first + second
     if kind == 1:
@@ -36,7 +40,8 @@ def problem(kind: int, rng: random.Random) -> tuple[str, int]:
         first = second + rng.randint(1, 40)
         story = f"gives away {second} of them. How many {things} are left?"
         return f"{name} has {first} {things} and {story}", first - second
-    first, second = rng.randint(2, 9), rng.randint(2, 12)
+    first = rng.randint(2, 9)
+    second = rng.randint(2, 12)
     story = f"with {second} {things} in each. How many {things} does {name} have?"
     return f"{name} has {first} boxes {story}", first * second
 

@@ -29,9 +29,12 @@ from openrlhf_cov.experiments.study.study_numbers import Finished
 from openrlhf_cov.experiments.study.sweeps import critical_panel
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS, SPECS = ROOT / "studies" / "results", ROOT / "studies"
-PAGES, FIGURES = ROOT / "docs" / "study", ROOT / "docs" / "assets" / "study"
-README_FIGURES, README_STUDY = ROOT / "docs" / "assets", "demo_compare"
+RESULTS = ROOT / "studies" / "results"
+SPECS = ROOT / "studies"
+PAGES = ROOT / "docs" / "study"
+FIGURES = ROOT / "docs" / "assets" / "study"
+README_FIGURES = ROOT / "docs" / "assets"
+README_STUDY = "demo_compare"
 # The page that compares the methods at equal tuning.
 EQUAL_TUNING = "equal_tuning"
 # Its studies: with eight updates per rollout, and strictly on-policy.
@@ -213,7 +216,8 @@ def links() -> str:
 
 def with_numbers(text: str) -> str:
     """Return docs/study.md with its numbers brought up to date."""
-    shortcut, mechanism = finished(SHORTCUT), finished(MECHANISM)
+    shortcut = finished(SHORTCUT)
+    mechanism = finished(MECHANISM)
     parts = {
         "answer": study_numbers.answer(shortcut, mechanism),
         "figure": study_numbers.said_of_figure(shortcut, finished(LEARNING_RATES), mechanism),

@@ -1,4 +1,4 @@
-"""The same task through this project, stock OpenRLHF and TRL, run by run in turns on one host; prints Markdown.
+"""Train the same task with this project, stock OpenRLHF and TRL in turns on one host, and print Markdown.
 
     python benchmarks/race/race.py --task embedded --folder runs/tiny_task --rounds 5
     python benchmarks/race/race.py --task smollm2 --folder runs --rounds 3 --steps 2 --prompts 4     # two hours
@@ -50,7 +50,7 @@ STEP = re.compile(r"Global step \d+: (\{.*\})")
 
 @dataclass(frozen=True)
 class Task:
-    """What every contestant does."""
+    """The task and the sizes that all trainers get."""
 
     model: str
     data: str
@@ -64,10 +64,10 @@ class Task:
     lr: float
     kl_coef: float
     reward: str
+    # Flags that only OpenRLHF has.
     upstream: str = ""
-    """Flags that only OpenRLHF has."""
+    # Steps that do not count: caches and pools fill.
     warm_up: int = 2
-    """Steps that do not count: caches and pools fill."""
 
 
 TASKS = {
@@ -140,8 +140,10 @@ def task_of(args: argparse.Namespace) -> Task:
 
 def command(name: str, args: argparse.Namespace, output: Path) -> tuple[list[str], dict[str, str]]:
     """The command line of a contestant, and what it needs in its environment."""
-    task, folder = task_of(args), args.folder.resolve()
-    model, data = folder / task.model, folder / task.data
+    task = task_of(args)
+    folder = args.folder.resolve()
+    model = folder / task.model
+    data = folder / task.data
     if name == "trl":
         flags = f"""--model {model} --data {data} --prompt_key {task.keys[0]} --label_key {task.keys[1]}
             --output {output} --steps {args.steps} --prompts {task.prompts} --samples {task.samples}
@@ -247,7 +249,7 @@ def look(pid: int, used: dict[int, float]) -> float:
 
 
 def read(path: Path) -> list[dict]:
-    """What was measured so far."""
+    """Return the measurements in a file, none where it does not exist."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 

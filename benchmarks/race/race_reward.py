@@ -11,7 +11,7 @@ def score(response: str, label: object) -> float:
 
 
 def reward_func(queries: Sequence[str], prompts: Sequence[str], labels: Sequence[str], **kwargs) -> dict:
-    """What upstream asks a reward file for."""
+    """Return rewards in the form that upstream expects of a reward file."""
     rows = zip(queries, prompts, labels, strict=True)
     scores = torch.tensor([score(query.removeprefix(prompt), label) for query, prompt, label in rows])
     return {"rewards": scores, "scores": scores, "extra_logs": {}}

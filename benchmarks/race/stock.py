@@ -14,8 +14,8 @@ from types import SimpleNamespace
 from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.utils.cores import cores
 
+# Variables of the host module without which a run does not start or its threads compete for cores.
 NEEDED = ("DS_ACCELERATOR", "OMP_NUM_THREADS", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")
-"""Of the host module's variables, those without which a run does not start or its threads fight."""
 
 
 def prepare() -> None:

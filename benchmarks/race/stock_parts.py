@@ -1,4 +1,4 @@
-"""What stock OpenRLHF lacks without a GPU, beside the stand-ins of ``cluster/cpu_host.py``: weights to engines.
+"""Send weights to engines for stock OpenRLHF without a GPU, beside the stand-ins of ``cluster/cpu_host.py``.
 
 None of the project's actors, trainers or generators; the engine borrows four calls that take weights.
 """

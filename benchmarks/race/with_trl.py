@@ -30,7 +30,8 @@ class TimedTrainer(GRPOTrainer):
             self.seconds["timing/generation"] += time.monotonic() - started
 
     def _generate_and_score_completions(self, *args, **kwargs):
-        started, before = time.monotonic(), self.seconds["timing/generation"]
+        started = time.monotonic()
+        before = self.seconds["timing/generation"]
         try:
             return super()._generate_and_score_completions(*args, **kwargs)
         finally:
@@ -42,7 +43,9 @@ class StepLines(TrainerCallback):
     """A line for every rollout and its updates."""
 
     def __init__(self, samples: int) -> None:
-        self.samples, self.step, self.started = samples, 0, time.monotonic()
+        self.samples = samples
+        self.step = 0
+        self.started = time.monotonic()
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
         """The clock of the first step."""

@@ -1,4 +1,4 @@
-"""Runs that were not logged by us: folders of TensorBoard events, and tables in CSV."""
+"""Runs that were not logged by us: folders of TensorBoard events, tables in CSV, and ``trainer_state.json``."""
 
 import csv
 from collections.abc import Collection, Iterator, Mapping
@@ -10,9 +10,13 @@ import numpy as np
 from openrlhf_cov.analysis.naming import Renaming, renaming
 from openrlhf_cov.analysis.table import EMPTY, Rows, Table, join, to_numbers, to_table
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.utils.json_lines import parse_object, read_bounded
 from openrlhf_cov.utils.metric_table import ENTROPY, STEP, TIME
 
 EVENT_FILES = "events.out.tfevents*"
+# Log of transformers' trainers, TRL's among them, in every checkpoint.
+STATE_FILE = "trainer_state.json"
+CHECKPOINTS = "checkpoint-*"
 VALUE = "value"
 # Metrics of every step. Others have NaN in an event file where a step has no such value (docs/metrics.md).
 ALWAYS = (ENTROPY, "reward", "score")
@@ -39,11 +43,7 @@ def read_csv(
         try:
             header = next(reader, [])
             names = renaming(header, mapping)
-            step = names.training.get(STEP)
-            if step is None:
-                raise UsageError(
-                    f"{path}: no column with the step; map one, step=NAME, of {', '.join(header[:LISTED])}"
-                )
+            step = _step_column(path, header, names)
             _check_known(path, names, columns)
             rows, odd, broken = _csv_rows(reader, header, _used(names, columns) | {step}, step)
         except csv.Error as error:
@@ -52,8 +52,62 @@ def read_csv(
     if broken:
         warnings.append(f"{path.name}: rows without the {len(header)} fields of the header left out, {broken}")
     if odd:
-        warnings.append(f"{path.name}: fields that are no finite numbers taken as missing, {odd}")
+        warnings.append(f"{path.name}: fields that are not finite numbers taken as missing, {odd}")
     return _split(rows, names, warnings, path.name)
+
+
+def read_trainer_state(
+    path: Path, mapping: Mapping[str, str] | str | None = None, columns: Collection[str] | None = None
+) -> Tables:
+    """Return the log in a ``trainer_state.json``, an entry per training step or evaluation.
+
+    Args:
+        path: The file.
+        mapping: Names of the log for ours, see ``renaming``.
+        columns: Training columns to keep, by our names; None keeps all.
+
+    Raises:
+        UsageError: The file cannot be read or holds no log, or a name of ``mapping`` is not in it.
+    """
+    try:
+        history = parse_object(read_bounded(path)).get("log_history")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+    if not isinstance(history, list) or not all(isinstance(entry, dict) for entry in history):
+        raise UsageError(f"{path} has no list log_history; give a {STATE_FILE} of TRL or transformers")
+    header = list(dict.fromkeys(name for entry in history for name in entry))
+    names = renaming(header, mapping)
+    step = _step_column(path, header, names)
+    _check_known(path, names, columns)
+    found = {name: to_numbers([entry.get(name) for entry in history]) for name in _used(names, columns) | {step}}
+    odd = sum(count for _, count in found.values())
+    values = {name: numbers for name, (numbers, _) in found.items()}
+    warnings = [f"{path.name}: fields that are not finite numbers taken as missing, {odd}"] if odd else []
+    return _split(Rows(values.pop(step), values), names, warnings, path.name)
+
+
+def state_file(path: Path) -> Path | None:
+    """Return the ``trainer_state.json`` that a path is, or that its folder or the last checkpoint in it has."""
+    if path.name == STATE_FILE:
+        return path
+    checkpoints = [each for each in path.glob(CHECKPOINTS) if each.name.rpartition("-")[2].isdecimal()]
+    last_first = sorted(checkpoints, key=lambda each: int(each.name.rpartition("-")[2]), reverse=True)
+    found = [folder / STATE_FILE for folder in (path, *last_first)]
+    return next((file for file in found if file.is_file()), None)
+
+
+def _step_column(path: Path, header: list[str], names: Renaming) -> str:
+    """Return their name of the column with the step; UsageError where there is none."""
+    if not header:
+        raise UsageError(f"{path} is empty; give a log with a step in every row")
+    if STEP not in names.training:
+        listed = ", ".join(header[:LISTED])
+        raise UsageError(
+            f"{path}: no column with the step; name it, such as --mapping step={header[0]}; the columns are {listed}"
+        )
+    return names.training[STEP]
 
 
 def _csv_rows(reader: Iterator[list[str]], header: list[str], used: set[str], step: str) -> tuple[Rows, int, int]:
@@ -98,7 +152,7 @@ def read_events(
         odd = odd if tag in always else int(np.isinf(values).sum())
         rows = Rows(np.array(steps, dtype=np.float64), {TIME: np.array(times), VALUE: numbers})
         series[tag], found = to_table(rows, whole_rows=True)
-        found += [f"values that are no finite numbers taken as missing, {odd}"] if odd else []
+        found += [f"values that are not finite numbers taken as missing, {odd}"] if odd else []
         warnings += [f"{folder.name}: {tag}: {warning}" for warning in found]
     training, evaluations = (
         _aligned({ours: series[tag] for ours, tag in naming.items() if tag in series})

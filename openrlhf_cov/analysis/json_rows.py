@@ -84,7 +84,7 @@ class JsonRows:
                 named += ", ..."
             found.append(f"lines that cannot be read left out, {len(self._broken)}: {named}")
         if self._odd:
-            found.append(f"values that are no finite numbers taken as missing, {self._odd}")
+            found.append(f"values that are not finite numbers taken as missing, {self._odd}")
         if self._rest.strip():
             found.append("the last line is cut, or is still being written")
         return [f"{self.path.name}: {warning}" for warning in found]

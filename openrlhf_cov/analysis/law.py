@@ -217,10 +217,18 @@ class Forecast:
 def forecast(
     points: LawPoints, share: float, *, method: str = "least_squares", resamples: int = RESAMPLES
 ) -> Forecast:
-    """Fit the first ``share`` of the points, rounded down, and predict the others (paper, section 2.3: 15 %).
+    """Fit the law to the first points and predict the others (paper, section 2.3).
 
-    ValueError where that leaves fewer than ``FEWEST_POINTS`` to fit. The paper fits 36 steps, evaluated every 4, i.e.
-    9 points: below ``NARROW_BELOW`` the reader is to be warned.
+    The paper fits 36 steps, evaluated every 4, that is 9 points. Below ``NARROW_BELOW`` points warn the reader.
+
+    Args:
+        points: Entropy in nats and reward of the steps.
+        share: Share of the points to fit, rounded down; the paper takes 0.15.
+        method: ``least_squares``, or ``huber`` for a robust fit.
+        resamples: Resamples of the intervals.
+
+    Raises:
+        ValueError: The share is not in (0, 1), or leaves fewer than ``FEWEST_POINTS`` points to fit.
     """
     if not 0.0 < share < 1.0:
         raise ValueError(f"the share of points to fit is a fraction in (0, 1), got {share}")

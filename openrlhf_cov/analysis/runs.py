@@ -6,7 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from openrlhf_cov.analysis.foreign_logs import EVENT_FILES, read_csv, read_events
+from openrlhf_cov.analysis.foreign_logs import (
+    EVENT_FILES,
+    STATE_FILE,
+    read_csv,
+    read_events,
+    read_trainer_state,
+    state_file,
+)
 from openrlhf_cov.analysis.json_rows import JsonRows
 from openrlhf_cov.analysis.law import LawPoints
 from openrlhf_cov.analysis.table import EMPTY, Table, missing_steps
@@ -17,6 +24,10 @@ from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE
 from openrlhf_cov.utils.terminal import printable
 
 TABLES = (".csv", ".tsv")
+# Folders between that of a study and its runs: stage, method, settings and seed.
+DEEPEST = 4
+# Runs that a message names.
+NAMED = 5
 # Steps from an evaluation to the next logged entropy, at most.
 NEAREST_ENTROPY = 5
 # What to know of the law of training rewards where ``keeps_groups``.
@@ -106,10 +117,16 @@ def read_run(
     mapping: Mapping[str, str] | str | None = None,
     columns: Collection[str] | None = None,
 ) -> Run:
-    """Read a run folder of ours, its ``metrics.jsonl``, a folder with TensorBoard events, or a CSV file.
+    """Read a run from its files.
 
-    ``mapping`` is for the last two, see ``renaming``. ``columns`` names the training columns to keep, None all.
-    UsageError for a path that is none of these or has no rows.
+    Args:
+        path: A run folder of ours, its ``metrics.jsonl``, a folder with TensorBoard events, a CSV file, or a
+            ``trainer_state.json`` or a folder of checkpoints that have one.
+        mapping: Names in the log of another trainer for ours, see ``renaming``.
+        columns: Training columns to keep, None all.
+
+    Raises:
+        UsageError: The path is none of these, or has no rows.
     """
     path = Path(path)
     if not path.exists():
@@ -127,13 +144,26 @@ def read_run(
         read, name = (read_csv, path.stem) if path.suffix in TABLES else (read_events, path.resolve().name)
         training, evaluations, warnings = read(path, mapping, columns)
         run = Run(name, path, training, evaluations, warnings=(*warnings, *_gaps(training, path.name)))
+    elif state := state_file(path):
+        training, evaluations, warnings = read_trainer_state(state, mapping, columns)
+        name = path.resolve().parent.name if path == state else path.resolve().name
+        run = Run(name, path, training, evaluations, warnings=(*warnings, *_gaps(training, state.name)))
     else:
+        refuse_folder_of_runs(path)
         raise UsageError(
-            f"{path} is no run: a folder with {METRICS_FILE} or TensorBoard events, or a .csv or .tsv file"
+            f"{path} is not a run; give a folder with {METRICS_FILE} or TensorBoard events, a .csv or .tsv file, or "
+            f"a {STATE_FILE} of TRL"
         )
     if not len(run.training):
         raise UsageError(f"{path} holds no step yet" + "".join(f"; {warning}" for warning in run.warnings))
     return run
+
+
+def refuse_folder_of_runs(path: Path) -> None:
+    """Raise UsageError, with some of the runs, for a folder that holds runs, such as the folder of a study."""
+    for depth in range(1, DEEPEST + 1):
+        if below := sorted(str(each.parent) for each in path.glob("*/" * depth + METRICS_FILE)):
+            raise UsageError(f"{path} is a folder of runs, not a run; name the runs: {' '.join(below[:NAMED])}")
 
 
 def unreadable(error: OSError) -> UsageError:

@@ -85,17 +85,26 @@ def examine_law(
     method: str = "least_squares",
     resamples: int = RESAMPLES,
 ) -> LawResult:
-    """Fit the law and judge it; never raises because of the points.
+    """Fit the law and judge whether it describes the points. No points are an error.
 
-    ``interventions`` names what acts on the entropy of this run (covariance method, entropy term, KL term): the paper
-    states the law without them. ``highest_reward`` is the best that R can be, 1 for an accuracy.
+    Args:
+        points: Entropy in nats and reward of the steps.
+        interventions: Names of what acts on the entropy of the run (covariance method, entropy term, KL term). The
+            paper states the law without them.
+        highest_reward: Largest possible R, 1 for an accuracy; None if unknown.
+        method: ``least_squares``, or ``huber`` for a robust fit.
+        resamples: Resamples of the intervals.
+
+    Returns:
+        Fit, misfit and verdict; the fit is None where there cannot be one.
     """
     reasons = [
         Reason("intervention", f"{each} acts on the entropy; the law describes runs without it")
         for each in interventions
     ]
     if len(points) < MIN_POINTS:
-        reasons.append(Reason("too_few_points", f"{len(points)} points, fewer than {MIN_POINTS}"))
+        count = "1 point" if len(points) == 1 else f"{len(points)} points"
+        reasons.append(Reason("too_few_points", f"{count}, fewer than {MIN_POINTS}"))
     reasons += _entropy_reasons(points)
     try:
         fit = fit_law(points, method=method, resamples=resamples)

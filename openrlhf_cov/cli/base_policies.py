@@ -43,13 +43,13 @@ def build_parser() -> Parser:
     return parser
 
 
-@program("base-policies")
+@program("base_policies")
 def main(argv: Sequence[str] | None = None) -> None:
     """Exit status 0 when the folder holds the policies, 2 for a refused request."""
     args = build_parser().parse_args(sys.argv[1:] if argv is None else list(argv))
     output: Path = args.output or lab.base_policies()
     if any(not 0 <= seed < 2**31 for seed in args.base_seed):
-        raise UsageError(f"--base_seed takes numbers from 0 to 2^31 - 1; got {' '.join(map(str, args.base_seed))}")
+        raise UsageError(f"--base_seed {' '.join(map(str, args.base_seed))}: must be numbers from 0 to 2^31 - 1")
     if args.pack and args.unpack:
         raise UsageError("--pack writes an archive and --unpack reads one; give one of the two")
     check_folder(output)

@@ -1,4 +1,4 @@
-"""``python -m openrlhf_cov.cli.compare RUN RUN ...``: the scores of evaluations side by side, and which differ."""
+"""Show the scores of evaluations side by side, and which of them differ."""
 
 import json
 import sys

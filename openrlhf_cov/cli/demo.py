@@ -1,8 +1,8 @@
-"""``make demo``: see a covariance method train, from nothing to a table, on this machine.
+"""Train a small model with a covariance method on this machine, from nothing to a table.
 
-Makes an embedded task, starts a Ray of its own, trains on it, and scores the policy on held-out problems before and
-after. Everything it writes lies under ``--output``. ``--method all`` trains with each, one after
-the other and without the KL term to the untrained policy, as the entropy law is stated: one seed, and one report.
+The command makes an embedded task, starts a Ray of its own, trains, and scores the policy on held-out problems before
+and after. It writes into the folder --output. --method all trains with each method in turn, with one seed and without
+the KL term to the untrained policy, as the entropy law is stated, and draws one report.
 """
 
 import argparse
@@ -73,7 +73,7 @@ def parse_args() -> argparse.Namespace:
     args = parser.parse_args()
     args.folder = args.folder or TINY_TASKS[args.task].folder
     if args.steps < 1:
-        parser.error(f"--steps is at least 1, got {args.steps}")
+        parser.error(f"--steps {args.steps}: must be at least 1")
     args.output = args.output or Path("runs") / f"demo-{args.method}-{datetime.now():%Y%m%d-%H%M%S}"
     return args
 

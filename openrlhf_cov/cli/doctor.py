@@ -1,4 +1,4 @@
-"""``python -m openrlhf_cov.cli.doctor``: is this host ready for a run? What is there, and what to mend."""
+"""Check whether this host is ready for a run, and name the commands that mend what is not."""
 
 import json
 import sys

@@ -28,6 +28,12 @@ from openrlhf_cov.utils.json_lines import write_lines
 from openrlhf_cov.utils.output_folders import check_folder
 from openrlhf_cov.utils.terminal import clean_logs, say
 
+# Flags without which no model is evaluated -> what to do.
+NEEDED = {
+    "model": "give a folder of a Hugging Face model, or its name on the hub or at --base_url",
+    "benchmarks": "--list shows the benchmarks",
+    "output": "give a folder for the results",
+}
 KEPT = "what was generated is kept, the same command continues"
 
 
@@ -51,8 +57,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def check_inputs(args: argparse.Namespace) -> None:
-    """UsageError for benchmarks whose files are not there or not whole, and for folders that can be none; no model is
-    opened, and the hub is not asked."""
+    """Check the files of benchmarks and the folders, without opening a model or asking the hub.
+
+    Raises:
+        UsageError: A file does not exist or is damaged, or a path cannot be a folder.
+    """
     for flag in ("output", "write_data"):
         if place := getattr(args, flag):
             check_folder(place, f"--{flag}")
@@ -83,9 +92,10 @@ def _write_data(args: argparse.Namespace) -> int:
 
 
 def _evaluate(args: argparse.Namespace) -> int:
-    for flag in ("model", "benchmarks", "output"):
+    for flag, then in NEEDED.items():
         if not getattr(args, flag):
-            raise UsageError(f"--{flag} is missing; --list shows the benchmarks")
+            raise UsageError(f"--{flag} is missing; {then}")
+    check_inputs(args)  # before the imports and the model, which take long
     config = _grading(args)
     chosen = benchmarks.select(args.benchmarks)
     protocol = benchmarks.get_protocol(args.protocol)

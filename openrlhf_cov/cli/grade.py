@@ -1,4 +1,4 @@
-"""``python -m openrlhf_cov.cli.grade FILE.jsonl``: grade a file of responses, to check a reward before training."""
+"""Grade a file of responses, to check a reward before training."""
 
 import json
 import sys
@@ -40,9 +40,16 @@ class GradeRow:
 
 
 def read_rows(path: Path, response_key: str, label_key: str, prompt_key: str | None = None) -> list[GradeRow]:
-    """The rows of a JSON Lines file. Raises UsageError, naming the line, for one that is not as it should be.
+    """Read the rows of a JSON Lines file.
 
-    Without a ``prompt_key`` the prompt of a row is its text under ``PROMPT_KEY``, if there is one.
+    Args:
+        path: The file.
+        response_key: Key of the response.
+        label_key: Key of the label.
+        prompt_key: Key of the prompt; without it the prompt is the text under ``PROMPT_KEY``, where a row has one.
+
+    Raises:
+        UsageError: A row lacks a key or has a value of another type; the message names the line.
     """
     lines = json_lines.read_rows(path, json_lines.parse_object)
     rows = [_row(path, number, record, response_key, label_key, prompt_key) for number, record in lines]
@@ -107,7 +114,7 @@ def grade_lines(rows: list[GradeRow], grades: list[Grade], published: list[Grade
 def main(argv: list[str] | None = None) -> None:
     """Print the summary; exit status 2 with one line on stderr for a bad file or flag."""
     parser = Parser(prog="grade", about=__doc__)
-    parser.add_argument("file", type=Path, help="JSON Lines, one response and its label per line")
+    parser.add_argument("file", metavar="FILE", type=Path, help="JSON Lines, one response and its label per line")
     parser.add_argument("--response_key", default="response", help="key of the response (default: response)")
     parser.add_argument("--label_key", default="answer", help="key of the label (default: answer)")
     parser.add_argument(
@@ -158,7 +165,9 @@ def _row(
     place = f"{path}, line {number}"
     for flag, key in (("--response_key", response_key), ("--label_key", label_key), ("--prompt_key", prompt_key)):
         if key is not None and key not in record:
-            raise UsageError(f"{place} has no key {key!r}; name it with {flag}")
+            raise UsageError(
+                f"{place} has no key {key!r}; it has {', '.join(record) or 'none'}; name the key with {flag}"
+            )
     response = record[response_key]
     label = record[label_key]
     if not isinstance(response, str):

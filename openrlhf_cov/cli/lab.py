@@ -1,10 +1,11 @@
-"""Train an embedded task in one process, without Ray, vLLM and DeepSpeed: a method in a minute."""
+"""Train an embedded task in one process, in about a minute, without Ray, vLLM and DeepSpeed."""
 
 import logging
+import shlex
 import sys
 from pathlib import Path
 
-from openrlhf_cov.cli.entry_point import program
+from openrlhf_cov.cli.entry_point import command_name, program
 from openrlhf_cov.experiments.lab.request import LabRequest, build_parser, train
 from openrlhf_cov.utils.terminal import say
 
@@ -20,6 +21,9 @@ def main(argv: list[str] | None = None) -> None:
     if request.is_complete():
         say(f"{output} already holds this run; nothing to do\n")
         return
+    # Imports and the first evaluation take seconds, and much longer on a busy host.
+    watch = shlex.join([*command_name(), "watch", str(output)])
+    say(f"{output}: {request.settings.steps} steps of {request.args.task}; follow them with {watch}\n")
     result = train(request)
     shown = {name: value for name, value in result.items() if "/" not in name or name.startswith("test/")}
     say(f"{output}: {', '.join(f'{name} {value:.3f}' for name, value in shown.items())}\n")

@@ -1,4 +1,4 @@
-"""Writes an embedded task to a folder: a base policy, training and test problems, and what the policy can do."""
+"""Write an embedded task to a folder: a base policy, training and test problems, and what the policy can do."""
 
 import logging
 import sys

@@ -1,4 +1,4 @@
-"""``openrlhf-cov methods [NAME]``: a table of all methods, or one method with its flags, its paper and an example."""
+"""Describe all methods in a table, or one method with its flags, its paper and an example."""
 
 import argparse
 import inspect
@@ -42,6 +42,8 @@ def main(argv: list[str] | None = None) -> None:
     if args.name is None:
         say(json.dumps([record(each) for each in METHODS.values()], indent=1) + "\n" if args.json else table())
         return
+    if "," in args.name:
+        raise UsageError(f"{args.name}: this command describes one method; name one of them")
     if args.name not in METHODS:
         raise UsageError(f"no method is called {args.name!r}; {methods_like(args.name)}")
     method = METHODS[args.name]

@@ -1,4 +1,4 @@
-"""``python -m openrlhf_cov.cli.prepare_data --dataset math --output DIR``: problems with answers as a training set."""
+"""Make a training set of problems with answers."""
 
 import argparse
 import shlex
@@ -126,7 +126,7 @@ def _check(args: argparse.Namespace) -> None:
     """Refuse flags that contradict each other and folders that are not to be written to."""
     output: Path = args.output
     if args.eval_ngram < 0:
-        raise UsageError(f"--eval_ngram is a number of words of at least 1, or 0 for off; got {args.eval_ngram}")
+        raise UsageError(f"--eval_ngram {args.eval_ngram}: must be a number of words of at least 1, or 0 for off")
     if args.eval_ngram and not args.eval_dir:
         raise UsageError("--eval_ngram needs --eval_dir, a folder of evaluation sets")
     if output.exists() and not output.is_dir():

@@ -1,4 +1,4 @@
-"""``openrlhf-cov report RUN ...``: curves, evaluations, tokens and the entropy law of training runs."""
+"""Draw curves, evaluations, tokens and the entropy law of training runs."""
 
 import argparse
 import math
@@ -30,7 +30,8 @@ def build_parser() -> argparse.ArgumentParser:
         type=Path,
         nargs="+",
         metavar="RUN",
-        help="folder of a run, its metrics.jsonl, folder of TensorBoard events, or .csv / .tsv file",
+        help="folder of a run, its metrics.jsonl, folder of TensorBoard events, .csv or .tsv file, or "
+        "trainer_state.json of TRL",
     )
     parser.add_argument(
         "--output", type=Path, metavar="DIR", help="folder for report.html and figures/ (default: RUN/report)"

@@ -1,9 +1,8 @@
-"""Every figure and table of arXiv 2505.22617 as commands: the runs that it takes, their evaluation, the report.
+"""Print the commands that reproduce a figure or table of arXiv 2505.22617: runs, evaluations and report.
 
-Prints the commands; --run carries them out one after the other. --dry_run starts nothing and says of each whether it
-would run: its flags, benchmarks and training data, the folders that it writes, of a training the memory, too; trained
-models and their evaluations are not asked for. --scale tiny is the same on the embedded tasks, on any host, for those
-that have a meaning there.
+--run carries the commands out one after the other. --dry_run starts nothing and says of each command whether it would
+run: it checks flags, benchmarks, training data and output folders, and for a training also the memory, but no trained
+models. --scale tiny takes the embedded tasks, on any host, for the figures and tables that have a meaning there.
 """
 
 import argparse
@@ -108,7 +107,7 @@ def plan_of(args: argparse.Namespace) -> Reproduction:
     number = f"figure {args.figure}" if args.figure is not None else f"table {args.table}"
     steps = shown.steps if args.steps is None else args.steps
     if steps < 2:
-        raise UsageError(f"--steps is at least 2, got {steps}")
+        raise UsageError(f"--steps {steps}: must be at least 2")
     if is_tiny and shown.not_tiny:
         raise UsageError(f"--scale tiny: {number} has none: {shown.not_tiny}; leave the flag out")
     if args.collect and not args.run:

@@ -1,7 +1,7 @@
-"""``python -m openrlhf_cov.cli.serve_reward``: rule-based rewards as a service, for ``--reward.remote_url http://…``.
+"""Serve rule-based rewards over HTTP, for --reward.remote_url http://….
 
 Start it once per machine or per port and give the trainer all URLs, separated by commas; upstream's client takes them
-in turn. A token that the service asks for goes into these URLs (``http://HOST:PORT/?token=TOKEN``): upstream's client
+in turn. A token that the service asks for goes into these URLs (http://HOST:PORT/?token=TOKEN): upstream's client
 sends no Authorization header.
 """
 
@@ -125,7 +125,7 @@ def read_token(path: Path | None) -> str | None:
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket. Raises UsageError if there can be none."""
     if not 0 <= port < 1 << 16:
-        raise UsageError(f"--port is from 0 to 65535, got {port}")
+        raise UsageError(f"--port {port}: must be from 0 to 65535")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family)

@@ -1,4 +1,4 @@
-"""``openrlhf-cov study SPEC``: methods, settings and seeds as one command that goes on where it was cut off."""
+"""Compare methods over settings and seeds; the same command resumes an interrupted study."""
 
 import argparse
 import sys
@@ -55,7 +55,7 @@ def answer(args: argparse.Namespace) -> None:
     """Carry out the request of the flags."""
     try:
         if args.jobs is not None and args.jobs < 1:
-            raise UsageError(f"--jobs is at least 1, got {args.jobs}")
+            raise UsageError(f"--jobs {args.jobs}: must be at least 1")
         study = study_of(args)
         if args.pack:
             packed(study, args.pack)  # refused before anything runs

@@ -1,4 +1,4 @@
-"""``openrlhf-cov watch RUN [RUN ...]``: curves and alerts of training runs in the terminal."""
+"""Show curves and alerts of training runs in the terminal."""
 
 import argparse
 import os
@@ -22,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         nargs="+",
         metavar="RUN",
-        help="folder of a run, of the trainer, the lab or a study; TensorBoard events and CSV are read once",
+        help="folder of a run, of the trainer, the lab or a study; logs of other trainers are read once",
     )
     found.add_argument("--once", action="store_true", help="print a snapshot as plain text and exit")
     found.add_argument(

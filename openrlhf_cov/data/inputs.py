@@ -150,11 +150,20 @@ class DatasetPart:
 def open_sources(
     datasets: str, data_dir: Path | None, keys: Keys, rule: str | None = None, part: DatasetPart | None = None
 ) -> list[Source]:
-    """The sources of a comma-separated list of names and files. Raises UsageError for one that is not there, and for
-    two that are called the same, by which their rows could not be told apart.
+    """Open the sources of a comma-separated list of names and files.
 
-    ``rule`` grades the rows of files whose source names no rule; None refuses them. ``part`` of folders and of data
-    sets on the hub is read.
+    Args:
+        datasets: The value of ``--dataset``.
+        data_dir: Folder of the sets known by name; None reads the hub.
+        keys: Keys of the fields in files.
+        rule: Rule that grades the rows of files whose source names no rule; None refuses such rows.
+        part: Part of folders and of data sets on the hub to read.
+
+    Returns:
+        One source per name, in their order.
+
+    Raises:
+        UsageError: A source does not exist, or two have the same name, so that their rows could not be distinguished.
     """
     sources = [_open(name, data_dir, keys, rule, part or DatasetPart()) for name in _names(datasets)]
     called = [source.name for source in sources]
@@ -254,7 +263,7 @@ def _row(place: str, row: dict[str, Any], name: str, number: int, keys: Keys, ru
         asked = getattr(keys, field)
         if key is None and (field in ("problem", "answer") or asked != getattr(Keys, field)):
             raise UsageError(
-                f"{place} has no key {asked!r}, but {', '.join(row) or 'none'}; name it with --{field}_key"
+                f"{place} has no key {asked!r}; it has {', '.join(row) or 'none'}; name the key with --{field}_key"
             )
     values = {field: None if key is None else value_at(row, key) for field, key in found.items()}
     if values["id"] is None:

@@ -43,10 +43,23 @@ def training_flags(template: str) -> list[str]:
 def write_training_set(
     folder: Path, sources: list[Source], evaluation: EvaluationSets, settings: dict[str, Any], watch: Watch
 ) -> dict[str, Any]:
-    """Read the sources twice, to decide and to write; the manifest. ``settings`` has the ``template`` among others.
+    """Write a training set. The sources are read twice: to decide which rows to keep, and to write them.
 
-    Every file appears whole or not at all. Raises UsageError for sources that change meanwhile, for rows that the
-    template does not fit, and where no row is left: then ``dropped.jsonl`` alone is written, which says why.
+    Every file appears whole or not at all.
+
+    Args:
+        folder: Folder to write.
+        sources: Sources of the rows.
+        evaluation: Problems that the training set must not contain.
+        settings: Settings for the manifest, with the ``template`` of the prompts among them.
+        watch: Shows progress over rows.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        UsageError: A source changes meanwhile, a row does not fit the template, or no row is left. In the last case
+            only ``dropped.jsonl`` is written, which says why.
     """
     lines = sum(source.count for source in sources)
     before = [hashlib.sha256() for _ in sources]

@@ -154,7 +154,7 @@ def _json_array(path: Path, digest: Digest) -> PlacedRows:
     digest.update(content)
     for number, row in enumerate(_array(path, content), start=1):
         if not isinstance(row, dict):
-            raise UsageError(f"{path}, row {number}: it is no JSON object")
+            raise UsageError(f"{path}, row {number}: it is not a JSON object")
         yield f"{path}, row {number}", row
 
 

@@ -31,11 +31,11 @@ class Sampling:
     def __post_init__(self) -> None:
         for name in ("samples", "max_tokens"):
             if getattr(self, name) < 1:
-                raise ValueError(f"--{name} is at least 1, got {getattr(self, name)}")
+                raise ValueError(f"--{name} {getattr(self, name)}: must be at least 1")
         if not 0.0 <= self.temperature < float("inf"):
-            raise ValueError(f"--temperature is a finite number of at least 0, got {self.temperature}")
+            raise ValueError(f"--temperature {self.temperature}: must be a finite number of at least 0")
         if not 0.0 < self.top_p <= 1.0:
-            raise ValueError(f"--top_p is a fraction in (0, 1], got {self.top_p}")
+            raise ValueError(f"--top_p {self.top_p}: must be a fraction in (0, 1]")
         if self.temperature == 0.0 and self.samples > 1:
             raise ValueError(
                 f"--samples {self.samples} with --temperature 0: greedy responses are all the same; use 1"

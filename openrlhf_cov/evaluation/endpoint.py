@@ -22,10 +22,10 @@ CUT_OFF = ("length", "max_tokens", "model_length")
 # The ``finish_reason`` of a response that the server gave up.
 BROKEN_OFF = ("abort", "error")
 
+# Parameters of a vLLM server beside OpenAI's. With them it answers as engines started here: without the defaults of
+# the model's ``generation_config.json``, and with special tokens in the text.
 VLLM = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 VLLM |= {"skip_special_tokens": False, "include_stop_str_in_output": True}
-"""Parameters for a vLLM server beside OpenAI's, so that it answers as engines started here: no other defaults
-of the model's ``generation_config.json``, and special tokens stay in the text."""
 
 
 class NoRoom(RunStopped):

@@ -101,11 +101,18 @@ class Comparison:
 def compare(
     runs: Sequence[ComparedRun], metric: str = "avg", against: str | None = None, grader: str = "strict"
 ) -> Comparison:
-    """The runs on every benchmark, each against the first one, and the paper's rows named by ``against``.
+    """Compare runs on every benchmark, each with the first one.
 
-    ``metric`` is avg or pass@k, ``grader`` the one by which the samples of the runs are correct. Differences are taken
-    where both runs asked the same problems of the same version; K may differ. Raises UsageError if there is nothing
-    to compare.
+    Differences are taken where both runs have the same problems of the same version; K may differ.
+
+    Args:
+        runs: The runs, the base first.
+        metric: ``avg`` or ``pass@k``.
+        against: Name of rows of the paper to add, or None.
+        grader: Grader by which samples are correct.
+
+    Raises:
+        UsageError: There is nothing to compare.
     """
     k = parse_metric(metric)
     if len(runs) < 2 and against is None:

@@ -92,17 +92,30 @@ def make_plan(
     tokenizer: Any,
     chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> EvaluationPlan:
-    """The plan of a run. ``overrides`` replace fields of every benchmark's ``Sampling`` where they are not None.
+    """Make the plan of a run.
 
-    ``tokenizer`` None: prompts stay texts. ``chat_template_kwargs`` are arguments for the template ``chat``. Raises
-    UsageError for data, template or settings that cannot be.
+    Args:
+        benchmarks: Benchmarks to evaluate on.
+        protocol: How their problems are sampled and prompted.
+        overrides: Values for fields of every benchmark's ``Sampling``; None keeps the value of the protocol.
+        data_dir: Folder with a file for each benchmark; None reads the hub.
+        limit: Number of the first problems of each benchmark to take; None takes all.
+        template: Name of the prompt template.
+        tokenizer: Tokenizer of the model; with None prompts remain texts.
+        chat_template_kwargs: Arguments for the template ``chat``.
+
+    Returns:
+        The benchmarks with their settings, problems and prompts.
+
+    Raises:
+        UsageError: Data, template or settings cannot be used.
     """
     write = get_template(template, chat_template_kwargs)
     settings = []
     asked = []
     prompts = []
     if limit is not None and limit < 1:
-        raise UsageError(f"--limit is at least 1, got {limit}")
+        raise UsageError(f"--limit {limit}: must be at least 1")
     for benchmark in benchmarks:
         if benchmark.grader != "row":
             check_asks(template, program=benchmark.grader == "code", what=benchmark.name)

@@ -189,7 +189,9 @@ def read_settings(folder: Path) -> RunSettings:
             raise UsageError(f"{path} has schema {found!r:.40}; this version reads schema {SCHEMA}")
         return checked(RunSettings, content)
     except OSError as error:
-        raise UsageError(f"{folder} is no folder of an evaluation: {RUN_FILE}: {error.strerror}") from error
+        raise UsageError(
+            f"{folder} is not the folder of an evaluation: {RUN_FILE}: {error.strerror}; give its --output"
+        ) from error
     except ValueError as error:
         raise UsageError(f"{path} cannot be read ({error}); it is written by `evaluate`") from error
 

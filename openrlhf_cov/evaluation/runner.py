@@ -72,11 +72,23 @@ def run(
     workers: int,
     on_response: Callable[[Response], None] = lambda response: None,
 ) -> None:
-    """Ask for every request without a response in ``done``; then ``responses.jsonl`` is complete and in order.
+    """Generate and grade all missing responses; ``responses.jsonl`` is then complete and in order.
 
-    Each response is appended as soon as it is graded, by ``workers`` threads, so that a run killed at any moment
-    loses what is in flight alone. What is generated when an error or an interrupt ends the run is still graded and
-    written. Raises RunStopped, UsageError where the disk refuses a line.
+    Each response is appended as soon as it is graded, so a killed run loses only what is in flight. What was generated
+    when an error or an interrupt ends the run is still graded and written.
+
+    Args:
+        folder: Folder of the results.
+        requests: All requests of the plan.
+        done: Responses that the folder already has.
+        grade: Returns the graded response to a request; its completion is None where the prompt does not fit.
+        generate: Yields completions of requests.
+        workers: Threads that grade.
+        on_response: Called with every new response.
+
+    Raises:
+        RunStopped: The engines or the server failed.
+        UsageError: The disk refuses a line.
     """
     have = {response.key for response in done}
     missing = [request for request in requests if request.key not in have]
@@ -197,9 +209,19 @@ class Grader:
 
 
 def regrade(folder: Path, config: RewardConfig, workers: int, packages: Mapping[str, str] | None = None) -> int:
-    """Grade the responses of a folder again, without a model; how many grades of the grader strict changed.
+    """Grade the responses of a folder again, without a model.
 
-    ``packages`` are the versions of those that grade. Raises UsageError.
+    Args:
+        folder: Folder of an evaluation.
+        config: Settings of the grader.
+        workers: Threads that grade.
+        packages: Versions of the packages that grade, for the record.
+
+    Returns:
+        Number of the grades of the grader strict that changed.
+
+    Raises:
+        UsageError: The folder is not that of an evaluation, or a response is to an unknown problem.
     """
     settings = read_settings(folder)
     responses = read_responses(folder)

@@ -102,11 +102,17 @@ def bootstrap_interval(
     resamples: int = RESAMPLES,
     seed: int = SEED,
 ) -> Interval:
-    """Percentile interval of ``statistic`` under resampling of the problems, K samples of each kept together.
+    """Return the percentile interval of a score under resampling of the problems.
 
-    It answers "what if the benchmark had other problems of this kind?"; more samples per problem do not narrow it
-    beyond that (Efron & Tibshirani 1993, ch. 13). Where all problems score the same (one problem, all correct) its
-    width is 0, which says nothing; below some 30 problems it is too narrow.
+    The interval answers "what if the benchmark had other problems of this kind?"; more samples per problem do not
+    narrow it beyond that (Efron & Tibshirani 1993, ch. 13). Where all problems score the same (one problem, all
+    correct) its width is 0, which says nothing; below some 30 problems it is too narrow.
+
+    Args:
+        correct: Correctness (N, K) of K samples of N problems; the samples of a problem stay together.
+        statistic: Score of correctness (N, K).
+        resamples: Number of resamples.
+        seed: Seed of the resampling.
     """
     scores = problem_scores(correct, statistic)
     means = bootstrap_means(scores, resamples=resamples, seed=seed)
@@ -120,15 +126,24 @@ def paired_difference(
     *,
     resamples: int = RESAMPLES,
 ) -> PairedDifference:
-    """Score of ``a`` (N, K_a) minus score of ``b`` (N, K_b); row i of both is the same problem. K may differ.
+    """Return the score of one run minus that of another on the same problems, with interval and p-value.
 
-    Resamples the N differences d_i, so what makes a problem hard for both runs cancels. The p-value is two-sided and
-    from the translated differences, whose mean is 0 (Efron & Tibshirani 1993, ch. 16):
+    The N differences d_i are resampled, so what makes a problem hard for both runs cancels. The p-value is two-sided
+    and from the translated differences, whose mean is 0 (Efron & Tibshirani 1993, ch. 16):
 
         p = (1 + #{|d* - d| >= |d|}) / (1 + resamples),    d = mean(d_i), d* = its resampled values
 
-    and at least 2^(1 - m) for m problems with d_i != 0, the least p of an exact sign-flip test: a bootstrap of a few
+    It is at least 2^(1 - m) for m problems with d_i != 0, the least p of an exact sign-flip test: a bootstrap of a few
     problems that all agree has no spread and would call one problem proof.
+
+    Args:
+        a: Correctness (N, K_a) of the samples of one run.
+        b: Correctness (N, K_b) of the other run; row i of both is the same problem, and K may differ.
+        statistic: Score of correctness (N, K).
+        resamples: Number of resamples.
+
+    Raises:
+        ValueError: The runs have different numbers of problems.
     """
     scores_a = problem_scores(a, statistic)
     scores_b = problem_scores(b, statistic)

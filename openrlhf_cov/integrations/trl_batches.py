@@ -54,7 +54,17 @@ def response_metrics(batch: Batch, scores: Tensor, eos_token_ids: Sequence[int])
 
 
 def vocabulary_scores(config: CovConfig, logits: Tensor, targets: Tensor, temperature: float) -> dict[str, Tensor]:
-    """Return what the methods ask of the whole vocabulary, (B, A) each, from logits (B, A, V) and token ids (B, A)."""
+    """Return what the methods need of the whole vocabulary.
+
+    Args:
+        config: Settings of the loss.
+        logits: Logits (B, A, V).
+        targets: Token ids (B, A).
+        temperature: Temperature of the softmax.
+
+    Returns:
+        Values (B, A) by name, those that a method of the run reads.
+    """
     rows = logits.flatten(0, 1)
     found = {}
     if config.proxy_min_p is not None:

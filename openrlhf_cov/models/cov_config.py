@@ -208,8 +208,8 @@ class CovConfig(*OF_METHODS):
                 f"--cov_log_probs old only applies to --cov_scope global, got --cov_scope {self.cov_scope}"
             )
         self._check_target()
-        self.require("cov_dump_every", lambda steps: steps >= 0, "is a number of global steps of at least 0")
-        self.require("cov_dump_tokens", lambda tokens: tokens >= 1, "is a number of tokens of at least 1")
+        self.require("cov_dump_every", lambda steps: steps >= 0, "must be a number of global steps of at least 0")
+        self.require("cov_dump_tokens", lambda tokens: tokens >= 1, "must be a number of tokens of at least 1")
 
     @property
     def methods(self) -> list[Method[Slot]]:
@@ -388,9 +388,11 @@ class CovConfig(*OF_METHODS):
         self.require(
             "entropy_target",
             lambda nats: 0.0 < nats < HIGHEST_ENTROPY,
-            "is a mean entropy in nats, above 0 and below ln of the vocabulary",
+            "must be a mean entropy in nats, above 0 and below ln of the vocabulary",
         )
-        self.require("entropy_band", lambda nats: 0.0 <= nats < math.inf, "is a finite number of nats of at least 0")
+        self.require(
+            "entropy_band", lambda nats: 0.0 <= nats < math.inf, "must be a finite number of nats of at least 0"
+        )
         control = self._control()
         start = getattr(self, control.setting)
         if isinstance(start, Schedule):
@@ -398,7 +400,7 @@ class CovConfig(*OF_METHODS):
         if self.entropy_control_form == "pi":
             self._check_gains(control)
         if not 0.0 < control.step < math.inf:
-            raise ValueError(f"--entropy_step is a finite number above 0, got {control.step}")
+            raise ValueError(f"--entropy_step {control.step}: must be a finite number above 0")
         if control.doubles and 0 < abs(start) < control.step:
             raise ValueError(
                 f"--entropy_step {control.step:g} is above --{control.setting} {start:g}, which is doubled and halved "
@@ -424,7 +426,7 @@ class CovConfig(*OF_METHODS):
 
     def _check_gains(self, control: Control) -> None:
         for name in ("entropy_gain_p", "entropy_gain_i"):
-            self.require(name, lambda gain: 0.0 <= gain < math.inf, "is a finite number of at least 0")
+            self.require(name, lambda gain: 0.0 <= gain < math.inf, "must be a finite number of at least 0")
         if self.entropy_gain_p == self.entropy_gain_i == 0:
             raise ValueError(
                 f"--entropy_gain_p 0 and --entropy_gain_i 0: nothing would move --{control.setting}; raise one of them"
@@ -446,11 +448,15 @@ class CovConfig(*OF_METHODS):
             )
         limit = self.entropy_integral_limit
         if limit is not None and not 0.0 < limit < math.inf:
-            raise ValueError(f"--entropy_integral_limit is a finite number of nats above 0, got {limit}")
+            raise ValueError(f"--entropy_integral_limit {limit}: must be a finite number of nats above 0")
 
     def _check_methods(self) -> None:
         names = _names(self.method)
         for name in names:
+            if not name:
+                raise ValueError(
+                    f"--method {self.method or repr('')}: a name is missing; openrlhf-cov methods lists all"
+                )
             if name not in METHODS and names != ["none"]:
                 raise ValueError(f"--method {self.method}: no method is called {name!r}; {methods_like(name)}")
         for fault in self._conflicts():
@@ -533,7 +539,7 @@ class CovConfig(*OF_METHODS):
 
     def _check_fraction(self, name: str, value: float) -> None:
         if not 0.0 < value <= 1.0:
-            raise ValueError(f"--{name} is a fraction of tokens in (0, 1], got {value}; {NOT_PERCENT}")
+            raise ValueError(f"--{name} {value}: must be a fraction of tokens in (0, 1]; {NOT_PERCENT}")
         if value > LARGE_COV_RATIO and not self.allow_large_cov_ratio:
             raise ValueError(
                 f"--{name} {value:g} selects {value:.1%} of the tokens; {NOT_PERCENT}. "

@@ -25,13 +25,20 @@ class TokenMeans:
 def token_covariance(
     log_probs: Tensor, advantages: Tensor, action_mask: Tensor, means: TokenMeans | None = None
 ) -> Tensor:
-    """Covariance contribution of every action token (paper eq. 10), without gradient.
+    """Return the covariance contribution of every action token (paper, eq. 10), without gradient.
 
     cov[b, t] = (log_probs[b, t] - mean(log_probs)) * (advantages[b, t] - mean(advantages))
 
-    Tensors and result are (B, A); the result is 0 where ``action_mask`` is 0. Both means run over the unmasked tokens
-    of this call, i.e. of one micro-batch, as in the published code; ``means`` replaces them by those of a larger set.
-    A token whose advantage is the mean has 0, also where its probability is 0.
+    Args:
+        log_probs: Log-probs (B, A).
+        advantages: Advantages (B, A).
+        action_mask: Mask (B, A) of the action tokens.
+        means: Means over a larger set of tokens; without them both means run over the unmasked tokens of this call,
+            that is of one micro-batch, as in the published code.
+
+    Returns:
+        Covariances (B, A), 0 where ``action_mask`` is 0. A token whose advantage is the mean has 0, also where its
+        probability is 0.
     """
     mask = action_mask.bool()
     log_probs = log_probs.detach()

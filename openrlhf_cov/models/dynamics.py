@@ -38,10 +38,16 @@ class EntropyDynamics:
         self._pairs: deque[tuple[float, float, float]] = deque(maxlen=self.WINDOW)
 
     def step(self, entropy: float, prob_weighted_cov: float, cov: float, eta: float) -> dict[str, float]:
-        """Values of one global step; NaN where there is no step before, or fewer than ``MIN_PAIRS`` pairs.
+        """Compare the entropy of one global step with the predictions of the theorems.
 
-        ``entropy`` is the token mean, ``prob_weighted_cov`` = Cov(log pi, pi * A), ``cov`` = Cov(log pi, A), and
-        ``eta`` stands for the step size of the theorems, which is known up to a constant.
+        Args:
+            entropy: Mean token entropy, in nats.
+            prob_weighted_cov: Cov(log pi, pi * A) of the step.
+            cov: Cov(log pi, A) of the step.
+            eta: Step size of the theorems, known up to a constant factor.
+
+        Returns:
+            Metrics by name; NaN without an earlier step, or with fewer than ``MIN_PAIRS`` pairs.
         """
         delta = entropy - self._entropy
         pair = (delta, self._predictions[0], self._predictions[1])

@@ -146,9 +146,15 @@ def clip_of(ppo_loss: Any) -> tuple[float, float]:
 def plan_micro_batch(
     config: CovConfig, batch: TokenBatch, ppo_clip: tuple[float, float], generator: torch.Generator
 ) -> list[Plan]:
-    """Return the plans of ``--cov_scope micro_batch``: each method sees one micro-batch of one rank alone.
+    """Return the plans of ``--cov_scope micro_batch``, by which each method sees one micro-batch of one rank.
 
-    Released code computes its statistics so. Draws come from ``generator``, which lies on the batch's device.
+    Released code computes its statistics so.
+
+    Args:
+        config: Settings of the loss.
+        batch: The micro-batch.
+        ppo_clip: Lower and upper range of the PPO clip.
+        generator: Source of random draws, on the device of the batch.
     """
     window = LocalWindow(batch, ppo_clip, generator)
     return [plan for slot in config.token_slots for plan in slot.plan(config, window)]

@@ -59,9 +59,17 @@ class PolicySeen:
 def policy_seen(config: CovConfig, parts: Sequence[WindowPart], moved: bool, score_now: ScoreNow) -> PolicySeen:
     """Return the log-probs and entropies that the methods see of a window.
 
-    Until the first update of a step (``moved`` is False) the values of the rollout are those of the current policy.
-    After it they are used only where the settings ask for the old policy. Otherwise ``score_now`` is called once per
-    micro-batch.
+    Until the first update of a step the values of the rollout are those of the current policy. After it they are used
+    only where the settings ask for the old policy.
+
+    Args:
+        config: Settings of the loss.
+        parts: The micro-batches of the window.
+        moved: True after the first update of the step.
+        score_now: Scores one micro-batch with the current policy; called at most once for each.
+
+    Returns:
+        Log-probs (B, A) and entropies (B, A) in nats of each micro-batch.
     """
     # Before the first update the scores of the rollout are those of the current policy, so no pass is needed.
     needs_log_probs = moved and config.asks_log_probs

@@ -20,9 +20,17 @@ FIXED_POINT = 2.0**24
 
 
 def token_keys(seed: int, global_step: int, sample_ids: Tensor, num_actions: int) -> Tensor:
-    """Pseudo-random int64 keys in [0, 2^63), (B, num_actions): a function of (seed, step, sample id, position) alone.
+    """Return pseudo-random keys of tokens, which order equal values the same way on any number of ranks.
 
-    ``sample_ids`` (B,) int64 number the samples of the rollout. The mixing is that of SplitMix64.
+    Args:
+        seed: Seed of the run.
+        global_step: Global step.
+        sample_ids: Numbers (B,) of the samples in the rollout, int64.
+        num_actions: Columns A.
+
+    Returns:
+        int64 keys (B, A) in [0, 2^63), a function of seed, step, sample id and position alone. The mixing is that of
+        SplitMix64.
     """
     start = int(np.random.SeedSequence((seed, global_step)).generate_state(1, np.uint64).view(np.int64)[0])
     positions = torch.arange(num_actions, device=sample_ids.device)

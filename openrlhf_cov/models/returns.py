@@ -31,7 +31,16 @@ def discounted_returns(rewards: Tensor, gamma: float) -> Tensor:
 
 
 def generalised_advantages(values: Tensor, rewards: Tensor, gamma: float, lambd: float) -> Tensor:
-    """Return the GAE advantages (B, A) of values and rewards (B, A), which are 0 outside of the response.
+    """Return the advantages of generalised advantage estimation (GAE).
+
+    Args:
+        values: Values (B, A) of the states, 0 outside of the response.
+        rewards: Rewards (B, A), 0 outside of the response.
+        gamma: Discount of later rewards.
+        lambd: Decay lambda of later errors.
+
+    Returns:
+        Advantages (B, A).
 
     Reference:
         Schulman et al., arXiv 1506.02438: A_t = delta_t + gamma lambda A_{t+1}, with

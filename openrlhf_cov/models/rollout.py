@@ -149,10 +149,16 @@ def accuracy_levels(samples_per_prompt: int) -> dict[str, int]:
 
 @torch.no_grad()
 def rollout_metrics(rollout: RolloutTokens, sums: Tensor, groups: Tensor, samples_per_prompt: int) -> list[Metric]:
-    """Entropy and covariance statistics of one rank; ``docs/metrics.md`` defines each name.
+    """Compute the entropy and covariance statistics of one rank; ``docs/metrics.md`` defines each name.
 
-    ``sums`` (7,) and ``groups`` (G, 5) are ``token_sums`` and ``group_sums`` added over all ranks. The same names come
-    back for any data.
+    Args:
+        rollout: Tokens of this rank.
+        sums: ``token_sums`` (7,) added over all ranks.
+        groups: ``group_sums`` (G, 5) added over all ranks.
+        samples_per_prompt: Responses to a prompt.
+
+    Returns:
+        Metrics with the same names for any data.
     """
     cov = rollout.token_covariance(sums)
     return [
@@ -212,11 +218,17 @@ def covariance_metrics(rollout: RolloutTokens, cov: Tensor, weighted_means: Toke
 
 
 def prompt_metrics(rollout: RolloutTokens, cov: Tensor, groups: Tensor, samples_per_prompt: int) -> list[Metric]:
-    """Average over responses or prompts: H of paper eq. 5, and covariance within a prompt, of (log pi, A)
-    and of (log pi, pi A) (eq. 8), over all prompts and over those of three accuracies; there token by token, too.
+    """Compute averages over responses and prompts: entropy (paper, eq. 5) and covariances within a prompt (eq. 8).
 
-    ``groups`` (G, 5) are the ``group_sums`` of all ranks. A response weighs 1 / n of its prompt's n, so that the
-    weights of a prompt add up to one wherever its responses lie. One sample per prompt has no covariance.
+    The covariances are those of (log pi, A) and of (log pi, pi A), over all prompts and over the prompts of three
+    accuracies; for the latter also token by token. A response weighs 1 / n of its prompt's n, so the weights of a
+    prompt add up to one on whichever ranks its responses are. One sample per prompt has no covariance.
+
+    Args:
+        rollout: Tokens of this rank, B rows.
+        cov: Covariance (B, A) of each token.
+        groups: ``group_sums`` (G, 5) of all ranks.
+        samples_per_prompt: Responses to a prompt.
     """
     means = Responses.of(rollout)
     counted = means.counted

@@ -59,11 +59,18 @@ class _Tree:
 def shared_layout(
     sequences: Tensor, attention_mask: Tensor, asked: Tensor, token_cost: float, longest: float = math.inf
 ) -> SharedLayout | None:
-    """The cheapest of some layouts of samples (B, T) by ``cost``; None where a row for every sample is about as cheap.
+    """Return the cheapest of some layouts in which samples of one prompt share its tokens.
 
-    ``attention_mask`` (B, T) says which tokens count, booleans ``asked`` (B, T) at which of them the model's output is
-    needed. Tokens after the last of these are left out, and what stands before the first is the prompt. No row has
-    more than ``longest`` tokens.
+    Args:
+        sequences: Token ids (B, T).
+        attention_mask: Mask (B, T) of the tokens that count.
+        asked: Booleans (B, T), True where the output of the model is needed. Tokens after the last of these are left
+            out; tokens before the first are the prompt.
+        token_cost: Cost of one token in products with weights, see ``cost``.
+        longest: Most tokens of a row.
+
+    Returns:
+        The layout, or None where a row for every sample is about as cheap.
     """
     # The cost without sharing, which a layout has to be below by a margin.
     plain = WORTH * cost(len(sequences), sequences.shape[1], token_cost)

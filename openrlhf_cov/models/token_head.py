@@ -35,11 +35,22 @@ def token_scores(
     with_entropy: bool = False,
     block: int = BLOCK,
 ) -> tuple[Tensor, Tensor | None]:
-    """Log-probs (N,) of ``targets`` (N,) and, if asked for, entropies (N,) in nats of softmax(logits / temperature).
+    """Return log-probs and entropies of softmax(logits / temperature) without holding all logits.
 
-    ``hidden`` (N, D), ``weight`` (V, D) and ``bias`` (V,) give the logits in their own type, as the model would; all
-    that follows is in fp32. Gradients flow to these three from both results, each at its own cost: where nothing is
-    derived from the entropies, they cost nothing in the backward pass. At most ``block`` logits exist at a time.
+    Gradients flow to ``hidden``, ``weight`` and ``bias`` from both results, each at its own cost: entropies that
+    nothing is derived from cost nothing in the backward pass.
+
+    Args:
+        hidden: Hidden states (N, D). Logits have the type of the model; all that follows is in fp32.
+        weight: Output head (V, D).
+        bias: Bias (V,) of the head, or None.
+        targets: Token ids (N,).
+        temperature: Temperature of the softmax.
+        with_entropy: True to return entropies.
+        block: Logits that exist at a time, at most.
+
+    Returns:
+        Log-probs (N,) of the targets, and entropies (N,) in nats, None without ``with_entropy``.
     """
     log_probs, entropy = _TokenScores.apply(hidden, weight, bias, targets, temperature, with_entropy, block)
     return log_probs, entropy if with_entropy else None
@@ -55,10 +66,22 @@ def min_p_scores(
     min_p: float,
     block: int = BLOCK,
 ) -> Tensor:
-    """Log-probs (N,) of ``targets`` among the tokens at least ``min_p`` times as probable as the most probable one.
+    """Return log-probs under the policy that keeps only tokens near the most probable one.
 
-    These alone share all probability; a target that is none of them has ``EXCLUDED``. Arguments are those of
-    ``token_scores``. The projection is carried out twice: which tokens stay is known after the last block.
+    The tokens at least ``min_p`` times as probable as the most probable one share all probability. The projection is
+    carried out twice, because which tokens remain is known after the last block.
+
+    Args:
+        hidden: Hidden states (N, D).
+        weight: Output head (V, D).
+        bias: Bias (V,) of the head, or None.
+        targets: Token ids (N,).
+        temperature: Temperature of the softmax.
+        min_p: Smallest probability of a kept token, as a share of the largest probability.
+        block: Logits that exist at a time, at most.
+
+    Returns:
+        Log-probs (N,) in fp32; ``EXCLUDED`` for a target that is not kept.
     """
     top = hidden.new_full((len(hidden),), torch.finfo(torch.float32).min, dtype=torch.float32)
     chosen = torch.zeros_like(top)
@@ -85,10 +108,20 @@ def min_p_scores(
 def discriminator_means(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, block: int = BLOCK
 ) -> Tensor:
-    """Return the expectation (N,) of the entropy discriminator S_v = p_v (H + ln p_v) over the vocabulary.
+    """Return the expectation of the entropy discriminator S_v = p_v (H + ln p_v) over the vocabulary.
 
-    E = sum_v p_v S_v = H sum_v p_v^2 + sum_v p_v^2 ln p_v, with p = softmax(logits / temperature). The arguments are
-    those of ``token_scores``, and the projection is carried out once, in blocks. In fp32.
+    E = sum_v p_v S_v = H sum_v p_v^2 + sum_v p_v^2 ln p_v, with p = softmax(logits / temperature). The projection is
+    carried out once, in blocks.
+
+    Args:
+        hidden: Hidden states (N, D).
+        weight: Output head (V, D).
+        bias: Bias (V,) of the head, or None.
+        temperature: Temperature of the softmax.
+        block: Logits that exist at a time, at most.
+
+    Returns:
+        Expectations (N,) in fp32.
     """
     top = hidden.new_full((len(hidden),), torch.finfo(torch.float32).min, dtype=torch.float32)
     # Sums over the columns so far, with x = z - top: of e^x, x e^x, e^2x and x e^2x.

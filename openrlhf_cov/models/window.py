@@ -215,9 +215,16 @@ class Window:
         fraction: float,
         share: Callable[[int, float], int] = ceil_share,
     ) -> list[Tensor]:
-        """As ``largest``, of the action tokens in the masks ``among`` (B, A) alone.
+        """Select the tokens of largest value among some tokens of the step.
 
-        The quota is max(1, share(count, fraction)), with the number of these tokens as ``count``.
+        Args:
+            values: Values (B, A) of each micro-batch.
+            among: Masks (B, A) of each micro-batch: the tokens that may be selected.
+            fraction: Share of these tokens to select.
+            share: ``share(count, fraction)`` returns the number to select; at least one token is selected.
+
+        Returns:
+            Booleans (B, A) of each micro-batch.
         """
         masks = [some & item.mask for some, item in zip(among, self.items, strict=True)]
         scores = [value_scores(v, m, item.keys) for v, m, item in zip(values, masks, self.items, strict=True)]
@@ -269,9 +276,16 @@ class LocalWindow:
 
 
 def ppo_clipped(batch: TokenBatch, eps_low: float, eps_high: float, by_sequence: bool = False) -> Tensor:
-    """Mask (B, A) of the action tokens whose gradient the PPO clip removes: clip(ratio) * A < ratio * A.
+    """Return the mask of tokens whose gradient the PPO clip removes: clip(ratio) * A < ratio * A.
 
-    ``by_sequence``: the ratio is that of GSPO, one for each sequence.
+    Args:
+        batch: Log-probs and advantages (B, A).
+        eps_low: Distance of the lower bound from 1.
+        eps_high: Distance of the upper bound from 1.
+        by_sequence: True for the ratio of GSPO, one per sequence.
+
+    Returns:
+        Booleans (B, A), False outside of the action mask.
     """
     ratio = batch.sequence_ratio if by_sequence else batch.ratio
     clipped = ratio.clamp(1 - eps_low, 1 + eps_high) * batch.advantages < ratio * batch.advantages

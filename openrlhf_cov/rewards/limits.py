@@ -25,4 +25,4 @@ class ServiceLimits(Settings):
 
     def check(self) -> None:
         for name in ("max_request_mb", "max_total_mb", "max_connections", "max_queries"):
-            self.require(name, lambda count: 1 <= count <= 1 << 20, "lies between 1 and 2^20")
+            self.require(name, lambda count: 1 <= count <= 1 << 20, "must lie between 1 and 2^20")

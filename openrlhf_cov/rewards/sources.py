@@ -155,8 +155,14 @@ def checker(config: RewardConfig) -> Callable[[Any], None]:
 def grade_label(response: str, label: Any, config: RewardConfig, *, prompt: str = "") -> Grade:
     """Return the grade of a response by the rule of its row and the grader of the settings.
 
-    Every rule reads only what follows the thinking of the model. The ``prompt`` tells whether it opened the thinking,
-    and the rules for mathematics refuse its own formulas as answers.
+    Every rule reads only what follows the thinking of the model.
+
+    Args:
+        response: Text of the response.
+        label: Label of the row: an answer, or a mapping with ``answer`` and ``source``.
+        config: Settings of the rewards.
+        prompt: Text of the prompt. It shows whether it opened the thinking, and the rules for mathematics refuse its
+            own formulas as answers.
     """
     answer, source = split_label(label)
     opened = config.thinking_opened or opens_thinking(prompt, config.thinking_markers)

@@ -38,15 +38,15 @@ def open_backend(args: argparse.Namespace) -> "Engines | Server":
     for name in ("num_engines", "tensor_parallel_size", "max_model_len", "concurrency", "limit"):
         value = getattr(args, name)
         if value is not None and value < 1:
-            raise UsageError(f"--{name} is at least 1, got {value}")
+            raise UsageError(f"--{name} {value}: must be at least 1")
     if not 0 < args.gpu_memory_utilization <= 1:
-        raise UsageError(f"--gpu_memory_utilization is a fraction in (0, 1], got {args.gpu_memory_utilization}")
+        raise UsageError(f"--gpu_memory_utilization {args.gpu_memory_utilization}: must be a fraction in (0, 1]")
     try:
         EngineConfig(vllm_max_num_seqs=args.max_num_seqs, vllm_max_num_batched_tokens=args.max_num_batched_tokens)
     except ValueError as error:
         raise UsageError(str(error).replace("--vllm.", "--")) from error
     if args.max_retries < 0:
-        raise UsageError(f"--max_retries is at least 0, got {args.max_retries}")
+        raise UsageError(f"--max_retries {args.max_retries}: must be at least 0")
     defaults = Parser()
     add_engine_arguments(defaults)
     for name in LOCAL_FLAGS if args.base_url else SERVER_FLAGS:

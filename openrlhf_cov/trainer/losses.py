@@ -16,7 +16,17 @@ from openrlhf_cov.utils.metrics import Mean
 def kl_loss(
     kl_flags: SimpleNamespace, micro_batch: MicroBatch, log_probs: Tensor, normalizers: dict
 ) -> tuple[Tensor | float, dict[str, Tensor]]:
-    """Return the KL loss toward the reference policy and its numbers for the log; 0 and none without a KL loss."""
+    """Compute the KL loss toward the reference policy.
+
+    Args:
+        kl_flags: The flags ``--algo.kl``.
+        micro_batch: Log-probs (B, A) of the reference policy, and the action mask.
+        log_probs: Log-probs (B, A) of the policy, with gradient.
+        normalizers: Numbers that ``aggregate_loss`` divides by.
+
+    Returns:
+        The loss, a scalar, and its numbers for the log; 0 and none without a KL loss.
+    """
     if not kl_flags.use_loss:
         return 0, {}
     if kl_flags.init_coef > 0:

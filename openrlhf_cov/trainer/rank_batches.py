@@ -37,7 +37,17 @@ def shares_of_ranks(
 
 
 def shuffled(count: int, seed: int, global_step: int, epoch: int = 0) -> list[int]:
-    """Return a permutation of ``range(count)`` that depends on the seed of the run, the global step and the epoch."""
+    """Return a permutation that all ranks compute alike.
+
+    Args:
+        count: Length of the permutation.
+        seed: Seed of the run.
+        global_step: Global step.
+        epoch: Epoch over the samples of the step.
+
+    Returns:
+        The numbers 0 to ``count - 1`` in an order that depends on the other arguments alone.
+    """
     numbers = (seed, global_step, epoch) if epoch else (seed, global_step)
     generator = torch.Generator().manual_seed(seed_of("dynamic batches", *numbers))
     return torch.randperm(count, generator=generator).tolist()

@@ -36,9 +36,15 @@ def dump_tokens(
     strategy: Any,
     step: int,
 ) -> None:
-    """Write the file of global step ``step`` (from 0); the name has the number of its line in ``metrics.jsonl``.
+    """Write the file of a global step. Every rank must call this; rank 0 writes.
 
-    ``samples`` are those of the diagnostics. Every rank must call this; rank 0 writes.
+    Args:
+        diagnostics: Covariances and selection of the step.
+        samples: Samples of the diagnostics, in their order.
+        tokenizer: Tokenizer of the policy.
+        config: Settings of the loss, which say how many tokens a file holds.
+        strategy: The strategy of this rank.
+        step: Global step, from 0. The name of the file has the number of its line in ``metrics.jsonl``, from 1.
     """
     records = token_records(
         diagnostics.rollout,
@@ -59,9 +65,15 @@ def dump_tokens(
 
 
 def top_tokens(cov: Tensor, action_mask: Tensor, count: int) -> Tensor:
-    """(row, column) of the ``count`` largest unmasked entries of ``cov`` (B, A), int64 (n, 2), largest first.
+    """Return the places of the largest finite values among action tokens.
 
-    Fewer if there are fewer; equal ones in order of position; only finite ones.
+    Args:
+        cov: Values (B, A).
+        action_mask: Mask (B, A) of the action tokens.
+        count: Number of places, fewer where there are fewer tokens.
+
+    Returns:
+        Rows and columns, int64 (n, 2), largest value first; equal values in order of position.
     """
     flat = cov.masked_fill(~action_mask.bool() | ~cov.isfinite(), -math.inf).flatten()
     order = flat.argsort(descending=True, stable=True)[:count]
@@ -78,10 +90,20 @@ def token_records(
     count: int,
     decode: Callable[[list[int]], str],
 ) -> list[Record]:
-    """The ``count`` tokens of highest ``cov`` (B, A) on this rank.
+    """Return the tokens of highest covariance on this rank, with their context.
 
-    ``selected`` is (B, A). ``sequences`` holds per row the ids of prompt and response without padding, and how many of
-    them, from the end, are columns of the tensors.
+    Args:
+        rollout: Tokens of the rank, B rows of at most A action tokens.
+        cov: Covariance (B, A) of each token.
+        selected: True (B, A) for tokens that the method selects.
+        sequences: For each row the ids of prompt and response without padding, and how many of them, from the end, are
+            columns of the tensors.
+        samples_per_prompt: Responses to a prompt.
+        count: Number of records, fewer where there are fewer tokens.
+        decode: Returns the text of token ids.
+
+    Returns:
+        One record per token, highest covariance first.
     """
     records = []
     for row, column in top_tokens(cov, rollout.action_mask, count).tolist():

@@ -24,7 +24,15 @@ def add_config_arguments(
     only: Container[str] | None = None,
     description: str | None = None,
 ) -> None:
-    """Add the flag group of a config class: one flag per field, or per field in ``only``, with the field's default."""
+    """Add the flag group of a config class, one flag per field with the default of the field.
+
+    Args:
+        parser: Parser that gets the group.
+        title: Title of the group in ``--help``.
+        config: Class whose fields are made with ``settings.setting``.
+        only: Names of the fields that get a flag; None for all.
+        description: Text under the title.
+    """
     group = parser.add_argument_group(title, description)
     for setting in fields(config):
         if only is not None and setting.name not in only:

@@ -34,8 +34,14 @@ def engine_limits(sequences: int, batched_tokens: int, on_gpus: bool) -> EngineL
 def engine_arguments(sequences: int, batched_tokens: int, on_gpus: bool, max_model_len: int | None = None) -> dict:
     """Return the arguments of a vLLM engine that set these limits.
 
-    An engine on a CPU host keeps vLLM's defaults unless a flag is given. It reads prompts whole, so that its step has
-    room for the longest one (``max_model_len``).
+    An engine on a CPU host keeps vLLM's defaults unless a flag is given. It reads prompts whole, so its step has room
+    for the longest one.
+
+    Args:
+        sequences: Value of ``--vllm.max_num_seqs``; 0 if not given.
+        batched_tokens: Value of ``--vllm.max_num_batched_tokens``; 0 if not given.
+        on_gpus: True on a GPU host.
+        max_model_len: Longest prompt and response together, in tokens.
     """
     if not on_gpus and not sequences and not batched_tokens:
         return {}

@@ -24,7 +24,16 @@ class Interval:
 
 
 def interval_of(estimate: float, draws: np.ndarray, level: float = LEVEL) -> Interval:
-    """The middle fraction ``level`` of the draws (resamples,), interpolated between neighbors, around its estimate."""
+    """Return the percentile interval of an estimate.
+
+    Args:
+        estimate: The estimate.
+        draws: Resampled values (resamples,).
+        level: Fraction of the draws inside the interval; its ends are interpolated between draws.
+
+    Raises:
+        ValueError: The level is not in (0, 1).
+    """
     if not 0.0 < level < 1.0:
         raise ValueError(f"the level of an interval is a fraction in (0, 1), got {level}")
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])

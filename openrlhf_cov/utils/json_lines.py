@@ -53,7 +53,7 @@ def parse_object(content: bytes) -> dict[str, Any]:
     """The object on a line or in a file of JSON; ValueError with one line for anything else."""
     value = parse_json(content)
     if not isinstance(value, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return value
 
 
@@ -82,10 +82,15 @@ def read_json(file: Path) -> Any:
 def read_rows(
     path: Path, parse: Callable[[bytes], Any] = parse_json, *, may_be_cut: bool = False
 ) -> Iterator[tuple[int, Any]]:
-    """Number and value, as ``parse`` reads it, of each line of a file that is not blank.
+    """Yield the number and the value of each line of a file that is not blank.
 
-    UsageError for a file that cannot be read and, with its number, for a line at which ``parse`` raises ValueError;
-    with ``may_be_cut`` such a line without an end is left out.
+    Args:
+        path: The file.
+        parse: Returns the value of a line; ValueError for a line that is none.
+        may_be_cut: True to leave out a last line without an end that cannot be parsed.
+
+    Raises:
+        UsageError: The file cannot be read, or ``parse`` refuses a line; the message has the number of the line.
     """
     try:
         with path.open("rb") as file:
@@ -107,7 +112,7 @@ def read_rows(
 def regular(path: Path) -> Path:
     """The path; OSError where it is a pipe, whose other end would be waited for, a device or a folder."""
     if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "it is no file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return path
 
 

@@ -10,8 +10,16 @@ from openrlhf_cov.errors import UsageError
 
 
 def check_file(flag: str, path: Path, mark: bytes) -> None:
-    """UsageError for a file that cannot be written, or that holds what is not the command's own: in the first
-    kilobytes of its own is ``mark``. Nothing is made."""
+    """Check that a command may write a file. Nothing is written.
+
+    Args:
+        flag: Flag that names the file, for messages.
+        path: The file.
+        mark: Bytes in the first kilobytes of a file that the command wrote earlier.
+
+    Raises:
+        UsageError: The file cannot be written, or holds what the command did not write.
+    """
     if path.is_dir():
         raise UsageError(f"{flag} {path} is a folder; give a file")
     if not path.parent.is_dir():

@@ -11,6 +11,7 @@ import textwrap
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, TextIO
 
@@ -83,6 +84,37 @@ def refuse(program: str, reason: object, status: int = 2) -> int:
     return status
 
 
+# Names that other trainers, or OpenRLHF before 0.11, use for a flag that does not resemble them.
+USUAL_NAMES = {
+    "actor_learning_rate": "--actor.adam.lr",
+    "batch_size": "--rollout.batch_size",
+    "cov_type": "--method",
+    "dataset": "--data.prompt_dataset",
+    "epochs": "--train.num_episodes",
+    "generate_max_len": "--rollout.max_new_tokens",
+    "init_kl_coef": "--algo.kl.init_coef",
+    "kl_coef": "--algo.kl.init_coef",
+    "learning_rate": "--actor.adam.lr",
+    "max_tokens": "--rollout.max_new_tokens",
+    "micro_train_batch_size": "--train.micro_batch_size",
+    "model": "--actor.model_name_or_path",
+    "n": "--rollout.n_samples_per_prompt",
+    "num_generations": "--rollout.n_samples_per_prompt",
+    "output_dir": "--ckpt.output_dir",
+    "pretrain": "--actor.model_name_or_path",
+    "prompt_data": "--data.prompt_dataset",
+    "remote_rm_url": "--reward.remote_url",
+    "reward_func": "--reward.remote_url",
+    "save_path": "--ckpt.output_dir",
+    "seed": "--train.seed",
+    "temperature": "--rollout.temperature",
+}
+
+
+# The same for values: GRPO is the estimator group_norm of OpenRLHF, PPO the estimator gae.
+USUAL_VALUES = {"grpo": "group_norm", "ppo": "gae"}
+
+
 def closest_flag(flag: str, known: Sequence[str]) -> str | None:
     """Return the flag that somebody who wrote ``flag`` probably meant, None if none is close.
 
@@ -90,12 +122,16 @@ def closest_flag(flag: str, known: Sequence[str]) -> str | None:
     the policy, ``--actor.``, is meant.
     """
     name = flag.lstrip("-").replace("-", "_")
+    if (usual := USUAL_NAMES.get(name)) in known:
+        return usual
     endings = [option for option in known if option.endswith(f".{name}")]
     if endings:
         return next((option for option in endings if option.startswith("--actor.")), endings[0])
-    close = difflib.get_close_matches(f"--{name}", known, n=1, cutoff=0.7)
+    # Without the dashes, which all flags have in common.
+    by_name = {option.lstrip("-"): option for option in reversed(known)}
+    close = difflib.get_close_matches(name, by_name, n=1, cutoff=0.7)
     if close:
-        return close[0]
+        return by_name[close[0]]
     # A mistyped last part, such as --max_new_token for --rollout.max_new_tokens.
     by_ending = {option.rpartition(".")[2].lstrip("-"): option for option in reversed(known)}
     close = difflib.get_close_matches(name.rpartition(".")[2], by_ending, n=1, cutoff=0.8)
@@ -114,6 +150,10 @@ class HelpFormatter(argparse.HelpFormatter):
 # Flags in brackets that a usage line still shows one by one.
 MOST_IN_USAGE = 6
 
+# Type of a value -> its name in --help, and what a value of another type must be.
+METAVARS = {int: "N", float: "X", Path: "PATH"}
+TYPES = {"int": "a whole number", "float": "a number"}
+
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line on stderr and exit status 2; ``about`` is a docstring, of which a command in
@@ -126,21 +166,61 @@ class Parser(argparse.ArgumentParser):
         self.description = re.sub(r"^``[^`]*``: ", "", about) if about else self.description
 
     def error(self, message: str) -> NoReturn:
-        """Print one line, with a hint where a flag or a value looks mistyped, and exit with status 2."""
-        unknown = re.match(r"unrecognized arguments: (--[^\s=]+)", message)
-        if unknown:
-            known = [option for action in self._actions for option in action.option_strings]
-            guess = closest_flag(unknown[1], known)
-        elif "invalid choice: " in message and " (choose from " in message:
-            given, _, choices = message.partition("invalid choice: ")[2].rpartition(" (choose from ")
-            known = re.findall(r"'([^']*)'", choices)
-            guess = next(iter(difflib.get_close_matches(given.strip("'").lower(), known, n=1)), None)
-        else:
-            guess = None
-        sys.exit(refuse(self.prog, f"{message} (did you mean {guess}?)" if guess else message))
+        """Print one line that says what is wrong and what to do, and exit with status 2."""
+        sys.exit(refuse(self.prog, self.explained(message)))
+
+    def explained(self, message: str) -> str:
+        """Return a message of argparse as ``--flag value: problem; what to do``; any other message is unchanged."""
+        for pattern, explain in (
+            (r"unrecognized arguments: (.*)", self._unknown),
+            (r"argument (--\S+|[A-Z_]+): invalid choice: (.*) \(choose from (.*)\)", _no_such_choice),
+            (r"argument (--\S+|[A-Z_]+): invalid (\w+) value: '(.*)'", _wrong_type),
+            (r"argument (--\S+|[A-Z_]+): expected (.*)", _wrong_count),
+            (r"argument (--\S+): not allowed with argument (--\S+)", "{0} and {1}: give one of the two".format),
+            (r"argument (--\S+|[A-Z_]+): (.*)", "{0}: {1}".format),
+            (r"the following arguments are required: (.*)", self._missing),
+            (r"one of the arguments (.*) is required", self._one_missing),
+            (r"ambiguous option: (\S+) could match (.*)", "{0}: several flags begin so; give one of {1}".format),
+        ):
+            if found := re.fullmatch(pattern, message, re.DOTALL):
+                return explain(*found.groups())
+        return message
+
+    def _unknown(self, words: str) -> str:
+        flags = re.findall(r"(?:^|\s)(--?[^\s=\d][^\s=]*)", words)
+        if not flags:
+            return f"{words}: unexpected; {self.prog} --help says what it takes"
+        known = [option for action in self._actions for option in action.option_strings]
+        guesses = list(filter(None, (closest_flag(flag, known) for flag in flags)))
+        then = f"did you mean {', '.join(guesses)}?" if guesses else f"{self.prog} --help lists all"
+        return f"{words}: unknown flag{'s' if len(flags) > 1 else ''}; {then}"
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+        """Parse the flags, and remember the words for the message of an error."""
+        self._words = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
+    def _mistyped(self, names: str) -> list[str]:
+        """Return the flags on the command line that are unknown and resemble a missing one."""
+        known = [option for action in self._actions for option in action.option_strings]
+        flags = [word.partition("=")[0] for word in self._words if re.match(r"--\w", word)]
+        unknown = [flag for flag in flags if not any(option.startswith(flag) for option in known)]
+        return [flag for flag in unknown if closest_flag(flag, known) in names.split(", ")]
+
+    def _missing(self, names: str) -> str:
+        if mistyped := self._mistyped(names):
+            return self._unknown(" ".join(mistyped))
+        verb, pronoun = ("are", "them") if ", " in names else ("is", "it")
+        return f"{names} {verb} missing; {self.prog} --help describes {pronoun}"
+
+    def _one_missing(self, names: str) -> str:
+        return f"{' or '.join(names.split())} is missing; {self.prog} --help describes them"
 
     def format_help(self) -> str:
         """Return the help, with a short usage line where the command has many flags."""
+        for action in self._actions:
+            if action.option_strings and action.nargs != 0 and action.metavar is None and action.choices is None:
+                action.metavar = METAVARS.get(action.type, "TEXT")
         if self.usage is None:
             self.usage = self._short_usage()
         return super().format_help()
@@ -170,6 +250,27 @@ class Parser(argparse.ArgumentParser):
 
     def _print_message(self, message: str, file: TextIO | None = None) -> None:
         say(message, file or sys.stderr)
+
+
+def _no_such_choice(flag: str, given: str, choices: str) -> str:
+    value = given.strip("'")
+    known = re.findall(r"[^\s,']+", choices)
+    close = difflib.get_close_matches(value.lower().replace("-", "_"), known, n=1)
+    close = close or difflib.get_close_matches(value.lower(), known, n=1)
+    usual = USUAL_VALUES.get(value.lower())
+    guess = usual if usual in known else next(iter(close), None)
+    if value.isdigit():  # another number is no guess
+        guess = None
+    return f"{flag} {value}: must be one of {', '.join(known)}" + (f"; did you mean {guess}?" if guess else "")
+
+
+def _wrong_type(flag: str, kind: str, value: str) -> str:
+    return f"{flag} {value}: must be {TYPES.get(kind, kind)}"
+
+
+def _wrong_count(flag: str, expected: str) -> str:
+    count = {"one argument": "a value", "at least one argument": "one value or more"}.get(expected, expected)
+    return f"{flag}: give {count.replace('arguments', 'values')}"
 
 
 def clean_logs() -> None:

@@ -1,9 +1,12 @@
+import json
+import re
 import sys
 
 import numpy as np
 import pytest
 
-from openrlhf_cov.analysis.foreign_logs import event_folder, read_csv, read_events
+from openrlhf_cov.analysis.foreign_logs import event_folder, read_csv, read_events, read_trainer_state, state_file
+from openrlhf_cov.analysis.runs import read_run
 from openrlhf_cov.errors import UsageError
 
 
@@ -43,7 +46,7 @@ def test_csv_with_a_mapping_and_chosen_columns(table):
         "reward": [0.2, 0.3],
     }
     assert (len(evaluations), warnings) == (0, [])
-    assert read_csv(table(text), mapping)[2] == ["run.csv: fields that are no finite numbers taken as missing, 2"]
+    assert read_csv(table(text), mapping)[2] == ["run.csv: fields that are not finite numbers taken as missing, 2"]
 
 
 BROKEN = {
@@ -68,9 +71,9 @@ def test_broken_tables(table, name):
     assert bool(warnings) == (name in ("cut", "a row too long", "repeated", "no step"))
 
 
-@pytest.mark.parametrize("text", ["", "a,b\n1,2\n"])
-def test_a_table_without_steps(table, text):
-    with pytest.raises(UsageError, match="no column with the step"):
+@pytest.mark.parametrize(("text", "said"), [("", "is empty"), ("a,b\n1,2\n", "no column with the step; name it")])
+def test_a_table_without_steps(table, text, said):
+    with pytest.raises(UsageError, match=said):
         read_csv(table(text))
 
 
@@ -121,7 +124,7 @@ def test_events_with_gaps_and_missing_values(events):
     np.testing.assert_array_equal(training.column("reward"), [0.25, 0.5, 0.75, np.nan])
     np.testing.assert_array_equal(training.column("kl"), [np.nan] * 3 + [0.5])
     assert training.column("time").tolist() == [100, 200, 300, 901]
-    assert warnings == ["tb: train/reward: values that are no finite numbers taken as missing, 1"]
+    assert warnings == ["tb: train/reward: values that are not finite numbers taken as missing, 1"]
 
 
 def test_values_that_a_step_may_lack_are_no_warning(events):
@@ -129,7 +132,7 @@ def test_values_that_a_step_may_lack_are_no_warning(events):
     folder = events([*SCALARS, *nan, ("train/kl", 3, float("inf"), 300.0), ("train/cov/acc_low", 3, 0.5, 300.0)])
     training, _, warnings = read_events(folder)
     np.testing.assert_array_equal(training.column("cov/acc_low"), [np.nan, np.nan, 0.5])
-    assert warnings == ["tb: train/kl: values that are no finite numbers taken as missing, 1"]
+    assert warnings == ["tb: train/kl: values that are not finite numbers taken as missing, 1"]
 
 
 def test_events_of_a_resumed_run(events):
@@ -154,3 +157,59 @@ def test_tensorboard_is_asked_for_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard.backend.event_processing.event_accumulator", None)
     with pytest.raises(UsageError, match=r"needs TensorBoard: pip install tensorboard$"):
         read_events(tmp_path)
+
+
+STATE = {
+    "log_history": [
+        {"step": 1, "reward": 0.25, "entropy": 0.9, "completions/mean_length": 7.0, "note": "warm-up"},
+        {"step": 2, "reward": 0.5, "entropy": 0.8, "completions/mean_length": 6.0},
+        {"step": 2, "eval_reward": 0.4},
+        {"step": 2, "train_runtime": 12.5},  # the last entry of a finished run
+    ]
+}
+
+
+def checkpoint(folder, number, state=STATE):
+    path = folder / f"checkpoint-{number}" / "trainer_state.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(state))
+    return path
+
+
+def test_the_log_of_a_checkpoint_of_trl(tmp_path):
+    training, evaluations, warnings = read_trainer_state(checkpoint(tmp_path, 2))
+    assert training.steps.tolist() == [1, 2]
+    assert training.column("reward").tolist() == [0.25, 0.5]
+    assert training.column("entropy/mean").tolist() == [0.9, 0.8]
+    assert training.column("response_length").tolist() == [7.0, 6.0]
+    assert evaluations.steps.tolist() == [2]
+    assert evaluations.column("eval_reward").tolist() == [0.4]
+    assert warnings == ["trainer_state.json: fields that are not finite numbers taken as missing, 1"]
+
+
+def test_a_folder_of_checkpoints_is_its_last_checkpoint(tmp_path):
+    checkpoint(tmp_path, 9)
+    last = checkpoint(tmp_path, 10)  # behind 9 in order of the alphabet
+    (tmp_path / "checkpoint-11").mkdir()  # one that is being written
+    assert state_file(tmp_path) == state_file(last.parent) == state_file(last) == last
+    assert read_run(tmp_path).name == tmp_path.name
+    assert read_run(last).name == "checkpoint-10"
+    assert state_file(tmp_path / "checkpoint-11") is None
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "cannot be read: not JSON"),
+        ('{"log_history": [{"st', "cannot be read: not JSON"),
+        ("[]", "cannot be read: it is not a JSON object"),
+        ("{}", "has no list log_history; give a trainer_state.json"),
+        ('{"log_history": [7]}', "has no list log_history"),
+        ('{"log_history": []}', "is empty; give a log with a step in every row"),
+        ('{"log_history": [{"reward": 1}]}', "name it, such as --mapping step=reward; the columns are reward"),
+    ],
+)
+def test_a_state_without_a_log(tmp_path, content, said):
+    (tmp_path / "trainer_state.json").write_text(content)
+    with pytest.raises(UsageError, match=re.escape(said)):
+        read_run(tmp_path)

@@ -73,7 +73,7 @@ def test_warnings_name_what_is_wrong(file):
     assert found.warnings == [
         "metrics.jsonl: rows of a step that was written again left out, 1",
         "metrics.jsonl: lines that cannot be read left out, 1: 3",
-        "metrics.jsonl: values that are no finite numbers taken as missing, 3",
+        "metrics.jsonl: values that are not finite numbers taken as missing, 3",
         "metrics.jsonl: the last line is cut, or is still being written",
     ]
     assert np.isnan(found.table.column("reward")[8])

@@ -43,8 +43,17 @@ def test_a_table(tmp_path):
     assert (run.name, run.training.column("reward").tolist()) == ("x", [0.25])
 
 
+def test_a_folder_of_runs_is_refused_with_the_runs(tmp_path):
+    run = tmp_path / "study" / "report" / "grpo" / "point" / "seed-0"
+    run.mkdir(parents=True)
+    (run / "metrics.jsonl").write_text('{"step": 1, "reward": 0.5}\n')
+    for folder in (run.parent, tmp_path / "study"):
+        with pytest.raises(UsageError, match=f"{folder} is a folder of runs, not a run; name the runs: {run}$"):
+            read_run(folder)
+
+
 def test_what_is_no_run(tmp_path):
-    for path, why in ((tmp_path / "none", "does not exist"), (tmp_path, "is no run")):
+    for path, why in ((tmp_path / "none", "does not exist"), (tmp_path, "is not a run; give a folder")):
         with pytest.raises(UsageError, match=why):
             read_run(path)
     (tmp_path / "metrics.jsonl").write_text('{"step"')

@@ -17,12 +17,15 @@ OF_QAE = " ".join(QAE)
 REFUSED = [
     ("--clip_cov_rattio 1e-3", ["--clip_cov_rattio", "did you mean --clip_cov_ratio?"]),
     ("--actor.adam.lrr 1e-6", ["--actor.adam.lrr", "did you mean --actor.adam.lr?"]),
-    ("--cov_type klcov", ["--cov_type", "'klcov'", "'none', 'clip_cov', 'kl_cov'"]),
+    ("--cov_type klcov", ["--cov_type klcov: must be one of none, clip_cov, kl_cov; did you mean kl_cov?"]),
     ("--cov_type kl_cov --clip_cov_ratio 1e-3", ["--clip_cov_ratio", "--method clip_cov", "got --method kl_cov"]),
-    ("--cov_type kl_cov --kl_cov_ratio 0", ["--kl_cov_ratio", "(0, 1]", "got 0.0"]),
+    ("--cov_type kl_cov --kl_cov_ratio 0", ["--kl_cov_ratio 0.0: must be a fraction of tokens in (0, 1]"]),
     ("--cov_type kl_cov --kl_cov_ratio 0.2", ["--kl_cov_ratio 0.2", "20.0% of the tokens", "--allow_large_cov_ratio"]),
     ("--cov_type kl_cov --kl_cov_ratio many", ["--kl_cov_ratio", "'many'"]),
-    ("--cov_type kl_cov --kl_cov_ratio 2", ["--kl_cov_ratio", "(0, 1]", "got 2.0", NOT_PERCENT]),
+    (
+        "--cov_type kl_cov --kl_cov_ratio 2",
+        ["--kl_cov_ratio 2.0: must be a fraction of tokens in (0, 1]", NOT_PERCENT],
+    ),
     ("--cov_type kl_cov --kl_cov_ratio 0.2%", ["--kl_cov_ratio", "'0.2%'", NOT_PERCENT]),
     ("--method cispo --cov_type kl_cov", ["--method kl_cov", "--method cispo", "--allow_no_trust_region"]),
     ("--allow_no_trust_region", ["--allow_no_trust_region", "surrogate"]),
@@ -88,15 +91,18 @@ REFUSED = [
     ("--method entropic --actor.policy_loss_type gspo", ["--method entropic", "gspo"]),
     ("--method maxrl", ["--rollout.n_samples_per_prompt 1", "--method maxrl"]),
     (f"--method maxrl --reward_incorrect -1 {OF_GROUPS}", ["--reward_incorrect -1", "--method maxrl", "give 0"]),
-    ("--method passk --rollout.n_samples_per_prompt 4", ["--passk_k 4", "got 4"]),
+    (
+        "--method passk --rollout.n_samples_per_prompt 4",
+        ["--passk_k 4: must be below --rollout.n_samples_per_prompt, which is 4"],
+    ),
     ("--method nsr --actor.loss_agg_mode seq-mean-token-mean", ["--method nsr", "token-mean"]),
     ("--method nsr --actor.policy_loss_type gspo", ["--method nsr", "--actor.policy_loss_type", "gspo"]),
-    ("--cov_type kl_cov --cov_scope batch", ["--cov_scope", "'batch'", "'global', 'micro_batch'"]),
+    ("--cov_type kl_cov --cov_scope batch", ["--cov_scope batch: must be one of global, micro_batch"]),
     ("--cov_type kl_cov --cov_scope micro_batch --cov_log_probs current", ["got --cov_scope micro_batch", "drop it"]),
     ("--cov_type kl_cov --kl_cov_ratio 2e-3:2e-4", ["--kl_cov_ratio", "'2e-3:2e-4'"]),
     ("--cov_type kl_cov --actor.policy_loss_type gspo", ["--actor.policy_loss_type ppo", "got gspo"]),
     ("--cov_type kl_cov --actor.eps_clip 0.2", ["--actor.eps_clip", "--method kl_cov", "--kl_cov_keep_ppo_clip"]),
-    ("--ds.param_dtype fp8", ["--ds.param_dtype", "'fp8'", "fp32"]),
+    ("--ds.param_dtype fp8", ["--ds.param_dtype fp8: must be one of ", "fp32"]),
     (
         "--algo.dynamic_filtering_enable --rollout.batch_size 8 --rollout.vllm_generate_batch_size 16",
         ["--algo.dynamic_filtering_enable", "drop it"],
@@ -203,7 +209,7 @@ def test_a_kl_beside_the_reward_leaves_gmpo_one_advantage_per_response(parse, mo
 
 
 WITHOUT = [
-    (["--vllm.num_engines", "1"], "no reward: give --reward.remote_url "),
+    (["--vllm.num_engines", "1"], "--reward.remote_url is missing: a run needs a reward; "),
     (["--reward.remote_url", "reward.py"], "--vllm.num_engines is missing: "),
     (["--reward.remote_url", "reward.py", "--ds.packing_samples"], "--vllm.num_engines is missing: "),
 ]

@@ -94,9 +94,9 @@ def test_another_policy_of_the_same_name_is_not_replaced(tmp_path, packed, capsy
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--base_seed", "-1"], "--base_seed takes numbers from 0"),
+        (["--base_seed", "-1"], "--base_seed -1: must be numbers from 0"),
         (["--pack", "a", "--unpack", "b"], "give one of the two"),
-        (["--unpack", "missing"], "--unpack missing is not an archive"),
+        (["--unpack", "missing"], "--unpack missing: no such file"),
     ],
 )
 def test_requests_that_are_refused(tmp_path, capsys, words, said):

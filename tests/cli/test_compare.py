@@ -101,9 +101,9 @@ def test_json(runs, tmp_path):
     [
         (["RUN"], "one run alone compares with nothing; name a second one, or --against"),
         (["RUN", "OTHER", "RUN/../grpo"], "grpo is given twice"),
-        (["RUN", "no/such"], "no/such is no folder of an evaluation: run.json: No such file or directory"),
+        (["RUN", "no/such"], "no/such is not the folder of an evaluation: run.json: No such file or directory"),
         (["RUN", "CUT"], "CUT: the run is not finished: 15 of 16 responses are missing"),
-        (["RUN", "RUN/run.json"], "RUN/run.json is no folder of an evaluation: run.json: Not a directory"),
+        (["RUN", "RUN/run.json"], "RUN/run.json is not the folder of an evaluation: run.json: Not a directory"),
         (["RUN", "OTHER", "--metric", "best"], "--metric best: a metric is avg or, for example, pass@8"),
         (["RUN", "OTHER", "--metric", "pass@3"], "--metric pass@3: no benchmark of these runs has 3 samples"),
         (["RUN", "--against", "paper-7b", "--metric", "pass@2"], "the paper gives no pass@2"),

@@ -76,4 +76,4 @@ def test_broken_packages_do_not_end_the_report(bare, tmp_path):
 def test_a_flag_that_does_not_exist_is_refused():
     done = doctor_process("--hubs")
     assert done.returncode == 2
-    assert "unrecognized arguments: --hubs" in done.stderr
+    assert "--hubs: unknown flag; did you mean --hub?" in done.stderr

@@ -161,7 +161,7 @@ def test_gpus_that_are_planned_for_have_the_defaults_of_a_gpu_host(parse_nested,
         ("--dry_run_node_memory 64", "--dry_run_node_memory 64 only applies with --dry_run; add --dry_run or drop it"),
         ("--dry_run --dry_run_nodes 4", "--dry_run_nodes and --dry_run_gpus go together, got 4 and 0"),
         ("--dry_run --dry_run_gpus 4", "--dry_run_nodes and --dry_run_gpus go together, got 0 and 4"),
-        ("--dry_run --dry_run_gpu_memory nan", "--dry_run_gpu_memory is a finite number of at least 0, got nan"),
+        ("--dry_run --dry_run_gpu_memory nan", "--dry_run_gpu_memory nan: must be a finite number of at least 0"),
         (
             "--dry_run --dry_run_nodes 100000 --dry_run_gpus 8",
             "--dry_run_nodes 100000 of --dry_run_gpus 8 are 800,000 GPUs; a dry run plans for 100,000 at most",

@@ -27,9 +27,16 @@ def refusal(evaluate_flags, capsys, words):
     return run
 
 
-@pytest.mark.parametrize("flag", ["--model", "--benchmarks", "--output"])
-def test_a_missing_flag_is_refused(refusal, flag):
-    assert refusal({flag: None}) == f"{flag} is missing; --list shows the benchmarks"
+@pytest.mark.parametrize(
+    ("flag", "then"),
+    [
+        ("--model", "give a folder of a Hugging Face model, or its name on the hub or at --base_url"),
+        ("--benchmarks", "--list shows the benchmarks"),
+        ("--output", "give a folder for the results"),
+    ],
+)
+def test_a_missing_flag_is_refused(refusal, flag, then):
+    assert refusal({flag: None}) == f"{flag} is missing; {then}"
 
 
 @pytest.mark.parametrize(
@@ -48,30 +55,30 @@ def test_a_missing_flag_is_refused(refusal, flag):
         ),
         (
             {"--chat_template_kwargs": "enable_thinking=false"},
-            "--chat_template_kwargs 'enable_thinking=false': it is no JSON object; write "
+            "--chat_template_kwargs 'enable_thinking=false': it is not a JSON object; write "
             """'{"enable_thinking": false}'""",
         ),
         (
             {"--template": "chat", "--chat_template_kwargs": '{"tokenize": true}'},
             "--chat_template_kwargs: tokenize cannot be changed; give arguments of the template alone",
         ),
-        ({"--limit": "0"}, "--limit is at least 1, got 0"),
-        ({"--limit": "x"}, "argument --limit: invalid int value: 'x'"),
+        ({"--limit": "0"}, "--limit 0: must be at least 1"),
+        ({"--limit": "x"}, "--limit x: must be a whole number"),
         ({"--model": "large"}, "--model large is not served at {url}; it serves tiny"),
         (
             {"--benchmarks": "math500", "--data_dir": "{folder}", "--samples": "1", "--temperature": "0"},
             "--data_dir {folder}: no file math500.jsonl, which math500 needs",
         ),
-        ({"--samples": "0"}, "sums: --samples is at least 1, got 0"),
+        ({"--samples": "0"}, "sums: --samples 0: must be at least 1"),
         ({"--temperature": "0"}, "sums: --samples 3 with --temperature 0: greedy responses are all the same; use 1"),
-        ({"--top_p": "0"}, "sums: --top_p is a fraction in (0, 1], got 0.0"),
+        ({"--top_p": "0"}, "sums: --top_p 0.0: must be a fraction in (0, 1]"),
         (
             {"--num_engines": "2"},
             "--num_engines is for engines started here and has no effect with --base_url; drop it",
         ),
-        ({"--concurrency": "0"}, "--concurrency is at least 1, got 0"),
-        ({"--reward_timeout": "0"}, "--reward_timeout is a number of seconds in (0, 86400], got 0.0"),
-        ({"--smaples": "2"}, "unrecognized arguments: --smaples 2 (did you mean --samples?)"),
+        ({"--concurrency": "0"}, "--concurrency 0: must be at least 1"),
+        ({"--reward_timeout": "0"}, "--reward_timeout 0.0: must be a number of seconds in (0, 86400]"),
+        ({"--smaples": "2"}, "--smaples 2: unknown flag; did you mean --samples?"),
     ],
 )
 def test_a_bad_flag_is_refused(refusal, openai_server, tmp_path, changes, message):
@@ -81,9 +88,12 @@ def test_a_bad_flag_is_refused(refusal, openai_server, tmp_path, changes, messag
 
 
 def test_a_folder_that_cannot_be_used_is_refused(refusal, evaluate_flags, problems_file, tmp_path, capsys, words):
-    assert refusal({"--output": problems_file}).endswith("is not empty and holds no evaluation; choose another folder")
-    folder = problems_file / "run"
-    assert refusal({"--output": folder}) == f"--output {folder} cannot be written: Not a directory"
+    for folder in (problems_file, problems_file / "run"):
+        assert refusal({"--output": folder}) == f"--output {folder}: {problems_file} is a file; give a folder"
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").touch()
+    message = "is not empty and holds no evaluation; choose another folder"
+    assert refusal({"--output": tmp_path / "full"}).endswith(message)
     assert evaluate.main(words(evaluate_flags)) == 0
     capsys.readouterr()
     assert refusal({"--seed": "1"}) == (
@@ -94,7 +104,7 @@ def test_a_folder_that_cannot_be_used_is_refused(refusal, evaluate_flags, proble
 def test_regrading_needs_a_run(refusal, tmp_path, capsys):
     assert evaluate.main(["--regrade"]) == 2
     assert "--output is missing" in capsys.readouterr().err
-    message = f"{tmp_path} is no folder of an evaluation: run.json: No such file or directory"
+    message = f"{tmp_path} is not the folder of an evaluation: run.json: No such file or directory; give its --output"
     assert refusal({"--output": tmp_path}, "--regrade") == message
 
 

@@ -85,18 +85,18 @@ def plan(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--limit", 0), "--limit is at least 1, got 0"),
-        (("--num_engines", 0), "--num_engines is at least 1, got 0"),
-        (("--concurrency", 0), "--concurrency is at least 1, got 0"),
-        (("--max_retries", -1), "--max_retries is at least 0, got -1"),
-        (("--gpu_memory_utilization", 0), "--gpu_memory_utilization is a fraction in (0, 1], got 0.0"),
-        (("--max_num_seqs", -1), "--max_num_seqs lies between 0 and 1,048,576, got -1"),
+        (("--limit", 0), "--limit 0: must be at least 1"),
+        (("--num_engines", 0), "--num_engines 0: must be at least 1"),
+        (("--concurrency", 0), "--concurrency 0: must be at least 1"),
+        (("--max_retries", -1), "--max_retries -1: must be at least 0"),
+        (("--gpu_memory_utilization", 0), "--gpu_memory_utilization 0.0: must be a fraction in (0, 1]"),
+        (("--max_num_seqs", -1), "--max_num_seqs -1: must lie between 0 and 1,048,576"),
         (
             ("--max_num_seqs", 64, "--max_num_batched_tokens", 32),
             "--max_num_batched_tokens 32 is less than --max_num_seqs 64: each sequence takes one token of a step; "
             "raise the first or lower the second",
         ),
-        (("--gpu_memory_utilization", "nan"), "--gpu_memory_utilization is a fraction in (0, 1], got nan"),
+        (("--gpu_memory_utilization", "nan"), "--gpu_memory_utilization nan: must be a fraction in (0, 1]"),
     ],
 )
 def test_numbers_out_of_range_are_refused(refusal, flags, message):

@@ -71,7 +71,7 @@ def test_flags_of_the_reward_apply(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{}\n", "line 1 has no key 'response'; name it with --response_key"),
+        ("{}\n", "line 1 has no key 'response'; it has none; name the key with --response_key"),
         ('{"response": "a", "answer": "5"}\n{\n', "line 2: not JSON"),
         ('{"response": 5, "answer": "5"}\n', "line 1: 'response' is int, not a string"),
         ('{"response": "a", "answer": ""}\n', "line 1: the label '': a label is a string that is not empty"),
@@ -149,7 +149,7 @@ def test_thinking_that_the_prompt_opened(tmp_path, capsys):
     assert grade.main([path, "--thinking_markers", "[THINK]", "[/THINK]"]) == 0
     assert "correct              3  100.0%" in capsys.readouterr().out
     for flags, reason in (
-        (["--prompt_key", "asked"], "line 1 has no key 'asked'; name it with --prompt_key"),
+        (["--prompt_key", "asked"], "line 1 has no key 'asked'; it has "),
         (["--thinking_markers", "<a>", "<a>"], "--thinking_markers '<a>' '<a>': the two markers must be different"),
     ):
         assert grade.main([path, *flags]) == 2

@@ -40,7 +40,9 @@ def test_a_run_writes_what_other_commands_read(tmp_path, base_policies, capsys):
     assert len(test["right"]) == len(test["greedy"]) == len(test["prompts"]) == 256
     assert result["test/greedy"] == pytest.approx(sum(test["greedy"]) / 256)
     assert result["test/sampled"] == pytest.approx(sum(test["right"]) / 256 / test["samples"])
-    assert "step 2: reward" in capsys.readouterr().out
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{output}: 3 steps of commands; follow them with ")
+    assert any(line.startswith("step 2: reward") for line in others)
 
 
 def test_no_program_but_the_lab_says_what_a_run_of_the_lab_had(tmp_path, base_policies):
@@ -103,20 +105,20 @@ def test_a_clip_in_place_of_the_methods_is_another_run(tmp_path, base_policies, 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--steps", "0"], "--steps is at least 1"),
-        (["--updates", "3"], "--updates divides the 512 samples"),
+        (["--steps", "0"], "--steps 0: must be at least 1"),
+        (["--updates", "3"], "--updates 3: must divide the 512 samples"),
         (["--cov_type", "kl_cov", "--kl_cov_ratio", "0.2"], "--kl_cov_ratio"),
         (["--method", "nonsense"], "--method nonsense"),
         (["--cov_type", "kl_cov", "--actor.eps_clip_low_high", "0.2", "0.2"], "which has no PPO clip"),
         (["--method", "prime"], "--method prime needs a process reward model, which the lab does not have"),
-        (["--task", "sums"], "invalid choice"),
-        (["--train.seed", "-1"], "--train.seed is a number from 0 to 2^31 - 1, got -1"),
-        (["--test_samples", "9" * 20], "--test_samples is a number from 0"),
-        (["--threads", "0"], "--threads is a number from 1 to 1024, got 0"),
-        *((["--actor.adam.lr", rate], "--actor.adam.lr is above 0") for rate in ("0", "nan", "1e38")),
-        (["--actor.entropy_coef", "inf"], "--actor.entropy_coef is a finite number, got inf"),
-        (["--algo.kl.init_coef", "nan"], "--algo.kl.init_coef is a finite number of at least 0, got nan"),
-        (["--actor.eps_clip_low_high", "nan", "0.2"], "--actor.eps_clip_low_high takes distances from 1"),
+        (["--task", "sums"], "--task sums: must be one of commands, "),
+        (["--train.seed", "-1"], "--train.seed -1: must be a number from 0 to 2^31 - 1"),
+        (["--test_samples", "9" * 20], "--test_samples 99999999999999999999: must be a number from 0"),
+        (["--threads", "0"], "--threads 0: must be a number from 1 to 1024"),
+        *((["--actor.adam.lr", rate], "--actor.adam.lr ") for rate in ("0", "nan", "1e38")),
+        (["--actor.entropy_coef", "inf"], "--actor.entropy_coef inf: must be a finite number"),
+        (["--algo.kl.init_coef", "nan"], "--algo.kl.init_coef nan: must be a finite number of at least 0"),
+        (["--actor.eps_clip_low_high", "nan", "0.2"], "--actor.eps_clip_low_high nan 0.2: must be distances from 1"),
         ([], "is not empty and does not hold this run"),
     ],
 )

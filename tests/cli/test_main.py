@@ -42,6 +42,12 @@ def test_an_unknown_command_is_one_line(monkeypatch, capsys, word, hint):
     assert hint in error
 
 
+def test_a_flag_before_a_command_is_not_taken_for_a_command(monkeypatch, capsys):
+    assert run(monkeypatch, "--lr", "1e-6") == 2
+    line = "openrlhf-cov: error: --lr: flags come after a command; openrlhf-cov --help lists the commands\n"
+    assert capsys.readouterr().err == line
+
+
 def test_version(monkeypatch, capsys):
     assert run(monkeypatch, "--version") == 0
     assert capsys.readouterr().out == f"openrlhf-cov {metadata.version('openrlhf-cov')}\n"

@@ -140,10 +140,10 @@ def test_folder_with_anything_else_is_refused_and_left_alone(tmp_path, capsys, s
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--seed", "-1"], "--seed is from 0 to 2**63 - 1, got -1"),
-        (["--train_rows", "0"], "--train_rows is at least 1, got 0"),
+        (["--seed", "-1"], "--seed -1: must be from 0 to 2**63 - 1"),
+        (["--train_rows", "0"], "--train_rows 0: must be at least 1"),
         (["--train_rows", "8000"], "--train_rows and --test_rows are at most 8100 together"),
-        (["--test_rows", "many"], "argument --test_rows: invalid int value: 'many'"),
+        (["--test_rows", "many"], "--test_rows many: must be a whole number"),
     ],
 )
 def test_settings_out_of_range_are_refused(tmp_path, capsys, flags, message):

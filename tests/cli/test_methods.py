@@ -49,6 +49,12 @@ def test_json_has_all_methods(capsys):
     assert one["flags"][0]["default"] == 2e-3
 
 
+def test_several_names_are_one_line(capsys):
+    assert methods.main(["kl_cov,clip_cov"]) == 2
+    line = "methods: error: kl_cov,clip_cov: this command describes one method; name one of them\n"
+    assert capsys.readouterr().err == line
+
+
 @pytest.mark.parametrize(
     ("name", "hint"),
     [("kl-cov", "did you mean kl_cov?"), ("clipcov", "did you mean clip_cov?"), ("xyz", "choose from")],

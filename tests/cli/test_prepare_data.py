@@ -99,12 +99,12 @@ class TestRefusals:
         ("flags", "message"),
         [
             (["--eval_ngram", "20"], "--eval_ngram needs --eval_dir, a folder of evaluation sets"),
-            (["--eval_ngram", "-1"], "--eval_ngram is a number of words of at least 1, or 0 for off; got -1"),
+            (["--eval_ngram", "-1"], "--eval_ngram -1: must be a number of words of at least 1, or 0 for off"),
             (["--eval_dir", "no/such"], "--eval_dir no/such: no *.jsonl files there"),
             (["--dataset", "mat"], "--dataset mat: no such file or dataset; did you mean math?"),
             (
                 ["--answer_key", "gold"],
-                "has no key 'gold', but id, problem, answer, source; name it with --answer_key",
+                "has no key 'gold'; it has id, problem, answer, source; name the key with --answer_key",
             ),
         ],
     )

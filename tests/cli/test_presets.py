@@ -1,13 +1,14 @@
 """``train --preset NAME``: what it sets, what wins over it, and that its runs fit the hosts that it names."""
 
 import json
+import shlex
 import sys
 
 import pytest
 
 from openrlhf_cov.cli import train_ppo_ray
 from openrlhf_cov.cluster import cpu_host
-from openrlhf_cov.trainer.flags.parser import CovArgumentParser, preset_words
+from openrlhf_cov.trainer.flags.parser import CovArgumentParser, preset_lines, preset_words
 from openrlhf_cov.trainer.flags.presets import PRESETS
 
 REWARD = ("--reward.remote_url", "openrlhf_cov/rewards/reward_func.py")
@@ -118,6 +119,17 @@ def test_what_is_printed_makes_the_same_run_without_the_preset(monkeypatch, name
     assert {name: pair for name, pair in values.items() if pair[0] != pair[1]} == {}
 
 
+def test_lines_of_a_preset_are_short_and_one_command(monkeypatch):
+    monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: False)
+    parser = CovArgumentParser()
+    parser.parse_args([*REWARD, "--preset", "dapo"])
+    text = preset_lines(parser)
+    assert shlex.split(text.replace("\\\n", "")) == preset_words(parser)  # a shell joins lines at a backslash
+    lines = text.splitlines()
+    assert len(lines) > 3
+    assert all(len(line) <= 100 and line.startswith("  --") for line in lines)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["none", "kl_cov"])
 @pytest.mark.parametrize(
@@ -137,5 +149,5 @@ def test_a_run_fits_the_hosts_that_it_is_for(monkeypatch, capsys, tmp_path, name
     status = train_ppo_ray.main()
     shown = capsys.readouterr()
     assert (status, "error:" in shown.err) == (0, False), shown.err
-    assert shown.out.startswith("the preset sets --actor.num_nodes ")
+    assert shown.out.startswith("the preset sets\n  --actor.num_nodes ")
     assert "dry run: it would run" in shown.out

@@ -19,7 +19,7 @@ from openrlhf_cov.utils.output_folders import check_file
 
 ENDS = [
     (UsageError("--flag 3: too many"), 2, "--flag 3: too many"),
-    (ValueError("--flag is at least 1, got 0"), 2, "--flag is at least 1"),
+    (ValueError("--flag 0: must be at least 1"), 2, "--flag 0: must be at least 1"),
     (RunStopped("no engine is left"), 1, "no engine is left"),
     (OSError(errno.ENOSPC, "No space left on device", "a/table.json"), 1, "a/table.json: No space left on device"),
     (PermissionError(errno.EACCES, "Permission denied", "a/b"), 1, "a/b: Permission denied"),

@@ -191,7 +191,7 @@ def test_files_that_no_command_makes_are_named(capsys, tmp_path, number):
     [
         (["--figure", "7", "--scale", "tiny"], "--scale tiny: figure 7 has none: the embedded tasks have one size"),
         (["--figure", "8", "--collect", "docs"], "--collect copies what --run makes; add --run"),
-        (["--figure", "8", "--steps", "1"], "--steps is at least 2, got 1"),
+        (["--figure", "8", "--steps", "1"], "--steps 1: must be at least 2"),
         (["--figure", "8", "--run", "--output", "file"], "file is a file; give a folder"),
         # 4,096 problems are 128 steps of 32
         (["--figure", "6", "--scale", "tiny", "--steps", "129", "--dry_run"], "--steps 129 is more than the task"),

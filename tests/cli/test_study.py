@@ -110,12 +110,12 @@ def test_a_study_is_cut_off_and_goes_on(tmp_path, base_policies, spec_file, caps
 @pytest.mark.parametrize(
     ("changes", "flags", "said"),
     [
-        ({"flags": "--steps 0"}, [], "arm GRPO: --steps is at least 1, got 0"),
-        ({"flags": "--stepps 3"}, [], "arm GRPO: unrecognized arguments: --stepps 3"),
-        ({"task": "sums"}, [], "arm GRPO: argument --task: invalid choice: 'sums'"),
+        ({"flags": "--steps 0"}, [], "arm GRPO: --steps 0: must be at least 1"),
+        ({"flags": "--stepps 3"}, [], "arm GRPO: --stepps 3: unknown flag; did you mean --steps?"),
+        ({"task": "sums"}, [], "arm GRPO: --task sums: must be one of commands, "),
         ({"arms": [{"name": "x", "flags": "--cov_type kl_cov --kl_cov_ratio 0.5"}]}, [], "arm x: --kl_cov_ratio 0.5"),
         ({"colour": 1}, [], "colour: no such field; choose from title"),
-        ({}, ["--jobs", "0"], "--jobs is at least 1, got 0"),
+        ({}, ["--jobs", "0"], "--jobs 0: must be at least 1"),
         ({"flags": "--outp elsewhere"}, [], "flags: --outp is what the study sets itself"),
         ({"flags": "--train.seed=3"}, [], "flags: --train.seed is what the study sets itself"),
         ({"arms": [{"name": "x", "grid": {"--task": ["code"]}}]}, [], "arm x: --task is what the study sets itself"),
@@ -125,7 +125,7 @@ def test_a_study_is_cut_off_and_goes_on(tmp_path, base_policies, spec_file, caps
         ),
         ({"arms": [{"name": "x", "grid": {"--steps": [3]}}]}, [], "arm x: --steps is the same for all arms"),
         *(({"flags": f}, [], f"flags: {f} is what the study sets itself") for f in ("--h", "-hx")),
-        ({"flags": "--base_seed=--"}, [], "arm GRPO: argument --base_seed: expected one argument"),
+        ({"flags": "--base_seed=--"}, [], "arm GRPO: --base_seed: give a value"),
         ({"test": "--samples 4"}, [], "test has no effect"),
     ],
 )

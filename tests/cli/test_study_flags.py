@@ -95,7 +95,7 @@ def test_the_toss_of_a_coin_is_a_reward():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--updates 5", "--updates divides"),
+        ("--updates 5", "--updates 5: must divide"),
         ("--base_seed 1", "--base_seed 1 has no counterpart"),
         ("--kl_cov_ratio 0.1", "--kl_cov_ratio"),
         ("--steps many", "--steps"),

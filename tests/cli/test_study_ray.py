@@ -127,7 +127,10 @@ def test_commands_that_tuning_has_named_are_said_too(tmp_path, spec_file, monkey
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"arms": [{"name": "x", "flags": "--cov_type kl_cov --kl_cov_ratio 2"}]}, "arm x: --kl_cov_ratio is a fract"),
+        (
+            {"arms": [{"name": "x", "flags": "--cov_type kl_cov --kl_cov_ratio 2"}]},
+            "arm x: --kl_cov_ratio 2.0: must be a fract",
+        ),
         ({"arms": [{"name": "x", "flags": "--train.batch_size 100"}]}, "arm x: --train.batch_size 100 is no multiple"),
         ({"test": "--benchmarks aime24 --limit 3"}, "test has flags of openrlhf-cov evaluate, with --samples"),
         ({"tuning": {"seeds": [9], "grid": {"--actor.adam.lr": ["1e-7", "2e-7"]}}}, "validation has the flags"),
@@ -138,12 +141,12 @@ def test_commands_that_tuning_has_named_are_said_too(tmp_path, spec_file, monkey
         ({"test": "--samples 4"}, "test: --benchmarks is missing"),
         ({"test": "--benchmarks nonsense --samples 4"}, "test: --benchmarks nonsense"),
         ({"test": f"{ASKED} --temperature 0"}, "test: aime24: --samples 4 with --temperature 0"),
-        ({"test": f"{ASKED} --limit 0"}, "test: --limit is at least 1"),
+        ({"test": f"{ASKED} --limit 0"}, "test: --limit 0: must be at least 1"),
         ({"test": f"{ASKED} --reward_timeout nan"}, "test: --reward_timeout"),
-        ({"validation": "--benchmarks amc23 --samples=0"}, "validation: amc23: --samples is at least 1"),
+        ({"validation": "--benchmarks amc23 --samples=0"}, "validation: amc23: --samples 0: must be at least 1"),
         ({"needs": "--entropy_target"}, "needs is about the lab"),
         ({"flags": f"{FLAGS} -h"}, "flags: -h is what the study sets itself"),
-        ({"validation": "--bench_marks x"}, "validation: unrecognized arguments: --bench_marks x"),
+        ({"validation": "--bench_marks x"}, "validation: --bench_marks x: unknown flag; did you mean --benchmarks?"),
         ({"task": "commands"}, "test has no effect: task commands has splits of its own"),
     ],
 )

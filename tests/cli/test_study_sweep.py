@@ -57,7 +57,10 @@ def test_a_seed_has_the_base_policy_of_its_remainder(tmp_path, spec_file):
     ("changes", "said"),
     [
         ({"flags": f"{FLAGS} --base_seed 1"}, "flags: --base_seed is what the study sets itself"),
-        ({"sweep": {"grid": {"--actor.adam.lr": [0.1, 1, 2]}, "bisect": True}}, "--actor.adam.lr is above 0"),
+        (
+            {"sweep": {"grid": {"--actor.adam.lr": [0.1, 1, 2]}, "bisect": True}},
+            "--actor.adam.lr 2.0: must be above 0",
+        ),
         ({"sweep": {"grid": {"--train.seed": [1, 2, 3]}}}, "sweep: --train.seed is what the study sets itself"),
     ],
 )

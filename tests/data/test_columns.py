@@ -102,7 +102,7 @@ def test_nested_keys_can_be_named(open_rows):
 
 def test_a_nested_key_that_is_not_there_is_refused(open_rows):
     with pytest.raises(
-        UsageError, match=r"line 1 has no key 'output\.gold', but problem, output; name it with --answ"
+        UsageError, match=r"line 1 has no key 'output\.gold'; it has problem, output; name the key with --answ"
     ):
         read(open_rows([{"problem": "?", "output": {"answer": "5"}}], answer="output.gold"))
 

@@ -68,10 +68,10 @@ class TestFiles:
         ("line", "message"),
         [
             ("{", "own.jsonl, line 2: not JSON: "),
-            ("[1]", "own.jsonl, line 2: it is no JSON object"),
-            ('{"answer": "5"}', "line 2 has no key 'problem', but answer; name it with --problem_key"),
-            ("{}", "line 2 has no key 'problem', but none; name it with --problem_key"),
-            ('{"problem": "?"}', "line 2 has no key 'answer', but problem; name it with --answer_key"),
+            ("[1]", "own.jsonl, line 2: it is not a JSON object"),
+            ('{"answer": "5"}', "line 2 has no key 'problem'; it has answer; name the key with --problem_key"),
+            ("{}", "line 2 has no key 'problem'; it has none; name the key with --problem_key"),
+            ('{"problem": "?"}', "line 2 has no key 'answer'; it has problem; name the key with --answer_key"),
             ('{"problem": ["?"], "answer": "5"}', "line 2: 'problem' is a text, got ['?']"),
             ('{"problem": "?", "answer": true}', "line 2: 'answer' is a text, got True"),
         ],
@@ -82,7 +82,7 @@ class TestFiles:
     @pytest.mark.parametrize("key", ["id", "source"])
     def test_a_key_that_was_asked_for_has_to_be_there(self, write, key):
         message = refusal(str(write(ROWS[:1])), None, Keys(**{key: "other"}))
-        assert f"has no key 'other', but id, problem, answer, source; name it with --{key}_key" in message
+        assert f"has no key 'other'; it has id, problem, answer, source; name the key with --{key}_key" in message
 
 
 class TestNames:

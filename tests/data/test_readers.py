@@ -113,13 +113,17 @@ def test_the_digest_of_a_folder_follows_its_rows(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("own.json", b'[{"problem": "?", "answer": "5"}, [1]]', "own.json, row 2: it is no JSON object"),
+        ("own.json", b'[{"problem": "?", "answer": "5"}, [1]]', "own.json, row 2: it is not a JSON object"),
         ("own.json", b'[{"problem": "?"', "own.json: not JSON: "),
-        ("own.json", b'[{"problem": "?"}]', "own.json, row 1 has no key 'answer', but problem; name it with"),
+        ("own.json", b'[{"problem": "?"}]', "own.json, row 1 has no key 'answer'; it has problem; name the key with"),
         ("own.csv", b"problem,answer\n?,5\n1,2,3\n", "own.csv, line 3 has more fields than the header"),
         ("own.csv", b'problem,answer\n"a\nb",5\n1,2,3\n', "own.csv, line 4 has more fields than the header"),
         ("own.csv", b"problem,answer\n\xff,5\n", "own.csv: byte 16 is not UTF-8"),
-        ("own.csv", b"q,a\n?,5\n", "own.csv, line 2 has no key 'problem', but q, a; name it with --problem_key"),
+        (
+            "own.csv",
+            b"q,a\n?,5\n",
+            "own.csv, line 2 has no key 'problem'; it has q, a; name the key with --problem_key",
+        ),
         (
             "own.csv",
             b'problem,answer\n"a,2\nb,3\n',

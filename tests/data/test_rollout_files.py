@@ -167,7 +167,7 @@ def refusal(path):
 def test_no_file_and_no_regular_file(path):
     assert refusal(path) == "no such file"
     path.mkdir()
-    assert "it is no file" in refusal(path)
+    assert "it is not a regular file" in refusal(path)
 
 
 @pytest.mark.parametrize(

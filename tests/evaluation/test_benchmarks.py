@@ -104,12 +104,12 @@ GOOD = {"samples": 2, "temperature": 0.6, "top_p": 1.0, "max_tokens": 8}
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"samples": 0}, "--samples is at least 1, got 0"),
-        ({"max_tokens": 0}, "--max_tokens is at least 1, got 0"),
-        ({"temperature": -0.1}, "--temperature is a finite number of at least 0, got -0.1"),
-        ({"temperature": float("nan")}, "--temperature is a finite number of at least 0, got nan"),
-        ({"top_p": 0.0}, "--top_p is a fraction in (0, 1], got 0.0"),
-        ({"top_p": 1.1}, "--top_p is a fraction in (0, 1], got 1.1"),
+        ({"samples": 0}, "--samples 0: must be at least 1"),
+        ({"max_tokens": 0}, "--max_tokens 0: must be at least 1"),
+        ({"temperature": -0.1}, "--temperature -0.1: must be a finite number of at least 0"),
+        ({"temperature": float("nan")}, "--temperature nan: must be a finite number of at least 0"),
+        ({"top_p": 0.0}, "--top_p 0.0: must be a fraction in (0, 1]"),
+        ({"top_p": 1.1}, "--top_p 1.1: must be a fraction in (0, 1]"),
         ({"temperature": 0.0}, "--samples 2 with --temperature 0: greedy responses are all the same; use 1"),
     ],
 )

@@ -160,11 +160,11 @@ def test_with_the_published_gains_of_a_range_of_two():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"entropy_gain_p": -0.1}, "--entropy_gain_p is a finite number of at least 0, got -0.1"),
-        ({"entropy_gain_i": math.inf}, "--entropy_gain_i is a finite number of at least 0, got inf"),
+        ({"entropy_gain_p": -0.1}, "--entropy_gain_p -0.1: must be a finite number of at least 0"),
+        ({"entropy_gain_i": math.inf}, "--entropy_gain_i inf: must be a finite number of at least 0"),
         ({"entropy_gain_p": 0.0, "entropy_gain_i": 0.0}, "--entropy_gain_p 0 and --entropy_gain_i 0: nothing"),
         ({"entropy_band": 0.05}, "--entropy_band 0.05: gaps inside of the band would add up"),
-        ({"entropy_integral_limit": 0.0}, "--entropy_integral_limit is a finite number of nats above 0, got 0.0"),
+        ({"entropy_integral_limit": 0.0}, "--entropy_integral_limit 0.0: must be a finite number of nats above 0"),
         (
             {"method": "repo_r"},
             "--entropy_control_form pi: --repo_zeta is doubled and halved, so no gain fits it",

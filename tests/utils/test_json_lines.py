@@ -137,7 +137,7 @@ def test_what_is_no_json_is_one_line(content):
 @pytest.mark.parametrize("content", [b"null", b"1", b'"a"', b"[{}]"])
 def test_an_object_is_one(content):
     assert parse_object(b'{"a": null}') == {"a": None}
-    with pytest.raises(ValueError, match="no JSON object"):
+    with pytest.raises(ValueError, match="not a JSON object"):
         parse_object(content)
 
 
@@ -164,7 +164,7 @@ def test_rows_are_numbered_and_what_cannot_be_read_names_its_line(tmp_path):
     assert list(read_rows(path, may_be_cut=True)) == [(1, {"a": 1}), (3, [2])]
     with pytest.raises(UsageError, match=r"rows\.jsonl, line 4: not JSON"):
         list(read_rows(path))
-    with pytest.raises(UsageError, match=r"rows\.jsonl, line 3: it is no JSON object"):
+    with pytest.raises(UsageError, match=r"rows\.jsonl, line 3: it is not a JSON object"):
         list(read_rows(path, parse_object, may_be_cut=True))
     with pytest.raises(UsageError, match=r"none\.jsonl cannot be read: No such file"):
         list(read_rows(tmp_path / "none.jsonl"))

@@ -154,7 +154,7 @@ def test_arguments_are_a_json_object(text):
 
 @pytest.mark.parametrize("text", ["[1]", "enable_thinking=false", '{"x": NaN}', "[" * 100_000, " "])
 def test_what_is_no_json_object_is_refused_in_one_line(text):
-    with pytest.raises(ValueError, match=r"--data.chat_template_kwargs .*: it is no JSON object; write") as refused:
+    with pytest.raises(ValueError, match=r"--data.chat_template_kwargs .*: it is not a JSON object; write") as refused:
         PromptConfig(chat_template_kwargs=text)
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 200

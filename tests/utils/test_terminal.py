@@ -1,5 +1,6 @@
 import io
 import unicodedata
+from pathlib import Path
 
 import pytest
 
@@ -72,6 +73,8 @@ FLAGS = [
         ("--max_new_tokens", "--rollout.max_new_tokens"),
         ("--reward-source", "--reward_source"),
         ("--clip_cov_rattio", "--clip_cov_ratio"),
+        ("--learning_rate", "--actor.adam.lr"),  # what other trainers call it
+        ("--preset", None),  # no flag of this command is close
         ("--nothing_of_the_kind", None),
     ],
 )
@@ -82,17 +85,69 @@ def test_the_flag_that_was_meant(flag, meant):
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (["--lr", "1e-6"], "unrecognized arguments: --lr 1e-6 (did you mean --actor.adam.lr?)"),
-        (["--task", "comands"], "(did you mean commands?)"),
-        (["--qqqqqq"], "unrecognized arguments: --qqqqqq\n"),
+        (["--lr", "1e-6"], "--lr 1e-6: unknown flag; did you mean --actor.adam.lr?\n"),
+        (["--lr", "1", "--tsk", "x"], "--lr 1 --tsk x: unknown flags; did you mean --actor.adam.lr, --task?\n"),
+        (["--qqqqqq"], "--qqqqqq: unknown flag; x --help lists all\n"),
+        (["more"], "more: unexpected; x --help says what it takes\n"),
+        (["--task", "comands"], "--task comands: must be one of commands, addition; did you mean commands?\n"),
+        (["--estimator", "GRPO"], "--estimator GRPO: must be one of gae, group_norm; did you mean group_norm?\n"),
+        (["--count", "99"], "--count 99: must be one of 1, 9\n"),  # another number is no guess
+        (["--task", "7"], "--task 7: must be one of commands, addition\n"),
+        (["--steps", "1.5"], "--steps 1.5: must be a whole number\n"),
+        (["--actor.adam.lr", "fast"], "--actor.adam.lr fast: must be a number\n"),
+        (["--steps"], "--steps: give a value\n"),
+        (["--clip", "1"], "--clip: give 2 values\n"),
+        (["--names"], "--names: give one value or more\n"),
+        (["--figure", "1", "--table", "2"], "--table and --figure: give one of the two\n"),
+        (["--s", "1"], "--s: several flags begin so; give one of --steps, --size\n"),
     ],
 )
-def test_a_mistyped_flag_or_choice_has_a_hint(capsys, words, hint):
+def test_a_wrong_flag_or_value_is_one_line_that_says_what_to_do(capsys, words, hint):
     parser = Parser(prog="x")
     parser.add_argument("--actor.adam.lr", type=float)
     parser.add_argument("--task", choices=("commands", "addition"))
-    with pytest.raises(SystemExit):
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--size", type=int)
+    parser.add_argument("--estimator", choices=("gae", "group_norm"))
+    parser.add_argument("--count", type=int, choices=(1, 9))
+    parser.add_argument("--clip", type=float, nargs=2)
+    parser.add_argument("--names", nargs="+")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--figure")
+    either.add_argument("--table")
+    with pytest.raises(SystemExit) as ended:
         parser.parse_args(words)
     error = capsys.readouterr().err
-    assert hint in error
-    assert error.count("\n") == 1
+    assert ended.value.code == 2
+    assert error == f"x: error: {hint}"
+
+
+def test_what_is_missing_is_named(capsys):
+    parser = Parser(prog="x")
+    parser.add_argument("--output", required=True)
+    parser.add_argument("file", metavar="FILE")
+    with pytest.raises(SystemExit):
+        parser.parse_args([])
+    assert capsys.readouterr().err == "x: error: --output, FILE are missing; x --help describes them\n"
+    with pytest.raises(SystemExit):
+        parser.parse_args(["rows.jsonl", "--ouput", "runs/x"])  # the typo is named, and not what it makes missing
+    assert capsys.readouterr().err == "x: error: --ouput: unknown flag; did you mean --output?\n"
+    parser = Parser(prog="x")
+    either = parser.add_mutually_exclusive_group(required=True)
+    either.add_argument("--figure")
+    either.add_argument("--table")
+    with pytest.raises(SystemExit):
+        parser.parse_args([])
+    assert capsys.readouterr().err == "x: error: --figure or --table is missing; x --help describes them\n"
+
+
+def test_help_names_a_value_by_its_type():
+    parser = Parser(prog="x")
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--share", type=float)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--task", choices=("commands", "addition"))
+    parser.add_argument("--output", metavar="DIR")
+    text = " ".join(parser.format_help().split())
+    for shown in ("--steps N", "--share X", "--folder PATH", "--task {commands,addition}", "--output DIR"):
+        assert shown in text

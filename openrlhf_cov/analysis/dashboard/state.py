@@ -9,7 +9,7 @@ import numpy as np
 
 from openrlhf_cov.analysis.dashboard import alerts
 from openrlhf_cov.analysis.dashboard.alerts import Alert, find_alerts
-from openrlhf_cov.analysis.foreign_logs import EVENT_FILES, read_events
+from openrlhf_cov.analysis.foreign_logs import EVENT_FILES, STATE_FILE, read_events, state_file
 from openrlhf_cov.analysis.law import LawPoints
 from openrlhf_cov.analysis.regression import Floats
 from openrlhf_cov.analysis.runs import (
@@ -21,6 +21,7 @@ from openrlhf_cov.analysis.runs import (
     interventions,
     keeps_groups,
     read_run,
+    refuse_folder_of_runs,
     training_points,
 )
 from openrlhf_cov.analysis.table import EMPTY, Table
@@ -118,7 +119,17 @@ def pace(steps: Floats, times: Floats, step_seconds: Floats) -> Pace:
 
 
 def remaining(done: int, total: Total | None, speed: Pace, age: float) -> float:
-    """Return the seconds until the last step, ``age`` seconds after the newest one; NaN if unknown, 0 at the end."""
+    """Return the seconds until the last step.
+
+    Args:
+        done: Finished steps.
+        total: Steps of the run, None if unknown.
+        speed: Pace of the run.
+        age: Seconds since the newest step.
+
+    Returns:
+        Seconds, 0 at the end, NaN if the total or the pace is unknown.
+    """
     if total is None or not math.isfinite(speed.mean):
         return math.nan
     left = max(0, total.steps - done)
@@ -270,7 +281,15 @@ def build(
     asked_steps: int | None = None,
     law: LawResult | None = None,
 ) -> RunState:
-    """Return the state of a run; ``asked_steps`` is the number of its steps that the user gave."""
+    """Return the state of a run for the dashboard.
+
+    Args:
+        run: The run as read so far.
+        follows: False for a log of another trainer, which is read once.
+        has_ended: True if the run wrote its result.
+        asked_steps: Number of steps of the run that the user gave.
+        law: The entropy law of the run, if it was fitted.
+    """
     table = run.training
     total = total_steps(run.with_resolved(TOTAL_FLAGS), asked_steps, _kept(table))
     state = RunState(
@@ -372,9 +391,6 @@ def _ratio(value: float, by: float) -> float:
 
 # --- the runs
 
-# Runs that an error names.
-NAMED = 5
-
 
 class WatchedRun:
     """A run and its state; ``update`` reads what is new."""
@@ -442,15 +458,14 @@ def _is_ours(path: Path) -> bool:
         UsageError: If the path is a file but not a table, or a folder of runs.
     """
     if not path.is_dir():
-        if path.suffix not in TABLES:
-            tables = ", ".join(TABLES)
-            raise UsageError(f"{path}: must be the folder of a run, a {METRICS_FILE} or a table ({tables})")
+        if path.suffix not in TABLES and path.name != STATE_FILE:
+            tables = ", ".join((*TABLES, STATE_FILE))
+            raise UsageError(f"{path}: must be the folder of a run, a {METRICS_FILE} or a log ({tables})")
         return False
     if (path / METRICS_FILE).exists() or (path / COMMAND_FILE).exists():
         return True
-    if below := sorted(str(each.parent) for each in path.glob(f"*/{METRICS_FILE}")):
-        raise UsageError(f"{path} is a folder of runs, not a run; name the runs: {' '.join(below[:NAMED])}")
+    refuse_folder_of_runs(path)
     if not any(path.rglob(EVENT_FILES)):
-        return True
+        return state_file(path) is None
     training, _, _ = read_events(path, columns=COLUMNS)
     return not len(training)

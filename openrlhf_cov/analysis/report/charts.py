@@ -192,7 +192,16 @@ def _curve_axis(marks: Sequence[Mark], is_share: bool, can_be_share: bool) -> Ax
 
 
 def curve(series: Series, name: str, group: str, look: Look, raw: bool = True, hover: str = "") -> list[Mark]:
-    """Return the running mean of a series in front of its faint values; only the mean without ``raw``."""
+    """Return the marks of a curve: the running mean in front of its faint values.
+
+    Args:
+        series: The values and their running mean by step.
+        name: Name in the legend.
+        group: Curves of one group are shown and hidden together.
+        look: Color and style of the line.
+        raw: False for the running mean alone.
+        hover: Text beside the pointer; "" for step and value.
+    """
     mean = Mark("line", look, series.steps, series.mean, name=name, group=group, hover=hover or "step %{x}: %{y:.4~g}")
     if not raw or series.window == 1:
         return [mean]

@@ -181,10 +181,18 @@ class Series:
 def to_series(
     steps: ArrayLike, values: ArrayLike, *, most: int = MAX_DRAWN, smoothed: float = SMOOTHED
 ) -> Series | None:
-    """Return the curve of a column by step with its extremes, of at most ``most`` points; None without a value.
+    """Return the curve of a column by step, with its extremes.
 
-    A short gap is bridged, a long gap interrupts the curve. ``smoothed`` is the share of the points in the running
-    mean.
+    A short gap is bridged, a long gap interrupts the curve.
+
+    Args:
+        steps: Steps (n,).
+        values: Values (n,), NaN where a step has none.
+        most: Largest number of points.
+        smoothed: Share of the points in the running mean.
+
+    Returns:
+        The curve, None without a value.
     """
     steps = np.asarray(steps, dtype=np.float64)
     values = np.asarray(values, dtype=np.float64)

@@ -50,7 +50,7 @@ def report_page(contents: Contents) -> str:
     sections = {
         "curves": "Curves",
         "runs": "Runs" if len(runs) > 1 else "The run",
-        "method": "What the method did" if charts.method else "Covariances and time",
+        "method": _method_title(charts.method, details),
         "tokens": "Tokens",
         "evaluation": "Evaluation",
         "law": "The entropy law",
@@ -111,13 +111,20 @@ def _about(contents: Contents) -> str:
         counts = sorted({each.step_count for each in contents.runs})
         steps = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
         return f"{len(contents.runs)} runs of {steps} global steps. Click a name to show or hide a run."
-    parts = [f"{run.step_count:,} global steps"]
+    parts = ["1 global step" if run.step_count == 1 else f"{run.step_count:,} global steps"]
     parts += [duration(run.seconds)] if run.seconds > 0 else []
     for name, found in (("reward", run.reward), ("entropy", run.entropy)):
         text = _ends_cell(found).text
         if text != NONE:
             parts.append(f"{name} {text}")
     return ", ".join(parts)
+
+
+def _method_title(method: Sequence[Chart], details: Sequence[Sequence[Chart]]) -> str:
+    """Return the title of the section about the method; a log of another trainer often has times only."""
+    if method:
+        return "What the method did"
+    return "Time" if {chart.name for chart in _kinds(details)} == {"phases"} else "Covariances and time"
 
 
 def _kinds(charts: Sequence[Sequence[Chart]]) -> list[Chart]:

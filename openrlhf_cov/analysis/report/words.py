@@ -116,10 +116,15 @@ def with_interval(interval: Interval) -> str:
 
 
 def number(value: float) -> str:
-    """Return three decimals for a number from 0.1, three significant digits below, and ``NONE`` for NaN."""
+    """Return a number with three decimals from 0.1 and one from 100, else with three significant digits.
+
+    NaN and infinities are ``NONE``.
+    """
     if not math.isfinite(value):
         return NONE
-    if value == 0 or 0.1 <= abs(value) < 1000:
+    if 100 <= abs(value) < 1000:
+        return f"{value:.1f}"
+    if value == 0 or 0.1 <= abs(value) < 100:
         return f"{value:.3f}"
     return f"{value:.3g}"
 
@@ -152,9 +157,11 @@ def size_text(size: float) -> str:
 
 
 def arrow(ends: Ends) -> str:
-    """Return ``0.40 -> 0.16``."""
+    """Return ``0.40 -> 0.16``, or one number where the curve has one value."""
     if math.isnan(ends.first):
         return NONE
+    if ends.first == ends.last:
+        return number(ends.first)
     return f"{number(ends.first)} -> {number(ends.last)}"
 
 

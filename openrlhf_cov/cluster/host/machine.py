@@ -64,8 +64,14 @@ def check_memory(facts: Facts) -> Finding:
 
 
 def check_disk(facts: Facts, name: str, gpu_gib: int, fix: str) -> Finding:
-    """Room for what a run puts on the disk that ``Facts`` call so: ``gpu_gib`` on a GPU host, 5 GiB on a CPU host;
-    below 1 GiB nothing works."""
+    """Check the free space of a disk. Below 1 GiB nothing works.
+
+    Args:
+        facts: Facts about the host.
+        name: Field of ``Facts`` with the disk.
+        gpu_gib: GiB that a run needs there on a GPU host; on a CPU host it needs 5 GiB.
+        fix: Command that makes room.
+    """
     disk: Disk = getattr(facts, name)
     needed = 5 if on_cpu(facts) else gpu_gib
     found = f"{disk.free / GIB:.1f} GiB free for {disk.path}"
@@ -159,7 +165,15 @@ def check_hub(facts: Facts) -> Finding | None:
 
 
 def check_limit(facts: Facts, name: str, fix: str, wanted: int = 8192, fail_below: int = 1024) -> Finding:
-    """A limit that is to be at least ``wanted``."""
+    """Check a limit of the operating system.
+
+    Args:
+        facts: Facts about the host.
+        name: Name of the limit: ``nofile``, ``memlock`` or another of ``facts.limits``.
+        fix: Command that raises the limit.
+        wanted: Value from which the limit is fine.
+        fail_below: Value below which a run fails.
+    """
     value = facts.limits[name].hard if name == "nofile" else facts.limits[name].soft  # Ray raises that of files itself
     shown = _size if name == "memlock" else _count
     if value is None or value >= wanted:

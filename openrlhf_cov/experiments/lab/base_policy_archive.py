@@ -80,6 +80,8 @@ def unpack(path: Path, folder: Path) -> list[str]:
         for name, content in contents.items():
             if _sha256(content) != wanted[name]:
                 raise ValueError(f"{name} does not have the SHA-256 of the manifest")
+    except FileNotFoundError as error:
+        raise UsageError(f"--unpack {path}: no such file") from error
     except (OSError, EOFError, tarfile.TarError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UsageError(f"--unpack {path} is not an archive of base policies: {reason_of(error)}") from error
     for name, content in contents.items():

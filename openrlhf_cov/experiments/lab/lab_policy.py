@@ -47,12 +47,23 @@ def sample(
     with_discriminator_mean: bool = False,
     forced: Tensor | None = None,
 ) -> Samples:
-    """``each`` responses to every prompt (N, P), one prompt's one after another; A is at most ``tokens``.
+    """Sample responses from the full vocabulary, or score given ones. A prompt is read once.
 
-    Drawn from the full vocabulary; without a generator the most probable token is taken. A prompt is read once. With
-    ``min_p`` the samples have their ``proxy``, as of ``token_head.min_p_scores``, and if asked for their
-    ``discriminator_mean``, as of ``token_head.discriminator_means``. With ``forced`` responses (N * each, A) these are
-    scored instead; the generator then moves on as if it had sampled as many tokens.
+    Args:
+        model: The policy.
+        prompts: Token ids (N, P).
+        tokens: Longest response A, in tokens.
+        generator: Source of the draws; None takes the most probable token.
+        eos: Id of the token that ends a response.
+        pad: Id that follows the end of a response.
+        each: Responses to every prompt.
+        min_p: With it the samples have their ``proxy``, see ``token_head.min_p_scores``.
+        with_discriminator_mean: True if the samples have their ``discriminator_mean``, see
+            ``token_head.discriminator_means``.
+        forced: Responses (N * each, A) to score instead. The generator then advances as if it had sampled them.
+
+    Returns:
+        The samples, N * each rows; the responses to one prompt follow one another.
     """
     cache: Cache = []
     logits = logits_of(model, prompts, 1, cache)[:, -1].repeat_interleave(each, 0)
@@ -107,10 +118,16 @@ def log_probs_and_entropy(model: LlamaForCausalLM, prompts: Tensor, responses: T
 
 
 def logits_of(model: LlamaForCausalLM, ids: Tensor, last: int, cache: Cache) -> Tensor:
-    """Logits (B, last, V) at the ``last`` of the tokens ``ids`` (B, T), which follow those in ``cache``.
+    """Return logits as transformers' forward pass gives them, to rounding.
 
-    ``cache`` grows by these tokens. What transformers' forward gives, to rounding; its last layer is left out where
-    nothing is asked.
+    Args:
+        model: The policy.
+        ids: Token ids (B, T), which follow those in ``cache``.
+        last: Number of the last tokens whose logits are needed; the last layer is left out for the others.
+        cache: Keys and values of earlier tokens, a pair per layer. It grows by ``ids``.
+
+    Returns:
+        Logits (B, last, V).
     """
     batch, length = ids.shape
     # The cached keys of a layer are (B, heads, tokens so far, head size).

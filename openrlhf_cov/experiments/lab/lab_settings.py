@@ -62,16 +62,21 @@ class LabSettings(Settings):
 
     def check(self) -> None:
         for name in ("steps", "prompts", "updates", "eval_every", "eval_samples", "test_samples"):
-            self.require(name, lambda count: count >= 1, "is at least 1")
-        self.require("micro_batch", lambda samples: samples >= 0, "is at least 0")
-        self.require("group", lambda count: count >= 2, "is at least 2", ": advantages are about the mean of a group")
+            self.require(name, lambda count: count >= 1, "must be at least 1")
+        self.require("micro_batch", lambda samples: samples >= 0, "must be at least 0")
+        self.require(
+            "group",
+            lambda count: count >= 2,
+            "must be at least 2",
+            "; an advantage compares a response with the mean of its group",
+        )
         for name in (each.name for each in fields(self) if each.type is int or each.type == "int"):
-            self.require(name, lambda number: 0 <= number < 2**31, "is a number from 0 to 2^31 - 1")
-        self.require("learning_rate", lambda rate: 0.0 < rate <= 1.0, "is above 0 and at most 1")
-        self.require("entropy_coef", math.isfinite, "is a finite number")
-        self.require("kl_coef", lambda coef: 0.0 <= coef < math.inf, "is a finite number of at least 0")
-        self.require("clip", lambda ends: all(end >= 0.0 for end in ends), "takes distances from 1 of at least 0")
-        self.require("shortcut_share", lambda share: 0.0 <= share <= 1.0, "is from 0 to 1")
+            self.require(name, lambda number: 0 <= number < 2**31, "must be a number from 0 to 2^31 - 1")
+        self.require("learning_rate", lambda rate: 0.0 < rate <= 1.0, "must be above 0 and at most 1")
+        self.require("entropy_coef", math.isfinite, "must be a finite number")
+        self.require("kl_coef", lambda coef: 0.0 <= coef < math.inf, "must be a finite number of at least 0")
+        self.require("clip", lambda ends: all(end >= 0.0 for end in ends), "must be distances from 1 of at least 0")
+        self.require("shortcut_share", lambda share: 0.0 <= share <= 1.0, "must be from 0 to 1")
         samples = self.prompts * self.group
         if samples % self.updates:
-            raise ValueError(f"--updates divides the {samples} samples of a rollout, got {self.updates}")
+            raise ValueError(f"--updates {self.updates}: must divide the {samples} samples of a rollout")

@@ -79,7 +79,7 @@ class LabRequest:
         args = parser.parse_args(list(words))
         for name, lowest, most in (("threads", 1, MAX_THREADS), ("base_seed", 0, 2**31 - 1)):
             if not lowest <= getattr(args, name) <= most:
-                raise ValueError(f"--{name} is a number from {lowest} to {most}, got {getattr(args, name)}")
+                raise ValueError(f"--{name} {getattr(args, name)}: must be a number from {lowest} to {most}")
         given = given_flags(parser.parse_args, list(words), args)
         if "shortcut_share" in given and args.task != "shortcut":
             raise ValueError(f"--shortcut_share has no effect with --task {args.task}; drop it or use --task shortcut")

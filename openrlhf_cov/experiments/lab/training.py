@@ -71,8 +71,8 @@ class Lab:
         self.config = config
         self.eos, self.pad = (tokenizer.convert_tokens_to_ids(token) for token in ENDS)
         self.words: list[str] = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+        # Policy that ``kl_coef`` pulls toward and ``base_kl`` is measured to: ``model`` as it is now.
         self.base = frozen(model) if base is None else base
-        """The policy that ``kl_coef`` holds it to, and ``base_kl`` measures it against: ``model`` as it is now."""
         self.optimizer = torch.optim.AdamW(
             model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
         )
@@ -219,7 +219,18 @@ class Lab:
     def update(
         self, planning: PlanningStep, prompts: Tensor, responses: Tensor, rollout: RolloutTokens, buffer: MetricBuffer
     ) -> dict[str, float]:
-        """Make all optimizer steps of a rollout, each on other samples; return the means of loss and gradient norm."""
+        """Make all optimizer steps of a rollout, each on other samples.
+
+        Args:
+            planning: What the updates of the global step have in common.
+            prompts: Token ids (N, P).
+            responses: Token ids (N, A).
+            rollout: Log-probs, entropies and advantages (N, A) of the responses.
+            buffer: Receives the metrics of the updates.
+
+        Returns:
+            Means of loss and gradient norm over the updates, and numbers of ``--record_mechanism`` where it is set.
+        """
         order = torch.randperm(len(prompts), generator=self.generator)
         chosen = torch.zeros_like(rollout.action_mask)
         draws = draws_of_step(planning.seed, planning.global_step, 0, "cpu")

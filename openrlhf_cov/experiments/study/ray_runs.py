@@ -303,7 +303,7 @@ def _check_asked(args: argparse.Namespace) -> None:
     if not args.benchmarks:
         raise UsageError("--benchmarks is missing; --list shows the benchmarks")
     if args.limit is not None and args.limit < 1:
-        raise UsageError(f"--limit is at least 1, got {args.limit}")
+        raise UsageError(f"--limit {args.limit}: must be at least 1")
     protocol = get_protocol(args.protocol)
     get_template(args.template or protocol.template)
     for each in select(args.benchmarks):

@@ -87,4 +87,4 @@ class _Strict(Parser):
     """A parser that raises UsageError instead of ending the process."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
+        raise UsageError(self.explained(message))

@@ -143,6 +143,13 @@ def bisection(spec: Spec, arm: Arm, point: Cell, seed: int, scores: Scores) -> I
 
     The search looks for the last value of the sweep that the seed still learns, as if it learned all values before and
     none after it. Because the runs follow from the finished ones, an interrupted study resumes where it was.
+
+    Args:
+        spec: The study, which has a sweep.
+        arm: The method.
+        point: Settings that tuning selected for the method.
+        seed: Seed of the runs.
+        scores: Scores of the finished runs.
     """
     assert spec.sweep is not None
     learned_up_to = -1

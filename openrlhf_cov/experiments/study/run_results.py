@@ -169,7 +169,9 @@ def unpack(path: Path, asked: Callable[[StudyRun], Sequence[str]] | None = None)
                 result = _result(run, _unpacked(packed.metrics), _unpacked(packed.evaluations), packed.test)
                 if asked is None or packed.asked == asked(run):
                     yield result
-    except (OSError, EOFError, lzma.LZMAError, LookupError, ValueError, MemoryError) as error:
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}; give a file that study --pack wrote") from error
+    except (EOFError, lzma.LZMAError, LookupError, ValueError, MemoryError) as error:
         raise UsageError(f"{path} holds no results of a study: {reason_of(error)}") from error
 
 

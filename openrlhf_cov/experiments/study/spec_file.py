@@ -193,6 +193,14 @@ class _OneOfEach(yaml.SafeLoader):
         return text
 
 
+def _yaml_fault(error: Exception) -> str:
+    """Return what YAML found and where, without the excerpt that its own message ends with."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return " ".join(str(error).split())
+
+
 def read_spec(path: Path) -> Spec:
     """Return the study in a file.
 
@@ -210,7 +218,7 @@ def read_spec(path: Path) -> Spec:
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: byte {error.start + 1} is not UTF-8") from error
     except (yaml.YAMLError, RecursionError) as error:
-        raise UsageError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+        raise UsageError(f"{path} is not YAML: {_yaml_fault(error)}") from error
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from error
 

@@ -49,12 +49,24 @@ def evaluate_policy(
     max_new_tokens: int,
     reward: Callable[..., Mapping[str, Any]],
 ) -> PolicyScore:
-    """Score of the HF folder ``model_dir`` on ``rows`` (keys ``input`` and ``label``), in fp32 on the CPU.
+    """Sample one response to every row in fp32 on the CPU, and score them.
 
-    ``temperature`` 0 takes the most probable token; above 0 it samples from the full vocabulary, and then ``seed`` and
-    ``batch_size`` determine the responses. ``max_new_tokens`` bounds each response, ``reward`` has upstream's
-    signature and gives ``scores``. The global random state of torch
-    is left as it was. Raises ValueError for an empty ``rows`` or a negative temperature.
+    The global random state of torch remains unchanged.
+
+    Args:
+        model_dir: Folder of a Hugging Face model.
+        rows: Problems with the keys ``input`` and ``label``.
+        temperature: 0 takes the most probable token; above 0 samples from the full vocabulary.
+        seed: Together with ``batch_size`` determines the sampled responses.
+        batch_size: Responses generated at once.
+        max_new_tokens: Longest response, in tokens.
+        reward: Reward function with upstream's signature; its result has ``scores``.
+
+    Returns:
+        Accuracy, entropy in nats per token and mean length in tokens.
+
+    Raises:
+        ValueError: There are no rows, or the temperature is negative.
     """
     if not rows:
         raise ValueError("evaluate_policy needs at least one row")

@@ -99,7 +99,17 @@ def make_policy(
     config: BasePolicyConfig,
     seed: int,
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerBase]:
-    """``make_base_policy`` for any task: ``examples`` draws what one optimizer step trains on."""
+    """Make a base policy for a task by supervised training.
+
+    Args:
+        examples: Returns the examples of one optimizer step, drawn with the generator that it gets.
+        tokenizer: Tokenizer of the task.
+        config: Sizes, steps and learning rate.
+        seed: Determines the weights and the examples.
+
+    Returns:
+        The model in evaluation mode, and the tokenizer.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = build_model(config, tokenizer)
@@ -136,9 +146,17 @@ def train_supervised(
     config: BasePolicyConfig,
     rng: random.Random,
 ) -> float:
-    """The last step's loss, in nats per response token, after training ``model`` in place with a progress bar.
+    """Train a model in place on examples, with a progress bar.
 
-    Each step trains on what ``examples`` draws with ``rng``.
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        examples: Returns the examples of one optimizer step, drawn with ``rng``.
+        config: Sizes, steps and learning rate.
+        rng: Source of the examples.
+
+    Returns:
+        Loss of the last step, in nats per response token.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_factor(step, config))

@@ -36,10 +36,10 @@ class TaskSettings:
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:
-            raise ValueError(f"--seed is from 0 to 2**63 - 1, got {self.seed}")
+            raise ValueError(f"--seed {self.seed}: must be from 0 to 2**63 - 1")
         for name in ("train_rows", "test_rows"):
             if getattr(self, name) < 1:
-                raise ValueError(f"--{name} is at least 1, got {getattr(self, name)}")
+                raise ValueError(f"--{name} {getattr(self, name)}: must be at least 1")
         problems = TINY_TASKS[self.task].problems
         if self.train_rows + self.test_rows > problems:
             raise ValueError(
@@ -104,9 +104,16 @@ def _base_policy(settings: TaskSettings, policy: Any) -> tuple[Any, Any]:
 
 
 def evaluate(model_dir: Path, rows: list[dict[str, str]], seed: int, task: TinyTask) -> dict[str, float]:
-    """Accuracy greedy and at temperature 1, and, at temperature 1, entropy (nats per token) and length (tokens).
+    """Evaluate a policy on the test problems, greedily and at temperature 1.
 
-    ``rows`` are those of ``test.jsonl``, ``seed`` is that of the folder's ``task.json``.
+    Args:
+        model_dir: Folder of the policy.
+        rows: Rows of ``test.jsonl``.
+        seed: Seed of the folder's ``task.json``.
+        task: The embedded task.
+
+    Returns:
+        Both accuracies, and at temperature 1 the entropy in nats per token and the mean length in tokens.
     """
     from openrlhf_cov.experiments.tiny_task.accuracy import evaluate_policy
 

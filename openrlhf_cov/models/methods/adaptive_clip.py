@@ -28,8 +28,10 @@ class AdaptiveClipSettings(Settings):
     )
 
     def check(self) -> None:
-        self.require("adaptive_clip_eps", lambda eps: 0.0 < eps < 1.0, "is a number in (0, 1)")
-        self.require("adaptive_clip_high", lambda high: 0.0 <= high < math.inf, "is a finite number of at least 0")
+        self.require("adaptive_clip_eps", lambda eps: 0.0 < eps < 1.0, "must be a number in (0, 1)")
+        self.require(
+            "adaptive_clip_high", lambda high: 0.0 <= high < math.inf, "must be a finite number of at least 0"
+        )
 
 
 def clip(settings: AdaptiveClipSettings) -> tuple[float, float]:

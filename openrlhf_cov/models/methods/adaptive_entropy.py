@@ -22,7 +22,7 @@ class AdaptiveEntropySettings(Settings):
     )
 
     def check(self) -> None:
-        self.require("entropy_bonus", lambda bonus: 0.0 <= bonus < math.inf, "is a finite number of at least 0")
+        self.require("entropy_bonus", lambda bonus: 0.0 <= bonus < math.inf, "must be a finite number of at least 0")
 
 
 def bonus(settings: AdaptiveEntropySettings) -> float:

@@ -29,11 +29,11 @@ class CegppoSettings(Settings):
 
     def check(self) -> None:
         for name in ("cegppo_beta1", "cegppo_beta2"):
-            self.require(name, lambda share: 0.0 <= share < math.inf, "is a share of a gradient of at least 0")
+            self.require(name, lambda share: 0.0 <= share < math.inf, "must be a share of a gradient of at least 0")
         low, high = self.cegppo_clip
         if not (0.0 <= low <= 1.0 and 0.0 <= high < math.inf):
-            raise ValueError(f"--cegppo_clip takes distances from 1, LOW in [0, 1] and HIGH, got {low} and {high}")
-        self.require("cegppo_dual_clip", lambda ratio: ratio > 1.0, "is a ratio above 1")
+            raise ValueError(f"--cegppo_clip {low} {high}: must be distances from 1, LOW in [0, 1] and HIGH")
+        self.require("cegppo_dual_clip", lambda ratio: ratio > 1.0, "must be a ratio above 1")
 
 
 def coefficient(settings: CegppoSettings, batch: TokenBatch) -> Tensor:

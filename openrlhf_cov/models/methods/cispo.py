@@ -27,10 +27,10 @@ class CispoSettings(Settings):
         self.require(
             "cispo_cap",
             lambda ratio: 1.0 <= ratio < math.inf,
-            "is a ratio of at least 1",
+            "must be a ratio of at least 1",
             "; where others take 0.28, this is 1.28",
         )
-        self.require("cispo_floor", lambda ratio: 0.0 <= ratio <= 1.0, "is a ratio in [0, 1]")
+        self.require("cispo_floor", lambda ratio: 0.0 <= ratio <= 1.0, "must be a ratio in [0, 1]")
 
 
 def coefficient(settings: CispoSettings, batch: TokenBatch) -> Tensor:

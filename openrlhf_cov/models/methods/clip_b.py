@@ -38,7 +38,7 @@ class ClipBSettings(Settings):
     )
 
     def check(self) -> None:
-        self.require("clip_b_mu", lambda mu: 0.0 < mu < math.inf, "is a finite number of deviations above 0")
+        self.require("clip_b_mu", lambda mu: 0.0 < mu < math.inf, "must be a finite number of deviations above 0")
 
 
 def discriminators(window: Window) -> list[Tensor]:

@@ -28,7 +28,7 @@ class ClipCovSettings(Settings):
     def check(self) -> None:
         if not self.clip_cov_lb < self.clip_cov_ub:
             raise ValueError(
-                f"--clip_cov_lb must lie below --clip_cov_ub, got {self.clip_cov_lb} and {self.clip_cov_ub}"
+                f"--clip_cov_lb {self.clip_cov_lb}: must lie below --clip_cov_ub, which is {self.clip_cov_ub}"
             )
 
 

@@ -37,8 +37,10 @@ class ClipVSettings(Settings):
     )
 
     def check(self) -> None:
-        self.require("clip_v_mu", lambda mu: 0.0 < mu < math.inf, "is a finite number of deviations above 0")
-        self.require("clip_v_frac", lambda part: 0.0 < part <= 1.0, "is a fraction of tokens in (0, 1], not percent")
+        self.require("clip_v_mu", lambda mu: 0.0 < mu < math.inf, "must be a finite number of deviations above 0")
+        self.require(
+            "clip_v_frac", lambda part: 0.0 < part <= 1.0, "must be a fraction of tokens in (0, 1], not percent"
+        )
 
 
 def plan(settings: ClipVSettings, window: Window) -> list[Plan]:

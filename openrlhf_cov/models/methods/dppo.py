@@ -48,10 +48,10 @@ class DppoSettings(Settings):
         highest = 1.0 if self.dppo_divergence == "tv" else math.inf
         if not 0.0 <= self.dppo_delta < highest:
             raise ValueError(
-                f"--dppo_delta is in (0, {highest:g}) for {self.dppo_divergence}, or 0 for the published one, got "
-                f"{self.dppo_delta}"
+                f"--dppo_delta {self.dppo_delta}: must lie in (0, {highest:g}) for {self.dppo_divergence}, or be 0 "
+                "for the published value"
             )
-        self.require("dppo_cap", lambda ratio: 1.0 <= ratio < math.inf, "is a ratio of at least 1")
+        self.require("dppo_cap", lambda ratio: 1.0 <= ratio < math.inf, "must be a ratio of at least 1")
 
 
 def coefficient(settings: DppoSettings, batch: TokenBatch) -> Tensor:

@@ -36,7 +36,7 @@ class DrGrpoSettings(Settings):
     def check(self) -> None:
         length = self.dr_grpo_length
         if length is not None and not 0.0 < length < math.inf:
-            raise ValueError(f"--dr_grpo_length is a finite number of tokens above 0, got {length}")
+            raise ValueError(f"--dr_grpo_length {length}: must be a finite number of tokens above 0")
 
 
 def estimate(settings: DrGrpoSettings, groups: Groups) -> Tensor:

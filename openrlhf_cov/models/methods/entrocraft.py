@@ -29,14 +29,14 @@ class EntrocraftSettings(Settings):
 
     def check(self) -> None:
         for name in ("entrocraft_low", "entrocraft_high"):
-            self.require(name, lambda nats: 0.0 < nats < math.inf, "is an entropy above 0, in nats")
+            self.require(name, lambda nats: 0.0 < nats < math.inf, "must be an entropy above 0, in nats")
         band = (self.entrocraft_low, self.entrocraft_high)
         # Each bound may have a schedule of its own, and they must not cross in any step.
         for step in range(max(getattr(each, "steps", 0) for each in band) + 1):
             low, high = (each.at(step) if isinstance(each, Schedule) else each for each in band)
             if not low < high:
                 raise ValueError(
-                    f"--entrocraft_low lies below --entrocraft_high, got {low:g} and {high:g} in step {step}"
+                    f"--entrocraft_low {low:g}: must lie below --entrocraft_high, which is {high:g} in step {step}"
                 )
 
 

@@ -41,8 +41,8 @@ class EntropicSettings(Settings):
     )
 
     def check(self) -> None:
-        self.require("entropic_alpha", lambda alpha: -1.0 <= alpha <= 1.0, "lies in [-1, 1]")
-        self.require("entropic_theta", lambda theta: 0.0 < theta < 1.0, "is a probability in (0, 1), not percent")
+        self.require("entropic_alpha", lambda alpha: -1.0 <= alpha <= 1.0, "must lie in [-1, 1]")
+        self.require("entropic_theta", lambda theta: 0.0 < theta < 1.0, "must be a probability in (0, 1), not percent")
 
 
 def probable(settings: EntropicSettings, window: Window) -> list[Tensor]:

@@ -32,11 +32,11 @@ class EntropyAdvantageSettings(Settings):
     )
 
     def check(self) -> None:
-        self.require("entropy_advantage_coef", lambda a: 0.0 <= a < math.inf, "is a finite number of at least 0")
+        self.require("entropy_advantage_coef", lambda a: 0.0 <= a < math.inf, "must be a finite number of at least 0")
         self.require(
             "entropy_advantage_kappa",
             lambda kappa: 1.0 < kappa < math.inf,
-            "is a finite number above 1, or the bonus may raise a negative advantage to 0 or above",
+            "must be a finite number above 1, or the bonus may raise a negative advantage to 0 or above",
         )
 
 

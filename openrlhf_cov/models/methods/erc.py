@@ -24,8 +24,10 @@ class ErcSettings(Settings):
     erc_high: float = setting(1.05, "and one whose entropy rose above this times its old one")
 
     def check(self) -> None:
-        self.require("erc_low", lambda ratio: 0.0 <= ratio < 1.0, "is a ratio of entropies in [0, 1)")
-        self.require("erc_high", lambda ratio: ratio > 1.0, "is a ratio of entropies above 1", "; 0.05 is 1.05 here")
+        self.require("erc_low", lambda ratio: 0.0 <= ratio < 1.0, "must be a ratio of entropies in [0, 1)")
+        self.require(
+            "erc_high", lambda ratio: ratio > 1.0, "must be a ratio of entropies above 1", "; 0.05 is 1.05 here"
+        )
 
 
 def plan(settings: ErcSettings, window: Window) -> list[Plan]:

@@ -24,7 +24,7 @@ class GmpoSettings(Settings):
         self.require(
             "gmpo_clip",
             lambda clip: 0.0 < clip <= LOG_RATIO_LIMIT,
-            f"is a log ratio in (0, {LOG_RATIO_LIMIT:g}], no distance of a ratio from 1",
+            f"must be a log ratio in (0, {LOG_RATIO_LIMIT:g}], not a distance of a ratio from 1",
         )
 
 

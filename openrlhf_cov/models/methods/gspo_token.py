@@ -25,7 +25,7 @@ class GspoTokenSettings(Settings):
     def check(self) -> None:
         low, high = self.gspo_token_clip
         if not (0.0 <= low <= 1.0 and 0.0 <= high < math.inf):
-            raise ValueError(f"--gspo_token_clip takes distances from 1, LOW in [0, 1] and HIGH, got {low} and {high}")
+            raise ValueError(f"--gspo_token_clip {low} {high}: must be distances from 1, LOW in [0, 1] and HIGH")
 
 
 def coefficient(settings: GspoTokenSettings, batch: TokenBatch) -> Tensor:

@@ -37,7 +37,7 @@ class KlCovSettings(Settings):
     )
 
     def check(self) -> None:
-        self.require("ppo_kl_coef", lambda coef: 0.0 <= coef < math.inf, "is a finite number of at least 0")
+        self.require("ppo_kl_coef", lambda coef: 0.0 <= coef < math.inf, "must be a finite number of at least 0")
 
 
 def plan(settings: KlCovSettings, window: Window) -> list[Plan]:

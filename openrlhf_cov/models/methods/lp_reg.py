@@ -36,8 +36,8 @@ class LpRegSettings(Settings):
     lp_reg_min_p: float = setting(0.02, "tokens below this times the largest probability are noise, which is not held")
 
     def check(self) -> None:
-        self.require("lp_reg_min_p", lambda part: 0.0 < part < 1.0, "is a fraction in (0, 1), not percent")
-        self.require("lp_reg_coef", lambda coef: 0.0 <= coef < math.inf, "is a finite number of at least 0")
+        self.require("lp_reg_min_p", lambda part: 0.0 < part < 1.0, "must be a fraction in (0, 1), not percent")
+        self.require("lp_reg_coef", lambda coef: 0.0 <= coef < math.inf, "must be a finite number of at least 0")
 
 
 def plan(settings: LpRegSettings, window: Window) -> list[Plan]:

@@ -31,7 +31,7 @@ class PasskSettings(Settings):
     passk_k: int = setting(4, "responses of a set; 1 is GRPO with the population's deviation")
 
     def check(self) -> None:
-        self.require("passk_k", lambda k: k >= 1, "is a number of responses of at least 1")
+        self.require("passk_k", lambda k: k >= 1, "must be a number of responses of at least 1")
 
 
 def estimate(settings: PasskSettings, groups: Groups) -> Tensor:
@@ -66,8 +66,8 @@ def refuses(settings: PasskSettings, flags: Mapping[str, Any]) -> str | None:
     if settings.passk_k < n:
         return None
     return (
-        f"--passk_k {settings.passk_k} is below --rollout.n_samples_per_prompt, got {n}: a group with one set in it "
-        "has no advantages"
+        f"--passk_k {settings.passk_k}: must be below --rollout.n_samples_per_prompt, which is {n}; a group that is "
+        "one set has no advantages"
     )
 
 

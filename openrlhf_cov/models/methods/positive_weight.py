@@ -27,7 +27,7 @@ class PositiveWeightSettings(Settings):
     )
 
     def check(self) -> None:
-        self.require("positive_weight", lambda factor: 0.0 <= factor <= 1.0, "is a factor in [0, 1]")
+        self.require("positive_weight", lambda factor: 0.0 <= factor <= 1.0, "must be a factor in [0, 1]")
 
 
 def plan(settings: PositiveWeightSettings, window: Window) -> list[Plan]:

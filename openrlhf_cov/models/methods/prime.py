@@ -54,11 +54,13 @@ class PrimeSettings(Settings):
     )
 
     def check(self) -> None:
-        self.require("prime_beta", lambda beta: 0.0 < beta < float("inf"), "is a finite number above 0")
-        self.require("prime_lr", lambda rate: 0.0 < rate < float("inf"), "is a finite number above 0")
-        self.require("prime_max_norm", lambda norm: 0.0 <= norm < float("inf"), "is a finite number of at least 0")
+        self.require("prime_beta", lambda beta: 0.0 < beta < float("inf"), "must be a finite number above 0")
+        self.require("prime_lr", lambda rate: 0.0 < rate < float("inf"), "must be a finite number above 0")
+        self.require(
+            "prime_max_norm", lambda norm: 0.0 <= norm < float("inf"), "must be a finite number of at least 0"
+        )
         for name in ("prime_process_coef", "prime_outcome_coef"):
-            self.require(name, lambda weight: 0.0 <= weight < float("inf"), "is a finite weight of at least 0")
+            self.require(name, lambda weight: 0.0 <= weight < float("inf"), "must be a finite weight of at least 0")
         if not self.prime_process_coef and not self.prime_outcome_coef:
             raise ValueError("--prime_process_coef 0 and --prime_outcome_coef 0 leave no reward; raise one of them")
 

@@ -31,7 +31,7 @@ class QaeSettings(Settings):
     )
 
     def check(self) -> None:
-        self.require("qae_quantile", lambda level: 0.0 < level < 1.0, "is a level in (0, 1), not percent")
+        self.require("qae_quantile", lambda level: 0.0 < level < 1.0, "must be a level in (0, 1), not percent")
 
 
 def estimate(settings: QaeSettings, groups: Groups) -> Tensor:

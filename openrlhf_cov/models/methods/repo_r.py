@@ -35,7 +35,7 @@ class RepoRSettings(Settings):
     )
 
     def check(self) -> None:
-        self.require("repo_zeta", math.isfinite, "is a finite number")
+        self.require("repo_zeta", math.isfinite, "must be a finite number")
 
 
 def plan(settings: RepoRSettings, window: Window) -> list[Plan]:

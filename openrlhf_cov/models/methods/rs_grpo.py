@@ -32,7 +32,7 @@ class RsGrpoSettings(Settings):
         self.require(
             "rs_grpo_beta",
             lambda beta: 0.0 < beta <= 50.0,
-            "is a number in (0, 50]",
+            "must be a number in (0, 50]",
             "; for 0 give --algo.advantage.estimator dr_grpo instead",
         )
 

@@ -23,7 +23,7 @@ class SapoSettings(Settings):
 
     def check(self) -> None:
         for name in ("sapo_tau_pos", "sapo_tau_neg"):
-            self.require(name, lambda tau: 0.0 < tau < math.inf, "is a finite number above 0")
+            self.require(name, lambda tau: 0.0 < tau < math.inf, "must be a finite number above 0")
 
 
 def coefficient(settings: SapoSettings, batch: TokenBatch) -> Tensor:

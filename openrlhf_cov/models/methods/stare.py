@@ -36,14 +36,16 @@ class StareSettings(Settings):
     )
 
     def check(self) -> None:
-        self.require("stare_frac", lambda part: 0.0 < part <= 1.0, "is a fraction of tokens in (0, 1], not percent")
+        self.require(
+            "stare_frac", lambda part: 0.0 < part <= 1.0, "must be a fraction of tokens in (0, 1], not percent"
+        )
         self.require(
             "stare_strength",
             lambda weight: 0.0 <= weight <= 0.5,
-            "lies in [0, 0.5]",
-            ": W is 1 plus this, M is 1 minus this (0.1 for 1.1 and 0.9)",
+            "must lie in [0, 0.5]",
+            "; W is 1 plus this, M is 1 minus this (0.1 for 1.1 and 0.9)",
         )
-        self.require("stare_gate", lambda nats: nats > 0.0, "is an entropy in nats above 0")
+        self.require("stare_gate", lambda nats: nats > 0.0, "must be an entropy in nats above 0")
 
 
 def plan(settings: Any, window: Window) -> list[Plan]:

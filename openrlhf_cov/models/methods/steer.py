@@ -36,8 +36,8 @@ class SteerSettings(Settings):
     )
 
     def check(self) -> None:
-        self.require("steer_min", lambda weight: 0.0 < weight <= 1.0, "is a weight in (0, 1]")
-        self.require("steer_max", lambda weight: 1.0 <= weight < math.inf, "is a finite weight of at least 1")
+        self.require("steer_min", lambda weight: 0.0 < weight <= 1.0, "must be a weight in (0, 1]")
+        self.require("steer_max", lambda weight: 1.0 <= weight < math.inf, "must be a finite weight of at least 1")
 
 
 def changes(window: Window) -> list[Tensor]:

@@ -35,7 +35,7 @@ class TopEntropySettings(Settings):
         self.require(
             "top_entropy_frac",
             lambda part: 0.0 < part < 1.0,
-            "is a fraction of tokens in (0, 1), not percent",
+            "must be a fraction of tokens in (0, 1), not percent",
             "; at 1 all tokens train, as without the method",
         )
 

@@ -32,7 +32,7 @@ class UcpoSettings(Settings):
     )
 
     def check(self) -> None:
-        self.require("ucpo_tau", lambda tau: 0.0 <= tau <= 1.0, "is a share in [0, 1]")
+        self.require("ucpo_tau", lambda tau: 0.0 <= tau <= 1.0, "must be a share in [0, 1]")
 
 
 def estimate(settings: UcpoSettings, groups: Groups) -> Tensor:

@@ -28,7 +28,7 @@ class WReinforceSettings(Settings):
         self.require(
             "w_reinforce_lambda",
             lambda weight: 0.0 < weight <= 1.0,
-            "is a weight in (0, 1]",
+            "must be a weight in (0, 1]",
             "; wrong responses alone train with --method nsr",
         )
 

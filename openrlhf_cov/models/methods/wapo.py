@@ -43,7 +43,7 @@ class WapoSettings(Settings):
     def check(self) -> None:
         length = self.wapo_length
         if length is not None and not 0.0 < length < math.inf:
-            raise ValueError(f"--wapo_length is a finite number of tokens above 0, got {length}")
+            raise ValueError(f"--wapo_length {length}: must be a finite number of tokens above 0")
 
 
 def estimate(settings: WapoSettings, groups: Groups) -> Tensor:

@@ -91,7 +91,17 @@ class Failure(Exception):
 
 
 def judge(sandbox: Sandbox, program: str, tests: Tests, budget: ProgramBudget) -> Verdict:
-    """The verdict. Raises SandboxError, never for a program."""
+    """Run a program on tests and return the verdict.
+
+    Args:
+        sandbox: Sandbox that runs the program.
+        program: Source text in Python.
+        tests: The tests, and how outputs are compared.
+        budget: Limits of time, memory and output.
+
+    Raises:
+        SandboxError: The sandbox failed. A program never causes this error.
+    """
     started = time.monotonic()
     run = _Judging(sandbox, program, tests, budget, started + budget.total_seconds)
     outcome = {"stdin": run.stdin, "calls": run.calls, "asserts": run.assertions, "pytest": run.assertions}[tests.kind]

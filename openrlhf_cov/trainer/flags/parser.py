@@ -92,9 +92,6 @@ SHAPING = {
     "reward.model_name_or_path": None,
 }
 
-# Type of a value -> its name in --help, where the names of upstream's flags would stand twice.
-METAVARS = {int: "N", float: "X"}
-
 # Upstream's flags that a protocol of ours sets for ``bench:`` unless they are given.
 PROTOCOL_FLAGS = ("eval.n_samples_per_prompt", "eval.temperature")
 
@@ -118,9 +115,6 @@ class CovArgumentParser(Parser):
         # Our flags stand first in the help: those of OpenRLHF are four times as many.
         ours = [group for group in self._action_groups if group not in of_upstream]
         self._action_groups[:] = [*ours, *of_upstream]
-        for action in self._actions:
-            if action.nargs != 0 and action.metavar is None and action.choices is None:
-                action.metavar = METAVARS.get(action.type, "TEXT")
 
     def parse_args(self, args=None, namespace=None) -> argparse.Namespace:
         """Parse the flags and check them against each other."""
@@ -193,7 +187,8 @@ class CovArgumentParser(Parser):
         self._check_evaluation(args, given)
         if not any(getattr(args, name) for name in REWARD_FLAGS):
             self.error(
-                "no reward: give --reward.remote_url (a reward_func.py or a server) or --reward.model_name_or_path"
+                "--reward.remote_url is missing: a run needs a reward; give a reward_func.py or a server, or "
+                "--reward.model_name_or_path"
             )
 
     def _check_trackers(self, args: argparse.Namespace) -> None:
@@ -210,7 +205,10 @@ class CovArgumentParser(Parser):
         """Refuse numbers that upstream divides by or waits for, before its own checks compute with them."""
         needs_engines = not args.rollout_replay_dir or getattr(args, "eval.dataset")
         if needs_engines and getattr(args, "vllm.num_engines") is None:
-            self.error("--vllm.num_engines is missing: rollouts come from vLLM; use at least 1")
+            self.error(
+                "--vllm.num_engines is missing: rollouts come from vLLM; give at least 1, or --preset grpo, which "
+                "sets what a run needs"
+            )
         for fault in range_faults(vars(args)):
             self.error(fault)
 
@@ -379,7 +377,7 @@ def parse_args() -> SimpleNamespace:
     parser = CovArgumentParser()
     parsed = parser.parse_args()
     if parser.set_by_preset:
-        say(f"the preset sets {' '.join(preset_words(parser))}\n")
+        say(f"the preset sets\n{preset_lines(parser)}\n")
     # This import takes seconds (torch and transformers), so --help and wrong flags are answered before it.
     from openrlhf.utils.config import hierarchize
 
@@ -399,16 +397,30 @@ def parse_args() -> SimpleNamespace:
 
 def preset_words(parser: CovArgumentParser) -> list[str]:
     """Return what a preset set, as the words of a command line: with them a run needs no preset."""
-    words: list[str] = []
+    return [word for words in _preset_flags(parser) for word in words]
+
+
+def preset_lines(parser: CovArgumentParser, width: int = 100) -> str:
+    """Return what a preset set as indented lines that a shell takes for one, each flag beside its values."""
+    continued = " \\"
+    lines = [" "]
+    for words in _preset_flags(parser):
+        flag = " ".join(words)
+        if len(f"{lines[-1]} {flag}{continued}") > width:
+            lines.append(" ")
+        lines[-1] += f" {flag}"
+    return f"{continued}\n".join(lines)
+
+
+def _preset_flags(parser: CovArgumentParser) -> list[list[str]]:
+    """Return the words of each flag that a preset set."""
+    flags: list[list[str]] = []
     for action in parser._actions:
         if action.dest in parser.set_by_preset:
             value = parser.set_by_preset[action.dest]
-            words.append(action.option_strings[0])
-            if isinstance(value, (list, tuple)):
-                words += map(str, value)
-            elif value is not True:  # a switch has no value
-                words.append(str(value))
-    return words
+            values = value if isinstance(value, (list, tuple)) else [value]
+            flags.append([action.option_strings[0], *(str(each) for each in values if each is not True)])
+    return flags
 
 
 def unread_flags(config: CovConfig, given: Collection[str]) -> Iterator[str]:

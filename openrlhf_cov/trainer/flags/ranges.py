@@ -65,7 +65,7 @@ RANGES = {
 }
 
 REASONS = {
-    "rollout.temperature": ": vLLM samples at no lower one, and log-probs are of scores divided by it",
+    "rollout.temperature": "; vLLM samples at no lower temperature, and log-probs are of logits divided by it",
 }
 
 # Flags that take LOW HIGH.
@@ -78,15 +78,15 @@ def range_faults(args: Mapping[str, Any]) -> Iterator[str]:
         value = args[name]
         if value is None or value >= 1 or (name in INTERVALS and value == -1):
             continue
-        yield f"--{name} is at least 1{' (or -1: never)' if name in INTERVALS else ''}, got {value}"
+        yield f"--{name} {value}: must be at least 1{' (or -1: never)' if name in INTERVALS else ''}"
     for name, span in RANGES.items():
         # A flag may have one value or several, such as LOW HIGH.
         values = args[name] if isinstance(args[name], (list, tuple)) else [args[name]]
         shown = " ".join(f"{value:g}" for value in values if value is not None)
         if not all(value is None or lies_in(span, value) for value in values):
-            yield f"--{name} lies in {span}, got {shown}{REASONS.get(name, '')}"
+            yield f"--{name} {shown}: must lie in {span}{REASONS.get(name, '')}"
         elif name in ORDERED and sorted(values) != list(values):
-            yield f"--{name} takes the lower bound first, got {shown}"
+            yield f"--{name} {shown}: the lower bound comes first"
 
 
 def lies_in(span: str, value: float) -> bool:

@@ -73,9 +73,23 @@ def start_evaluation_engines(
     max_num_seqs: int = 0,
     max_num_batched_tokens: int = 0,
 ) -> list[Any]:
-    """Start the engines of an evaluation on GPUs of their own; return their handles.
+    """Start the engines of an evaluation on GPUs of their own. They grade nothing and receive no weights.
 
-    The arguments are the flags of ``evaluate``. The engines grade nothing and receive no weights.
+    Args:
+        model: Folder of a Hugging Face model, or its name on the hub.
+        num_engines: Engines to start.
+        tensor_parallel_size: GPUs of one engine.
+        max_model_len: Longest prompt and response together, in tokens.
+        dtype: Type of the weights: bf16, fp16 or fp32.
+        gpu_memory_utilization: Share of the memory of a GPU that an engine takes.
+        enforce_eager: True for no CUDA graphs.
+        seed: Seed of the engines.
+        trust_remote_code: True to run the Python code that a model brings along.
+        max_num_seqs: Sequences that an engine generates at once; 0 for the default of the host.
+        max_num_batched_tokens: Tokens that an engine computes in one step; 0 for the default of the host.
+
+    Returns:
+        The handles of the engines.
     """
     on_gpus = not cpu_host.is_cpu_host()
     arguments = {

@@ -42,10 +42,17 @@ def groups_to_dispatch(missing: int, pass_rate: float | None, oversample_max: fl
 
 
 def groups_to_add(missing: int, under_way: int, pass_rate: float | None, oversample_max: float) -> int:
-    """Return how many more groups to request while ``under_way`` are undecided and ``missing`` are needed.
+    """Return how many more groups to request in a round of dynamic sampling.
 
-    0 while those under way probably hold enough (``under_way * pass_rate``, and always before there is a pass
-    rate), or else as many as are lacking to ``groups_to_dispatch``.
+    Args:
+        missing: Groups that the batch still needs.
+        under_way: Groups that were requested and are undecided.
+        pass_rate: Share of the groups that passed the filter so far; None before the first decision.
+        oversample_max: Most groups to request for each missing one.
+
+    Returns:
+        0 while the groups under way probably hold enough (``under_way * pass_rate``, and always before there is a pass
+        rate); else the number that ``groups_to_dispatch`` still lacks.
     """
     if missing <= 0 or (under_way and (pass_rate is None or under_way * pass_rate >= missing)):
         return 0

@@ -102,10 +102,20 @@ def generate_groups(
     dispatch: Callable[[Any, list[Prompt]], list[Any]],
     window: int | None = None,
 ) -> Iterator[tuple[int, list[dict]]]:
-    """Yield (place in ``prompts``, the responses to it) of every prompt, as they finish.
+    """Yield the responses to all prompts as they finish, with a progress bar.
 
-    A group whose request fails is asked for again as a whole, so that no group is half used. Prompts that are appended
-    to the list meanwhile are asked for, too. At most ``window`` prompts are under way; see ``finished``.
+    Args:
+        prompts: The prompts. Prompts that the caller appends meanwhile are generated as well.
+        engines: Engines that get the prompts.
+        dispatch: ``dispatch(engine, prompts)`` returns one Ray reference per prompt.
+        window: Largest number of prompts under way; None for no limit.
+
+    Yields:
+        Place in ``prompts`` and the responses to the prompt. A group whose request fails is requested again as a
+        whole, so no group is half used.
+
+    Raises:
+        RunStopped: See ``finished``.
     """
     with tqdm(total=len(prompts), desc="Generate samples") as progress:
         for place, responses in finished(prompts, engines, dispatch, _describe, window):
@@ -132,14 +142,23 @@ def finished(
     describe: Callable[[Item], str],
     window: int | None = None,
 ) -> Iterator[tuple[int, Any]]:
-    """Yield (place in ``items``, result) of every item, as they finish; at most ``window`` are under way.
+    """Yield the results of all items as they finish.
 
-    ``dispatch(engine, items)`` returns one Ray reference per item. Items that the caller appends meanwhile are sent at
-    the next result. An item whose request fails is asked for again on another engine. Raises RunStopped, with what
-    ``describe`` says, after ``MAX_ATTEMPTS`` failures of one item, and when no engine is left.
-
-    Engines that give no result for ``engines.no_progress_timeout`` seconds of waiting are ended like dead ones: their
+    Engines without a result for ``engines.no_progress_timeout`` seconds of waiting are ended like dead ones: their
     items go to other engines, and the run ends after its step, when the health of the engines is checked.
+
+    Args:
+        items: Requests. Items that the caller appends meanwhile are sent at the next result.
+        engines: Engines that get the items.
+        dispatch: ``dispatch(engine, items)`` returns one Ray reference per item.
+        describe: Returns the text about an item for an error message.
+        window: Largest number of items under way; None for no limit.
+
+    Yields:
+        Place in ``items`` and result. An item whose request fails is requested again from another engine.
+
+    Raises:
+        RunStopped: One item failed ``MAX_ATTEMPTS`` times, or no engine is left.
     """
     failures: Counter[int] = Counter()
     # Ray reference -> (place of the item, engine).

@@ -52,6 +52,14 @@ def test_the_page_holds_all_sections_and_charts(page):
     assert {link.removeprefix("#") for link in links} <= set(ids)
 
 
+def test_a_section_is_not_named_after_what_is_not_in_it(make_contents, make_report_run):
+    times = ["timing/generation", "timing/step_total"]
+    foreign = report_page(make_contents(make_report_run("verl", only=["reward", "entropy/mean", *times])))
+    sections = re.findall(r"<h2[^>]*>([^<]*)</h2>", foreign)
+    assert "Time" in sections
+    assert "Covariances and time" not in foreign
+
+
 def test_the_page_needs_no_network_and_allows_its_scripts_alone(page):
     page.check_policy()
     assert page.scripts[1] == get_plotlyjs()

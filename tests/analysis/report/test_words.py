@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from openrlhf_cov.analysis.across import SameCoefficients
-from openrlhf_cov.analysis.report.contents import Options, SameSection, TheorySection
+from openrlhf_cov.analysis.report.contents import Ends, Options, SameSection, TheorySection
 from openrlhf_cov.analysis.report.words import (
+    arrow,
     early_facts,
     law_row,
     number,
@@ -71,6 +72,12 @@ def test_same_coefficients():
 )
 def test_numbers(value, text):
     assert number(value) == text
+
+
+def test_an_arrow_needs_two_values():
+    assert arrow(Ends(0.25, 640.517)) == "0.250 -> 640.5"
+    assert arrow(Ends(5.0, 5.0)) == "5.000"  # a run of one step has not changed
+    assert arrow(Ends(math.nan, math.nan)) == "-"
 
 
 @pytest.mark.parametrize(

@@ -130,9 +130,9 @@ def test_samples_that_the_limit_cuts_are_counted(task, policy):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"steps": 0}, "--steps is at least 1, got 0"),
-        ({"group": 1}, "--rollout.n_samples_per_prompt is at least 2"),
-        ({"updates": 5}, "--updates divides the 512 samples"),
+        ({"steps": 0}, "--steps 0: must be at least 1"),
+        ({"group": 1}, "--rollout.n_samples_per_prompt 1: must be at least 2"),
+        ({"updates": 5}, "--updates 5: must divide the 512 samples"),
     ],
 )
 def test_settings_out_of_range_are_refused(wrong, said):

@@ -54,4 +54,4 @@ def test_a_share_of_the_shortcut_needs_its_task(tmp_path, capsys):
     assert lab.main(words) == 2
     assert "--shortcut_share has no effect with --task tail" in capsys.readouterr().err
     assert lab.main([*words[:2], "--task", "shortcut", "--shortcut_share", "1.2"]) == 2
-    assert "--shortcut_share is from 0 to 1, got 1.2" in capsys.readouterr().err
+    assert "--shortcut_share 1.2: must be from 0 to 1" in capsys.readouterr().err

@@ -227,7 +227,7 @@ def test_a_refused_setting_says_what_to_write(settings, said):
         ({"method": "cisspo"}, ["--method", "'cisspo'", "cispo"]),
         ({"method": ""}, ["--method"]),
         ({"method": "none,cispo"}, ["--method", "'none'"]),
-        ({"method": "cispo,"}, ["--method cispo,", "''"]),
+        ({"method": "cispo,"}, ["--method cispo,", "a name is missing"]),
         ({"cov_type": "clip_cov", "method": "cispo"}, ["--method clip_cov", "--method cispo", "--allow_no_trust"]),
         ({"method": "cispo,clip_cov"}, ["--method clip_cov", "--method cispo", "--allow_no_trust"]),
         (
