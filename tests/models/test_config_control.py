@@ -97,10 +97,10 @@ def test_every_method_takes_the_bounds_of_its_settings(name, control, bound):
     [
         ({"entropy_target": 0.3}, ["--entropy_target", "--entropy_control"]),
         ({"entropy_target": 0.3, "method": "cispo"}, ["--entropy_target", "--entropy_control"]),
-        ({"entropy_target": 0.0, "method": "repo_r"}, ["--entropy_target", "got 0.0"]),
-        ({"entropy_target": -0.3, "method": "repo_r"}, ["--entropy_target", "got -0.3"]),
+        ({"entropy_target": 0.0, "method": "repo_r"}, ["--entropy_target 0.0: must be"]),
+        ({"entropy_target": -0.3, "method": "repo_r"}, ["--entropy_target -0.3: must be"]),
         ({"entropy_target": float("nan"), "method": "repo_r"}, ["--entropy_target", "nan"]),
-        ({"entropy_target": Schedule(0.5, 0.0, 9), "method": "repo_r"}, ["--entropy_target", "got 0.0"]),
+        ({"entropy_target": Schedule(0.5, 0.0, 9), "method": "repo_r"}, ["--entropy_target 0.0: must be"]),
         ({"entropy_target": 0.3, "method": "repo_r,positive_weight"}, ["--entropy_control", "--method repo_r"]),
         (
             {"entropy_target": 0.3, "method": "repo_r", "entropy_control": "kl_cov_ratio"},

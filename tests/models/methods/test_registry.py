@@ -207,7 +207,7 @@ def test_every_method_checks_its_settings(name):
         # after 100 of 400 steps the lower end is at 0.6 - 0.2 * 100 / 400 = 0.55, the upper one at 0.5
         (
             {"entrocraft_low": Schedule(0.6, 0.4, 400), "entrocraft_high": Schedule(0.7, 0.5, 100)},
-            "--entrocraft_low lies below --entrocraft_high",
+            "--entrocraft_low .*: must lie below --entrocraft_high",
         ),
         ({"lp_reg_frac": 0.5}, r"selects 50\.0% .* --allow_large_cov_ratio"),  # 0.5 % is 0.005
         ({"prime_process_coef": 0.0, "prime_outcome_coef": 0.0}, "leave no reward"),
