@@ -51,7 +51,7 @@ TUNED_TITLE = "Methods at equal tuning"
 TUNED_ABOUT = (
     "Each value is the mean difference from GRPO on the commands task, with eight fresh seeds after tuning the "
     "learning rate and the main setting. An asterisk marks a 95 % interval without zero. Mean entropy is that of the "
-    "decision token, averaged over the run, in nats. A dash means that the method does not act on-policy or was not "
+    "decision token, averaged over the run, in nats. A dash means that the method was not "
     "run. The task is small, with five tokens per response, and GRPO ends at 0.98, so final accuracy leaves no room "
     "for a gain."
 )

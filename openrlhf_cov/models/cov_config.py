@@ -132,7 +132,7 @@ class CovConfig(*OF_METHODS):
     method: str = setting(
         "none",
         f"methods by name, several with commas\n{_names_by_slot()}\n"
-        "one of a kind, of weights any number; openrlhf-cov methods NAME describes one",
+        "one method in each group, any number of weights; openrlhf-cov methods NAME describes a method",
     )
     cov_scope: str = setting(
         "global",
@@ -142,8 +142,8 @@ class CovConfig(*OF_METHODS):
     )
     cov_log_probs: str = setting(
         "current",
-        "log-probs of the covariance with --cov_scope global: current asks the policy again before each update, old "
-        "takes those of the rollout",
+        "log-probs of the covariance with --cov_scope global: current computes them before each update, old takes "
+        "those of the rollout",
         choices=("current", "old"),
         only=("cov_scope", "global"),
     )
@@ -182,7 +182,8 @@ class CovConfig(*OF_METHODS):
     )
     entropy_step: float | None = setting(
         None,
-        "how far it moves; one that is doubled and halved: its smallest size. Without, as published",
+        "how far the setting moves in a step; its smallest value, if the setting is doubled and halved. Without, as "
+        "published",
         only=("entropy_control_form", "sign"),
     )
     entropy_low: float | None = setting(None, "its lower bound, without: as published")

@@ -257,20 +257,20 @@ class LocalWindow:
         self._mask = batch.action_mask.bool()
 
     def covariance(self) -> list[Tensor]:
-        """As of ``Window``."""
+        """Like ``Window.covariance``, of this micro-batch."""
         return [token_covariance(self._batch.log_probs, self._batch.advantages, self._batch.action_mask)]
 
     def ppo_clipped(self) -> list[Tensor]:
-        """As of ``Window``."""
+        """Like ``Window.ppo_clipped``, of this micro-batch."""
         return [ppo_clipped(self._batch, *self._ppo_clip)]
 
     def largest(self, values: Sequence[Tensor], fraction: float) -> list[Tensor]:
-        """As of ``Window``, but for equal values."""
+        """Like ``Window.largest``, of this micro-batch; ties are broken by position."""
         candidates = values[0].masked_fill(~self._mask, -torch.inf)
         return [select_largest(candidates, quota(self._mask.sum(), fraction))]
 
     def lottery(self, candidates: Sequence[Tensor], fraction: float) -> list[Tensor]:
-        """As of ``Window``, by other lots."""
+        """Like ``Window.lottery``, with random numbers of this micro-batch's generator instead of keys."""
         drawn = torch.rand(candidates[0].shape, generator=self._generator, device=candidates[0].device)
         return self.largest([drawn.masked_fill(~candidates[0], -torch.inf)], fraction)
 

@@ -114,10 +114,10 @@ def answer(shortcut: Finished, mechanism: Finished) -> str:
         ]
         first = (
             f"Half of the runs of tuned GRPO learn the task up to a shortcut on a share of {bounded(baseline, tried)} "
-            f"of the prompts. Further than GRPO learn: {listed(above)}."
+            f"of the prompts. These methods learn at larger shares: {listed(above)}."
         )
         if below:
-            first += f" Less far: {listed(below)}."
+            first += f" These stop earlier: {listed(below)}."
     return f"{first} {_said_of_untuned(mechanism)} {_said_of_progress(shortcut, mechanism)}".rstrip()
 
 

@@ -52,7 +52,7 @@ METHOD = Method(
     name="cegppo",
     title="CE-GPPO",
     source="arXiv 2509.20712",
-    summary="tokens that PPO clips keep a gradient of bounded size, of each sign its own",
+    summary="tokens that PPO clips keep a gradient of bounded size, with one bound for each side of the clip",
     settings=CegppoSettings,
     slot=Surrogate(coefficient=coefficient),
     one_update="nothing is clipped: the policy is still the one that sampled, so every ratio is 1",

@@ -130,7 +130,7 @@ METHOD = Method(
     name="clip_b",
     title="Clip_B",
     source="arXiv 2602.03392",
-    summary="punished tokens that would lower the entropy most, by the statistics of the step, lose their gradient",
+    summary="masks tokens of negative advantage that would lower the entropy most, by the statistics of the step",
     settings=ClipBSettings,
     slot=TokenDrop(plan=plan, entropy_policy="old"),
     refuses=refuses,

@@ -81,7 +81,7 @@ METHOD = Method(
     name="clip_v",
     title="Clip_V",
     source="arXiv 2602.03392",
-    summary="punished tokens that lower the entropy of their own state most lose their gradient",
+    summary="masks tokens of negative advantage that lower the entropy of their own state most",
     settings=ClipVSettings,
     slot=TokenDrop(plan=plan, entropy_policy="old", needs_discriminator_mean=True),
     refuses=refuses,

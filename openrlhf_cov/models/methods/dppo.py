@@ -95,7 +95,7 @@ METHOD = Method(
     name="dppo",
     title="DPPO",
     source="arXiv 2602.04879",
-    summary="a token is dropped where its probability has moved too far, not where its ratio has",
+    summary="masks tokens whose probability has moved too far, instead of those whose ratio has",
     settings=DppoSettings,
     slot=Surrogate(coefficient=coefficient, bounded=True, anchor_policy="dppo_anchor"),
     refuses=refuses,

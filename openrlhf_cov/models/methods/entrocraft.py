@@ -24,7 +24,7 @@ class EntrocraftSettings(Settings):
         0.6, "mean entropy, nats, below which wrong responses alone train (published: 0.6:0.4:STEPS)", scheduled=True
     )
     entrocraft_high: Scheduled = setting(
-        0.7, "mean entropy, nats, above which right responses alone train (published: 0.7:0.5:STEPS)", scheduled=True
+        0.7, "mean entropy, nats, above which only correct responses train (published: 0.7:0.5:STEPS)", scheduled=True
     )
 
     def check(self) -> None:
@@ -68,8 +68,8 @@ METHOD = Method(
     name="entrocraft",
     title="Entrocraft",
     source="arXiv 2604.26326",
-    summary="right responses alone train above a band of entropy, wrong ones alone below it, so that entropy follows "
-    "any schedule",
+    summary="trains on correct responses only above a band of entropy and on incorrect ones only below it, so that "
+    "the entropy follows any schedule",
     settings=EntrocraftSettings,
     slot=Estimator(
         estimate=estimate,

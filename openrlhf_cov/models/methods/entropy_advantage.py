@@ -59,7 +59,7 @@ METHOD = Method(
     name="entropy_advantage",
     title="Entropy advantage",
     source="arXiv 2506.14758",
-    summary="advantages grow by a bonus where the policy was unsure",
+    summary="adds a bonus to the advantages of tokens at which the entropy is high",
     settings=EntropyAdvantageSettings,
     slot=TokenSummand(plan=plan, entropy_policy="entropy_advantage_policy"),
 )

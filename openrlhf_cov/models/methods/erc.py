@@ -47,7 +47,7 @@ METHOD = Method(
     name="erc",
     title="ERC",
     source="arXiv 2512.05591",
-    summary="tokens whose entropy moved too far since the rollout lose their gradient",
+    summary="masks tokens whose entropy has changed too much since the rollout",
     settings=ErcSettings,
     slot=TokenDrop(plan=plan, entropy_policy="current"),
     one_update="it has no effect: the policy is still the one that sampled, so every ratio of entropies is 1",

@@ -99,7 +99,8 @@ METHOD = Method(
     name="lp_reg",
     title="Lp-Reg",
     source="arXiv 2510.03222",
-    summary="the least probable tokens of negative advantage are held to the policy without its noise",
+    summary="adds a KL penalty to the least probable tokens of negative advantage, toward the policy without "
+    "improbable tokens",
     settings=LpRegSettings,
     slot=TokenPenalty(
         plan=plan,

@@ -29,7 +29,7 @@ METHOD = replace(
     psr.METHOD,
     name="nsr",
     title="NSR",
-    summary="wrong responses alone train, without a baseline",
+    summary="trains on incorrect responses only, without a baseline",
     slot=replace(psr.METHOD.slot, estimate=estimate, signs="negative"),
     refuses=partial(psr.mean_of_tokens, "nsr"),
 )

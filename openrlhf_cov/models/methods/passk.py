@@ -75,7 +75,7 @@ METHOD = Method(
     name="passk",
     title="Pass@k training",
     source="arXiv 2508.10751",
-    summary="rewards sets of k responses to a prompt for one right response among them",
+    summary="rewards sets of k responses to a prompt if at least one of them is correct",
     settings=PasskSettings,
     slot=Estimator(estimate=estimate, stands_for="group_norm", two_valued=True),
     refuses=refuses,

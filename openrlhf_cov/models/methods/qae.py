@@ -60,8 +60,8 @@ METHOD = Method(
     name="qae",
     title="QAE",
     source="arXiv 2509.22611",
-    summary="a quantile is the baseline of a group: hard prompts teach by their right responses, easy ones by their "
-    "wrong ones",
+    summary="a quantile is the baseline of a group, so only correct responses to hard prompts and incorrect ones to "
+    "easy prompts train",
     settings=QaeSettings,
     slot=Estimator(
         estimate=estimate,

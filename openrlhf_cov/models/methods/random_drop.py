@@ -41,7 +41,7 @@ METHOD = Method(
     name="random_drop",
     title="Random drop",
     source="arXiv 2511.05993",
-    summary="tokens drawn at random lose their gradient: a control for methods that select",
+    summary="masks random tokens: a control for methods that select tokens",
     settings=RandomDropSettings,
     slot=TokenDrop(plan=plan),
 )

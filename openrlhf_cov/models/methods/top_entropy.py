@@ -68,7 +68,7 @@ METHOD = Method(
     name="top_entropy",
     title="80/20",
     source="arXiv 2506.01939",
-    summary="only the fifth of the tokens with the highest entropy keep their gradient",
+    summary="masks all but the fifth of the tokens with the highest entropy",
     settings=TopEntropySettings,
     slot=TokenDrop(plan=plan, entropy_policy="top_entropy_policy"),
     refuses=refuses,

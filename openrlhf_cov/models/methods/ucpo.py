@@ -90,7 +90,7 @@ METHOD = Method(
     name="ucpo",
     title="UCPO",
     source="arXiv 2605.00365",
-    summary="improbable correct responses get more of the advantage of the correct ones",
+    summary="shifts advantage from probable to improbable correct responses",
     settings=UcpoSettings,
     slot=Estimator(estimate=estimate, stands_for="group_norm", two_valued=True),
     refuses=refuses,

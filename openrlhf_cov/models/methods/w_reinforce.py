@@ -43,7 +43,7 @@ METHOD = Method(
     name="w_reinforce",
     title="W-REINFORCE",
     source="arXiv 2506.01347",
-    summary="right responses push a tenth as hard as wrong ones, without a baseline",
+    summary="weighs correct responses a tenth of incorrect ones, without a baseline",
     settings=WReinforceSettings,
     slot=Estimator(estimate=estimate, stands_for="reinforce", two_valued=True),
 )
