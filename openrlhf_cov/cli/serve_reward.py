@@ -5,6 +5,8 @@ in turn. A token that the service asks for goes into these URLs (http://HOST:POR
 sends no Authorization header.
 """
 
+import argparse
+import ctypes
 import ipaddress
 import logging
 import os
@@ -21,6 +23,7 @@ from openrlhf_cov.cluster.packages import SERVICE, require, require_grader
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.rewards.limits import REWARD_TOKEN, ServiceLimits
+from openrlhf_cov.rewards.worker import at_most
 from openrlhf_cov.utils.config_flags import add_config_arguments
 from openrlhf_cov.utils.terminal import Parser, clean_logs, say
 
@@ -32,6 +35,10 @@ TOKEN = re.compile(r"[A-Za-z0-9._~-]+")
 TRAINER_ONLY = ("reward_keep_truncated", "reward_skip_bad_labels", "reward_max_error_frac")
 # Time of requests in work after SIGTERM or SIGINT, before they are answered with 503.
 STOP_SECONDS = 4
+# Time that a connection stays open without a request.
+KEEP_ALIVE_SECONDS = 20
+# Files and pipes that the service may have open beside its connections.
+OTHER_FILES = 512
 # That of upstream.
 LOG_FORMAT = "%(levelname)s %(asctime)s %(filename)s:%(lineno)d] %(message)s"
 
@@ -39,6 +46,7 @@ LOG_FORMAT = "%(levelname)s %(asctime)s %(filename)s:%(lineno)d] %(message)s"
 def build_parser() -> Parser:
     """Return the parser of this command; limits and rewards have the defaults of their configs."""
     parser = Parser(prog="serve_reward", about=__doc__, allow_abbrev=False)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=5000, help="port to bind to; 0: any free one (default: 5000)")
     parser.add_argument(
@@ -68,9 +76,11 @@ def main(argv: list[str] | None = None) -> int:
         logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, datefmt="%m-%d %H:%M:%S")
         for stop in (signal.SIGTERM, signal.SIGINT):
             signal.signal(stop, lambda *_: sys.exit(0))  # while the server runs it has handlers of its own
-        # The usual limit of 1,024 open files would be reached before --max_connections.
-        most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
+        # The usual limit of 1,024 open files would be reached before the limit of connections.
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != resource.RLIM_INFINITY:
+            wanted = at_most(hard, 2 * limits.max_connections + OTHER_FILES)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
         serve(listener, config, limits, token)
     return 0
 
@@ -79,7 +89,7 @@ def serve(listener: socket.socket, config: RewardConfig, limits: ServiceLimits, 
     """Answer requests until a signal; ends by SystemExit. The grading processes live as long as this function."""
     import uvicorn
 
-    from openrlhf_cov.rewards.pool import PoolError, shared_pool
+    from openrlhf_cov.rewards.pool import SECOND_OPINION_TARGET, PoolError, shared_pool
     from openrlhf_cov.rewards.service import make_app, make_service
 
     host, port = listener.getsockname()[:2]
@@ -89,17 +99,22 @@ def serve(listener: socket.socket, config: RewardConfig, limits: ServiceLimits, 
     server = uvicorn.Server(
         uvicorn.Config(
             make_app(make_service(config, limits, token)),
-            http="h11",  # which bounds the size of the headers
+            http="h11",
             limit_concurrency=limits.max_connections,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=STOP_SECONDS,
             log_config=None,
             log_level="warning",
-            access_log=False,  # its lines would show the token of a URL
+            access_log=False,
+            server_header=False,
+            ws="none",
         )
     )
     with shared_pool(config.reward_workers) as pool:
         try:
             pool.call("1", "1", timeout=config.reward_timeout)  # the processes are there before the first request
+            if config.reward_grader == "published":
+                shared_pool(target=SECOND_OPINION_TARGET).call("1", "1", timeout=config.reward_timeout)
         except PoolError as error:
             raise RunStopped(f"no grading process works: {error}") from error
         logger.info("start: process %d, %d grading processes", os.getpid(), config.reward_workers)
@@ -109,7 +124,7 @@ def serve(listener: socket.socket, config: RewardConfig, limits: ServiceLimits, 
 
 def read_token(path: Path | None) -> str | None:
     """Return the token of a file, else of the environment, from which it is removed; None where neither has one."""
-    token = os.environ.pop(REWARD_TOKEN, None)  # the grading processes inherit the environment
+    token = take_from_environment(REWARD_TOKEN)  # the grading processes inherit the environment
     source = REWARD_TOKEN
     if path is not None:
         source = f"--token_file {path}"
@@ -120,6 +135,25 @@ def read_token(path: Path | None) -> str | None:
     if token is not None and not TOKEN.fullmatch(token):
         raise UsageError(f"{source} holds no token: at least one letter, digit or one of . _ ~ - and nothing else")
     return token
+
+
+def take_from_environment(name: str) -> str | None:
+    """Return a variable of the environment and remove it, also from what ``/proc/PID/environ`` shows of this process.
+
+    Removing a variable leaves its text in the memory that the kernel shows to all processes of the same user.
+    """
+    library = ctypes.CDLL(None)
+    library.getenv.restype = ctypes.c_void_p
+    address = library.getenv(name.encode())
+    value = os.environ.pop(name, None)
+    status = Path("/proc/self/stat")
+    if address and value is not None and status.exists():
+        # The name of the process comes before the last bracket; env_start and env_end are the fields 50 and 51.
+        columns = status.read_text(encoding="utf-8").rpartition(")")[2].split()
+        # A variable that this process set itself lies elsewhere, and may have been freed by now.
+        if int(columns[47]) <= address < int(columns[48]):
+            ctypes.memset(address, 0, len(os.fsencode(value)))
+    return value
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -5,7 +5,10 @@ lists ``rewards``, ``scores`` and ``truncated_rewards``, one number per query, a
 A bad request is answered with a 4xx status and ``{"detail": one line}``. ``GET /health`` has counters.
 
 The service has a token and limits on the size of requests. It expects its clients in a trusted network: slow clients,
-TLS, rates and ambiguous lengths of requests are left to a proxy (docs/reward_settings.md has an example).
+TLS and rates are the subject of a proxy in front of it (docs/reward_settings.md has an example).
+
+A token comes as ``Authorization: Bearer TOKEN`` or as ``?token=TOKEN`` in the URL. The latter is for upstream's
+client, which sends no header.
 """
 
 import asyncio
@@ -19,8 +22,10 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, model_validator
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.rewards.limits import ServiceLimits
@@ -81,11 +86,12 @@ class RewardService:
         """Start no further row. Rows in work end on their own."""
         self.threads.shutdown(wait=False, cancel_futures=True)
 
-    async def health(self) -> dict[str, Any]:
+    async def health(self) -> JSONResponse:
         """Answer with the number of requests in work, and of answers by status. No token is needed."""
-        return {"status": "ok", "requests_in_work": self.requests_in_work, "answers": self.answers}
+        answers = {str(status): count for status, count in sorted(self.answers.items())}
+        return JSONResponse({"status": "ok", "requests_in_work": self.requests_in_work, "answers": answers})
 
-    async def get_reward(self, request: Request) -> dict[str, Any]:
+    async def get_reward(self, request: Request) -> JSONResponse:
         """Answer with the rewards of one request, or with the reason why it is refused."""
         try:
             self._check_token(request)
@@ -96,12 +102,11 @@ class RewardService:
             logger.warning("answered %d: %s", refusal.status_code, refusal.detail)
             raise
         self.answers[200] += 1
-        return answer
+        return JSONResponse(answer)
 
     def _check_token(self, request: Request) -> None:
         if self.token is None:
             return
-        # The client of upstream sends no header; its token stands in the URL.
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         given = given.strip() if scheme.lower() == "bearer" else request.query_params.get("token", "")
         if not hmac.compare_digest(given.encode(), self.token.encode()):
@@ -165,6 +170,28 @@ class RewardService:
             raise _refusal(500, f"{name}[{index}]: grading failed with {type(error).__name__}: {error}") from error
 
 
+class RefuseAmbiguousLength:
+    """Refuse requests that say in two ways where the body ends, and close their connections.
+
+    A proxy in front that decides otherwise than this server would pass a part of the body on as a request of its own.
+    The server itself refuses unequal lengths, and encodings other than chunked.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer with 400."""
+        names = [name for name, _ in scope.get("headers", ())]
+        is_old = scope.get("http_version") == "1.0"
+        if b"transfer-encoding" in names and (is_old or b"content-length" in names):
+            detail = "the request has Transfer-Encoding beside Content-Length, or in HTTP/1.0; send one of them"
+            response = JSONResponse({"detail": detail}, 400, {"Connection": "close"})
+            await response(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
 def make_service(config: RewardConfig, limits: ServiceLimits, token: str | None) -> RewardService:
     """Make the service with the rewards of this package."""
     # Two threads more than grading processes, so that a process never waits for a thread.
@@ -180,6 +207,7 @@ def make_app(service: RewardService) -> FastAPI:
         service.close()
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(RefuseAmbiguousLength)
     app.add_api_route("/", service.get_reward, methods=["POST"])
     app.add_api_route("/get_reward", service.get_reward, methods=["POST"])
     app.add_api_route("/health", service.health, methods=["GET"])
@@ -209,6 +237,6 @@ def _joined(columns: Sequence[dict[str, Any]], names: Iterable[str]) -> dict[str
 
 def _refusal(status: int, message: str) -> HTTPException:
     """Return the answer to a request that is not graded, with the message as one line of plain characters."""
-    line = " ".join(message.split()).encode("ascii", "backslashreplace").decode()
-    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
-    return HTTPException(status, line[:MAX_DETAIL], headers)
+    line = " ".join(message.split()).encode("ascii", "backslashreplace").decode()[:MAX_DETAIL]
+    headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}
+    return HTTPException(status, line, headers.get(status))

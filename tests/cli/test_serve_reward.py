@@ -100,6 +100,25 @@ def test_token_of_the_file_before_that_of_the_environment(monkeypatch, tmp_path)
     assert serve_reward.read_token(None) is None
 
 
+SHOWN = """
+import os, subprocess, sys
+from pathlib import Path
+from openrlhf_cov.cli.serve_reward import read_token
+print(read_token(None))
+print(b"s3cret" in Path("/proc/self/environ").read_bytes(), "OTHER=kept" in Path("/proc/self/environ").read_text())
+child = "import os; print('s3cret' in repr(os.environ), b's3cret' in open('/proc/self/environ', 'rb').read())"
+subprocess.run([sys.executable, "-c", child], check=True)
+print(os.environ["OTHER"], read_token(None))
+"""
+
+
+def test_a_token_is_not_left_in_the_environment_of_a_process():
+    environment = os.environ | {serve_reward.REWARD_TOKEN: "s3cret", "OTHER": "kept"}
+    command = [sys.executable, "-u", "-c", SHOWN]
+    lines = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert lines == ["s3cret", "False True", "False False", "kept None"]
+
+
 @contextmanager
 def replica(*flags, **environment):
     """A running service; killed at the end if it still runs."""

@@ -1,5 +1,6 @@
 """The reward service as an application: protocol and limits."""
 
+import asyncio
 import json
 import logging
 from contextlib import contextmanager
@@ -174,3 +175,29 @@ def test_a_refusal_is_logged(caplog):
     with caplog.at_level(logging.WARNING), client() as http:
         http.post("/", json=payload("a", labels=[""]))
     assert "answered 422: labels[0]: a label is a string" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("version", "headers", "status"),
+    [
+        ("1.1", (b"transfer-encoding", b"content-length"), 400),
+        ("1.0", (b"transfer-encoding",), 400),
+        ("1.1", (b"transfer-encoding",), 200),
+        ("1.1", (b"content-length",), 200),
+    ],
+)
+def test_a_request_with_two_ends_of_its_body_is_refused_and_its_connection_closed(version, headers, status):
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    async def receive():
+        return {"type": "http.request", "body": b""}
+
+    scope = {"type": "http", "method": "GET", "path": "/health", "query_string": b"", "root_path": ""}
+    scope |= {"http_version": version, "headers": [(name, b"1") for name in headers]}
+    app = make_app(make_service(CONFIG, ServiceLimits(), None))
+    asyncio.run(app(scope, receive, send))
+    assert sent[0]["status"] == status
+    assert ((b"connection", b"close") in sent[0]["headers"]) == (status == 400)
