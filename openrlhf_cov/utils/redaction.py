@@ -17,9 +17,11 @@ TEXT = "pad|eos|bos|unk|sep|cls|mask|stop|start|end|image|video|audio|per|specia
 # Names of settings, parameters and variables that hold secrets, once they are ``lower_case``; a ``…_key`` of data is
 # none.
 SECRET_NAME = re.compile(
-    rf"(?:^|_)(?:(?:{OWNERS})_?keys?(?:_id)?|secrets?|pass(?:word|wd|phrase|code)?s?|pwd|credentials?|authorization"
+    rf"(?:^|_)(?:(?:{OWNERS})_?keys?(?:_id)?|secrets?|pass(?:word|wd|phrase|code)?s?|pwd|[a-z0-9]+passw(?:or)?ds?|credentials?|authorization"
     r"|(?:set_?)?cookies?|connection_string|signature|runtime_env_json|[a-z0-9]*token)$"
 )
+# The plural is secret where its values are texts; ``max_tokens`` and the like are numbers.
+TOKENS = re.compile(r"(?:^|_)(?:(?:api|access|auth|bearer|refresh|secret|session|hub|hf)_?)?tokens$")
 TOKEN_OF_TEXT = re.compile(rf"(?:^|_)(?:{TEXT})_?token$")
 # Names that say how many, or which way, and end like the name of a secret.
 NO_SECRET = re.compile(r"(?:^|_)(?:first|second|one|two|single|per|n|num|max|min|forward|backward)_pass(?:es)?$")
@@ -41,6 +43,7 @@ KNOWN_KEYS = re.compile(
     r"|AIza[A-Za-z0-9_-]{35}|ya29\.[A-Za-z0-9_-]{20,}"  # Google
     r"|xox[abeoprs]-[A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{10,}"  # Slack
     r"|(?:gsk|nvapi|r8|pplx|xai|tgp_v1|wandb_v1|fw)[_-][A-Za-z0-9_-]{30,}"  # Groq, NVIDIA, Replicate, and others
+    r"|[sr]k_(?:live|test)_[A-Za-z0-9]{10,}"  # Stripe
     r"|pypi-[A-Za-z0-9_-]{50,}|npm_[A-Za-z0-9]{36}"  # registries of packages
     r"|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"  # JSON web tokens
     r")"
@@ -49,9 +52,11 @@ PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----).*?(-----END
 
 USER_INFO = re.compile(r"(//)[^/?#\s\"'<>]*@")
 QUERY = re.compile(r"([?&;#])([\w.~%-]+)=([^&;#\s\"'<>,]+)")
-VALUE = r"(\[[^\[\]]*\]|\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s,;&\"'}\])]+)"
+VALUE = r"(\[[^\[\]]*\]|b?\"(?:[^\"\\]|\\.)*\"|b?'(?:[^'\\]|\\.)*'|[^\s,;&\"'}\])]+)"
 FLAG = re.compile(rf"(?<![\w.-])(--?[A-Za-z][\w.-]*)(=|\s+)(?!-){VALUE}")
 ENTRY = re.compile(rf"(?<![\w.%-])([\"']?)([A-Za-z_][\w.%-]*)(\1\s*[=:]\s*){VALUE}")
+# An object as the value: all of it is secret. Values of other objects are looked at one by one.
+OBJECT = re.compile(r"(?<![\w.%-])([\"'])([A-Za-z_][\w.%-]*)(\1\s*:\s*)\{[^{}]*\}")
 # A header ends with its line, or with the quotation mark of a word in which it is.
 HEADER = re.compile(
     r"(?<![\w-])((?:(?:proxy-)?authorization|(?:set-)?cookie|x-(?:[a-z0-9]+-)*(?:key|token|secret|auth|signature)"
@@ -81,6 +86,7 @@ def redact(text: str) -> str:
     text = QUERY.sub(lambda m: f"{m[1]}{m[2]}={HIDDEN}" if _is_parameter(m[2]) else m[0], text)
     text = FLAG.sub(lambda m: f"{m[1]}{m[2]}{_hidden(m[3])}" if is_secret(m[1]) else m[0], text)
     text = HEADER.sub(lambda m: f"{m[1]}{m[2] or ''}{HIDDEN}", text)
+    text = OBJECT.sub(lambda m: f'{m[1]}{m[2]}{m[3]}"{HIDDEN}"' if is_secret(m[2]) else m[0], text)
     return ENTRY.sub(lambda m: f"{m[1]}{m[2]}{m[3]}{_hidden(m[4])}" if _is_entry(m) else m[0], text)
 
 
@@ -122,13 +128,24 @@ def _is_parameter(name: str) -> bool:
 
 
 def _is_entry(found: re.Match[str]) -> bool:
-    """``NAME=value`` and ``"name": value``; a word before a colon in a sentence is none."""
-    return is_secret(found[2]) and (bool(found[1]) or "=" in found[3])
+    """Return True for ``NAME=value``, ``"name": value``, ``NAME: value`` and a line ``name: value``, if it is secret.
+
+    A word before a colon in a sentence is no name.
+    """
+    name = unquote(found[2]).lower().replace("-", "_")
+    if not is_secret(name) and not (TOKENS.search(name) and re.match(r"\[\s*b?[\"']|b?[\"']", found[4])):
+        return False
+    if found[1] or "=" in found[3] or found[2].isupper():
+        return True
+    before = found.string[: found.start()].rpartition("\n")[2]
+    after = found.string[found.end() :].partition("\n")[0]
+    return before.strip(" \t-") == "" and after.strip() == ""
 
 
 def _hidden(value: str) -> str:
     """Return ``***`` in the quotes, or the brackets, of the value."""
     if value.startswith("["):
         return f'["{HIDDEN}"]'
+    value = value.removeprefix("b") if value[:2] in ('b"', "b'") else value
     quote = value[0] if value[0] in "\"'" else ""
     return quote + HIDDEN + quote

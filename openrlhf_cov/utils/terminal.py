@@ -155,6 +155,18 @@ METAVARS = {int: "N", float: "X", Path: "PATH"}
 TYPES = {"int": "a whole number", "float": "a number"}
 
 
+# Messages of argparse.
+UNRECOGNIZED = re.compile(r"unrecognized arguments: (.*)", re.DOTALL)
+NO_SUCH_CHOICE = re.compile(r"argument (--\S+|[A-Z_]+): invalid choice: (.*) \(choose from (.*)\)", re.DOTALL)
+WRONG_TYPE = re.compile(r"argument (--\S+|[A-Z_]+): invalid (\w+) value: '(.*)'", re.DOTALL)
+WRONG_COUNT = re.compile(r"argument (--\S+|[A-Z_]+): expected (.*)", re.DOTALL)
+NOT_TOGETHER = re.compile(r"argument (--\S+): not allowed with argument (--\S+)")
+OF_ARGUMENT = re.compile(r"argument (--\S+|[A-Z_]+): (.*)", re.DOTALL)
+MISSING = re.compile(r"the following arguments are required: (.*)", re.DOTALL)
+ONE_MISSING = re.compile(r"one of the arguments (.*) is required", re.DOTALL)
+AMBIGUOUS = re.compile(r"ambiguous option: (\S+) could match (.*)", re.DOTALL)
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line on stderr and exit status 2; ``about`` is a docstring, of which a command in
     front, with ``: `` after it, is left out."""
@@ -171,18 +183,18 @@ class Parser(argparse.ArgumentParser):
 
     def explained(self, message: str) -> str:
         """Return a message of argparse as ``--flag value: problem; what to do``; any other message is unchanged."""
-        for pattern, explain in (
-            (r"unrecognized arguments: (.*)", self._unknown),
-            (r"argument (--\S+|[A-Z_]+): invalid choice: (.*) \(choose from (.*)\)", _no_such_choice),
-            (r"argument (--\S+|[A-Z_]+): invalid (\w+) value: '(.*)'", _wrong_type),
-            (r"argument (--\S+|[A-Z_]+): expected (.*)", _wrong_count),
-            (r"argument (--\S+): not allowed with argument (--\S+)", "{0} and {1}: give one of the two".format),
-            (r"argument (--\S+|[A-Z_]+): (.*)", "{0}: {1}".format),
-            (r"the following arguments are required: (.*)", self._missing),
-            (r"one of the arguments (.*) is required", self._one_missing),
-            (r"ambiguous option: (\S+) could match (.*)", "{0}: several flags begin so; give one of {1}".format),
+        for match, explain in (
+            (UNRECOGNIZED.fullmatch, self._unknown),
+            (NO_SUCH_CHOICE.fullmatch, _no_such_choice),
+            (WRONG_TYPE.fullmatch, _wrong_type),
+            (WRONG_COUNT.fullmatch, _wrong_count),
+            (NOT_TOGETHER.fullmatch, "{0} and {1}: give one of the two".format),
+            (OF_ARGUMENT.fullmatch, "{0}: {1}".format),
+            (MISSING.fullmatch, self._missing),
+            (ONE_MISSING.fullmatch, self._one_missing),
+            (AMBIGUOUS.fullmatch, "{0}: several flags begin so; give one of {1}".format),
         ):
-            if found := re.fullmatch(pattern, message, re.DOTALL):
+            if found := match(message):
                 return explain(*found.groups())
         return message
 

@@ -169,3 +169,9 @@ def kill_oneself():
 def opine(answer, gold):
     """In place of Math-Verify: does what the answer says."""
     return run(answer)
+
+
+def spin_for_ever(*_) -> bool:
+    """Use the processor without an end."""
+    while True:
+        pass

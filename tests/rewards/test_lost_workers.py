@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -14,18 +15,13 @@ import pytest
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.rewards import process
 from openrlhf_cov.rewards.maths import grading
-from openrlhf_cov.rewards.maths.grading import answers_equal, grade
-from openrlhf_cov.rewards.pool import WorkerDied, WorkerError
+from openrlhf_cov.rewards.maths.grading import grade
+from openrlhf_cov.rewards.pool import WorkerDied, WorkerError, shared_pool
 from openrlhf_cov.rewards.reward_func import make_reward_func
 
 pytestmark = pytest.mark.usefixtures("no_shared_pool")
 
 RIGHT = (r"\boxed{\sqrt{8}}", r"2\sqrt{2}")
-# Seconds of work on any machine: eight times 50 functions at 22 points.
-SLOW = [
-    f"({','.join(['+'.join(term % k for k in order)] * 8)})"
-    for term, order in ((r"\sin(%dx)", range(1, 26)), (r"(-\sin(-%dx))", range(25, 0, -1)))
-]
 
 
 @contextlib.contextmanager
@@ -77,23 +73,34 @@ def kill_busy_workers(times: int) -> threading.Thread:
     return thread
 
 
+@pytest.fixture
+def endless(monkeypatch):
+    """Comparisons of two texts that never end: the worker of each is busy until it is killed."""
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    monkeypatch.setattr(grading, "COMPARE_TARGET", "pool_targets:spin_for_ever")
+    yield
+    shared_pool(target="pool_targets:spin_for_ever").close()
+
+
 @pytest.mark.slow
-def test_a_worker_that_is_killed_once_is_replaced_and_the_answer_graded():
-    assert answers_equal(r"\sqrt{8}", r"2\sqrt{2}")  # start-up is over
+def test_a_worker_that_is_killed_once_is_replaced_and_the_call_repeated(endless, monkeypatch):
     killer = kill_busy_workers(1)
-    # of the replacement, which a fast machine gives time enough
-    assert grade(f"\\boxed{{{SLOW[0]}}}", SLOW[1], timeout=3).status in ("timeout", "graded")
+    # The replacement works on the same call until the time is over.
+    assert grade(*RIGHT, timeout=8).status == "timeout"
     killer.join(30)
+    assert not killer.is_alive()
+    monkeypatch.undo()
     assert grade(*RIGHT).correct
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_twice_gives_no_grade():
-    assert answers_equal(r"\sqrt{8}", r"2\sqrt{2}")
+def test_a_worker_that_is_killed_twice_gives_no_grade(endless, monkeypatch):
     killer = kill_busy_workers(2)
     with pytest.raises(WorkerDied, match="killed by signal 9"):
-        grade(f"\\boxed{{{SLOW[0]}}}", SLOW[1], timeout=60)
+        grade(*RIGHT, timeout=120)
     killer.join(30)
+    assert not killer.is_alive()
+    monkeypatch.undo()
     assert grade(*RIGHT).correct
 
 

@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from openrlhf_cov.utils.redaction import is_secret, redact, redact_words
+from openrlhf_cov.utils.redaction import HIDDEN, is_secret, redact, redact_words
 
 SECRET = "S3cret-T0ken"
 
@@ -85,6 +85,25 @@ def test_no_spelling_of_a_secret_is_kept(words):
 @pytest.mark.parametrize(
     "text",
     [
+        f'{{"tokens": ["{SECRET}"]}}',
+        f'{{"access_tokens": ["{SECRET}", "{SECRET}"]}}',
+        f"OPENAI_API_KEY: {SECRET}",
+        f"model: tiny\npassword: {SECRET}\nseed: 1",
+        f"- api_key: {SECRET}",
+        f"PGPASSWORD={SECRET} psql",
+        f'{{"password": {{"value": "{SECRET}"}}}}',
+        f'{{"auth": {{"token": "{SECRET}"}}}}',
+        f"{{'token': b'{SECRET}'}}",
+    ],
+)
+def test_entries_of_files_are_hidden(text):
+    assert SECRET not in redact(text)
+    assert HIDDEN in redact(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         "hf_hub and hf_transfer are packages, sk-learn is one; AKIA is a prefix, eyJ is one",
         "AWS_REGION=eu-west-1 AWS_DEFAULT_REGION=eu-west-1",
         "line 3, is no token: an object with token and cov is needed",
@@ -92,6 +111,9 @@ def test_no_spelling_of_a_secret_is_kept(words):
         "Basic arithmetic: what is 1 + 1 = ?",
         "a@b.c",
         "the reward failed with ValueError: bad = 3",
+        '{"max_tokens": 512, "tokens": 77}',
+        "tokens: 5",
+        "The password: it must be long",
     ],
 )
 def test_other_texts_are_kept(text):
@@ -109,6 +131,7 @@ def test_what_stands_around_a_secret_is_kept():
     "key",
     [
         "hf_" + "aB3" * 12,
+        "sk_live_" + "aB3" * 8,
         "sk-proj-" + "aB3-_" * 12,
         "sk-ant-api03-" + "aB3" * 16,
         "gho_" + "aB3" * 12,

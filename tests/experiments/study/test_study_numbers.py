@@ -123,8 +123,7 @@ def test_critical_shares_decide_the_answer(make_result, recorded):
     mechanism = of_mechanism(recorded)
     answer = study_numbers.answer(shortcut, mechanism)
     assert (
-        "These methods learn at larger shares: reference KL (0.346), Clip-Cov (0.346). These stop earlier: KL-Cov (0.071)."
-        in answer
+        "learn at larger shares: reference KL (0.346), Clip-Cov (0.346). These stop earlier: KL-Cov (0.071)." in answer
     )
     rows = {row[0]: row for row in study_numbers.table(shortcut, mechanism).rows}
     # Perfectly separated between 0.15 and 0.2: the geometric middle is 0.173. Seven shares, three seeds.
