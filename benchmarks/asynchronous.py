@@ -74,6 +74,8 @@ def table(rows: list[dict]) -> str:
     ]
     by_mode = {mode: {row["seed"]: row for row in rows if row["mode"] == mode} for mode in MODES}
     for mode, runs in by_mode.items():
+        if not runs:
+            continue
         cells = []
         for key in ("step", "tokens", "cpu", "staleness", "reward", "entropy"):
             values = [run[key] for run in runs.values()]

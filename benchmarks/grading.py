@@ -25,7 +25,7 @@ from pathlib import Path
 from paper_grader import GRADER, MEMORY
 
 from openrlhf_cov.rewards.maths.grading import grade, with_second_opinion
-from openrlhf_cov.rewards.pool import WorkerError, WorkerPool, WorkerTimeout
+from openrlhf_cov.rewards.pool import WorkerCrashed, WorkerError, WorkerPool, WorkerTimeout
 
 BLOCK = 50
 VERL_RULE = "verl/utils/reward_score/math_reward.py"
@@ -123,7 +123,7 @@ def in_pool(target: str, *first: str) -> Grader:
     def equal(answer: str, gold: str, prompt: str) -> bool:
         try:
             return bool(pool.call(*first, f"The answer is \\boxed{{{answer}}}.", gold, timeout=LIMIT))
-        except (WorkerError, WorkerTimeout):
+        except (WorkerCrashed, WorkerError, WorkerTimeout):
             return False
 
     return equal

@@ -30,7 +30,7 @@ from functools import cache
 from pathlib import Path
 
 from openrlhf_cov.rewards.maths.grading import grade, with_second_opinion
-from openrlhf_cov.rewards.pool import WorkerError, WorkerPool, WorkerTimeout
+from openrlhf_cov.rewards.pool import WorkerCrashed, WorkerError, WorkerPool, WorkerTimeout
 
 GRADER = "verl/utils/reward_score/prime_math/__init__.py"
 # Seconds for a verdict of the paper's grader, after which a response counts as incorrect, as in its code. Our graders
@@ -114,7 +114,7 @@ def judged(pair: Pair, pool: WorkerPool, file: Path) -> tuple[bool, bool, bool]:
     lenient = with_second_opinion(ours, pair.gold, timeout=LIMIT)
     try:
         theirs = pool.call(str(file), pair.response, pair.gold, timeout=LIMIT)
-    except (WorkerError, WorkerTimeout):
+    except (WorkerCrashed, WorkerError, WorkerTimeout):
         theirs = False
     return ours.correct, lenient.correct, theirs
 

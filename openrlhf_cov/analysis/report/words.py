@@ -157,7 +157,7 @@ def size_text(size: float) -> str:
 
 
 def arrow(ends: Ends) -> str:
-    """Return ``0.40 -> 0.16``, or one number where the curve has one value."""
+    """Return ``0.40 -> 0.16``, or one number where both ends are equal."""
     if math.isnan(ends.first):
         return NONE
     if ends.first == ends.last:

@@ -217,8 +217,9 @@ def figure(shortcut: Finished, learning_rates: Finished, mechanism: Finished) ->
         Panel(_curves(runs, hard_accuracy), STEPS, Axis(share=True), "accuracy on hard questions"),
         Panel(_curves(runs, _decision_entropy), STEPS, Axis(), "entropy of the decision token (nats)"),
     ]
-    note = "Mean, lowest and highest of the finished seeds at a share of 0.2."
-    return Chart("headroom", "", tuple(panels), note, note, columns=2 if len(panels) > 3 else len(panels))
+    note = "Curves: mean, lowest and highest of the finished seeds at a share of 0.2."
+    description = f"{'; '.join(panel.title for panel in panels)}. {note}"
+    return Chart("headroom", "", tuple(panels), description, note, columns=2 if len(panels) > 3 else len(panels))
 
 
 def _decision_entropy(result: Result) -> np.ndarray:

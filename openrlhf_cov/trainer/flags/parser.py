@@ -395,11 +395,6 @@ def parse_args() -> SimpleNamespace:
     return args
 
 
-def preset_words(parser: CovArgumentParser) -> list[str]:
-    """Return what a preset set, as the words of a command line: with them a run needs no preset."""
-    return [word for words in _preset_flags(parser) for word in words]
-
-
 def preset_lines(parser: CovArgumentParser, width: int = 100) -> str:
     """Return what a preset set as indented lines that a shell takes for one, each flag beside its values."""
     continued = " \\"
