@@ -136,7 +136,7 @@ def _without_marks(text: str) -> str:
 @lru_cache(maxsize=4096)
 def read_label(label: str) -> Label:
     """Return the type of a label as it stands in the data."""
-    inner = last_boxed(label)
+    inner = last_boxed(label, is_label=True)
     text = bare_answer((label if inner is None else inner).replace("np.", "").replace("math.", "")).rstrip(",;")
     key = compact(bare_answer(label))
     if key.casefold() in NOTHING:
