@@ -18,9 +18,12 @@ BETWEEN_BOXES = re.compile(
 )
 NAMED_BOX = re.compile(r"[A-Za-z](?:_\w|_\{\w{1,6}\})?(?:\([A-Za-z]\))?\s?=\Z")
 MAX_BETWEEN = 120
+# Characters before a box in which the start of its formula is looked for.
+MAX_FORMULA = 400
 DENIED_BEFORE = re.compile(
     r"(?:(?<![a-z])(?:not|never|isn't|no longer|cannot|can't|rather than|instead of|other than|anything but|except|"
-    r"neither|opposite of|negation of|wrong|incorrect|reject|refuse|deny|doubt|"
+    r"neither|opposite of|negation of|unlikely|impossible|differs? from|different from|unequal|hardly|far from|"
+    r"wrong|incorrect|reject|refuse|deny|doubt|"
     r"false|untrue|(?:whoever|who|anyone who) says)|n't)"
     r"(?:\s+(?:be|equal|to|the|answer|is|say|claim|give|accept|that|it|write|final|could|believe)){0,6}"
     r"\s{0,3}[:,}]?[\s$*]{0,6}(?:\\[\[(]\s?)?\Z",
@@ -28,8 +31,11 @@ DENIED_BEFORE = re.compile(
 )
 # A box that is said not to be the answer has none.
 DENIED_AFTER = re.compile(
-    r"[\s$*)\]\\,}]{0,8}\s?(?:(?:which |that |this |it )?(?:is|was|seems|would be|must be|cannot be)\s+"
-    r"(?:clearly |obviously )?(?:not|wrong|incorrect|false|mistaken|untrue)(?![a-z])|"
+    r"[\s$*)\]\\,}]{0,8}\s?(?:(?:which |that |this |it )?"
+    r"(?:is|was|seems|(?:would|must|will|cannot|could|may|might|has to) be|looks)\s+"
+    r"(?:clearly |obviously |surely |certainly |probably )?(?:an? |the )?"
+    r"(?:not|wrong|incorrect|false|mistaken|untrue|unlikely|impossible|invalid)(?![a-z])|"
+    r"(?:differs|is different) from the (?:correct |right |true |final )?answer|"
     r"(?:cannot|must|should|can't) be (?:correct|right|rejected|discarded)|(?:is|was|does|would)n't|"
     r"(?:\(not|[-–—(:] ?(?:wrong|incorrect|false))(?![a-z])|(?:\?|\.{2,6}) ?no(?:t|pe)?(?![a-z])|no,? wait|"
     r"(?:is|was) (?:my|our|the|a) (?:first |initial |original )?(?:guess|attempt|mistake|error)(?![a-z]))",
@@ -44,6 +50,56 @@ OPERATOR_AFTER = re.compile(
     r"\d|[.,]\d|\{,\}|\{\s?-?\d|!\$|\s?(?:\^(?!\s?\{?\s?(?:\\circ|°|\\text|\\mathrm|th|st|nd|rd))|_\s?[{\w]|\\(?:cdot|times|div)(?![a-z])|"
     r"[*/]\s?[\d(]|\+\s?[\d\\A-Za-z(]|-\s?[\d(])"
 )
+# Thin spaces of LaTeX, which do not separate the factors of a product.
+THIN = r"(?:\\[,;:! ]|[ \t\n~&])*"
+GREEK = (
+    r"\\(?:pi|alpha|beta|gamma|delta|epsilon|varepsilon|theta|lambda|mu|nu|rho|sigma|tau|phi|varphi|chi|psi|omega|infty)"
+    r"(?![a-zA-Z])"
+)
+ORDER = r"(?:[<≤≥≠∣]|\\(?:n?leq?(?:slant)?|n?geq?(?:slant)?|lt|gt|neq?|ll|gg|n?mid|prec|succ)(?![a-zA-Z]))"
+# A tag of HTML is no relation, nor is the sign of a quotation in Markdown or an arrow.
+TAG = r"</?[A-Za-z]\w*(?:\s[a-z]+\s?=[^<>]*)?\s?/?>"
+RELATION_BEFORE = re.compile(rf"(?:{ORDER}|[^-=>\s\"'/](?:\\[,;:! ]|[ \t~&])*>){THIN}\Z")
+RELATION_AFTER = re.compile(rf"{THIN}(?!{TAG}|<[|｜!]){THIN}(?:{ORDER}|>|\\not(?![a-zA-Z]))")
+END_OF_TAG = re.compile(rf"{TAG}\s*\Z")
+# One-letter units may follow a box; other single letters are factors.
+JOINED_BEFORE = re.compile(
+    rf"(?<![A-Za-z\\])[A-Za-z](?:\\[,;:!])*\{{?\Z|(?:{GREEK}|\\[lr]?vert|\\left\s?[|(\[]|\\l(?:floor|ceil)|\\binom\{{[^{{}}]{{0,40}}\}}|"
+    rf"\\[dt]?frac\s?\{{[^{{}}]{{0,40}}\}}\s?\{{[^{{}}]{{0,40}}\}}|\\(?:arc)?(?:sin|cos|tan|cot|sec|csc|exp|max|min)|!)"
+    rf"{THIN}\{{?\Z|\|\Z"
+)
+JOINED_AFTER = re.compile(
+    rf"(?![mgshlLJNVWK](?![A-Za-z]))[A-Za-z](?![A-Za-z])|[xyz]{{2,3}}(?![A-Za-z])|[A-Za-z]\s?[-+^*/=<>]\s?[\dA-Za-z(\\]|"
+    rf"{THIN}(?:{GREEK}|\\(?:sqrt|[dt]?frac|binom|left|(?:arc)?(?:sin|cos|tan|cot|sec|csc)|ln|log|exp|[lr]vert|rfloor|rceil|"
+    rf"pm|mp|choose|right\s?[|)\]])(?![a-zA-Z]))|!|\||\((?:-?\d|[A-Za-z](?![A-Za-z])(?!\)))"
+)
+# The sign after a box that ends a sentence is no factorial.
+SENTENCE_BEFORE = re.compile(r"(?:\b(?:is|are|be|equals|get|answer:)|\b(?:is|answer):\**)\s+\**\Z", re.IGNORECASE)
+# These signs are punctuation in prose and operators in mathematics.
+FORMULA_BEFORE = re.compile(
+    rf"(?:-|(?<!\*)\*|\||\d{THIN}:|(?<![A-Za-z\\])[A-Za-z]|\)|[\^_]\{{[^{{}}]{{0,20}}\}}|[\^_][\dA-Za-z]){THIN}\Z"
+)
+FORMULA_AFTER = re.compile(
+    rf"{THIN}(?:[-+/!|]|\*(?!\*)|:{THIN}\d|[A-Za-z]\s?[-+^*/=<>(]|(?![mgshlLJNVWK](?![A-Za-z]))[A-Za-z](?![A-Za-z]))|[A-Za-z](?![A-Za-z])|\("
+)
+# Words that change the value in the box.
+SCALE = (
+    r"(?:hundred|thousand|million|billion|trillion|dozen|lakh|crore|percent|per cent|pct|tenth|hundredth|thousandth|"
+    r"millionth)s?(?![a-z])"
+)
+IN_TEXT = r"(?:\\(?:text(?:bf|rm|it)?|mathrm|mbox)\s?\{)?"
+SCALE_AFTER = re.compile(
+    rf"(?:{THIN}\$*\*{{0,2}}(?:\\\))?)\s?-?{IN_TEXT}\s*(?:\\?%|‰|{SCALE}|"
+    rf"(?:squared|cubed|factorial|plus|minus|divided by|multiplied by)(?![a-z])|times\s*\}}?\s*[\d$])",
+    re.IGNORECASE,
+)
+SCALE_BEFORE = re.compile(
+    rf"(?<![A-Za-z])(?:{SCALE}|minus|negative|plus|twice|(?:square|cube) (?:root )?of|half of|"
+    rf"(?<!no )(?:greater|less|more|fewer|larger|smaller) than)[\s}}$*]{{0,6}}(?:\\\()?\s?\Z",
+    re.IGNORECASE,
+)
+FORMULA_MARK = re.compile(r"\\\$|\$\$?|\\[\[\]()]")
+PROSE = re.compile(r"\n|(?<![\\A-Za-z{])[A-Za-z]{3,}\s")
 TURN_END = re.compile(
     r"<[|｜](?:im_end|endoftext|eot_id|end_of_text|end[▁_]of[▁_]sentence|end|im_start|start_header_id|user|assistant)"
     r"[|｜]>|</s>|<end_of_turn>|<eos>|\\end\s?\{document\}"
@@ -103,12 +159,17 @@ def extract_answer(response: str, mode: str) -> str | None:
     return (answer or "").strip() or None
 
 
-def last_boxed(text: str) -> str | None:
+def last_boxed(text: str, *, is_label: bool = False) -> str | None:
     r"""Return the content of the last outermost balanced ``\boxed{...}``, or the token after ``\boxed``.
 
     None if there is none, if it is a part of a formula, or if the text says at once that it is not the answer. A box
     inside a box is part of the outer one. Escaped braces do not count. An unterminated box is passed over. Boxes with
     nothing between them but a comma, "and", "or" or a name such as ``y =`` are one answer: a list.
+
+    Args:
+        text: a response, or a label.
+        is_label: True for a label or a written solution, in which a relation, a factor or a percent sign may stand
+            beside the box, because its author means the box.
     """
     mark = BOX.search(text)
     if mark is None:
@@ -127,11 +188,55 @@ def last_boxed(text: str) -> str | None:
     after = text[end : end + 60]
     if OPERATOR_BEFORE.search(before) or OPERATOR_AFTER.match(after):
         return None
-    return None if DENIED_BEFORE.search(before) or DENIED_AFTER.match(after) else _joined(text, boxes)
+    if not is_label and (_changed_before(text, start) or _changed_after(text, start, end)):
+        return None
+    return None if DENIED_BEFORE.search(before) or DENIED_AFTER.match(after) else _joined(text, boxes, is_label)
 
 
-def _joined(text: str, boxes: list[tuple[int, int, str]]) -> str:
-    """Return the last box, or the list of those that stand side by side with it; equal ones count once."""
+def _in_formula(text: str, start: int) -> bool:
+    """Return True if a formula is open at ``start``.
+
+    A formula has no empty line in it. A single dollar sign before words or on an earlier line is money.
+    """
+    paragraph = text[max(0, start - MAX_FORMULA) : start].rpartition("\n\n")[2]
+    opening = None
+    for mark in FORMULA_MARK.finditer(paragraph):
+        if mark[0] in ("$", "$$"):
+            opening = mark if opening is None else None
+        elif mark[0] != r"\$":
+            opening = mark if mark[0] in (r"\(", r"\[") else None
+    if opening is None:
+        return False
+    return opening[0] != "$" or not PROSE.search(paragraph, opening.end())
+
+
+def _changed_before(text: str, start: int) -> bool:
+    """Return True if the text before a box makes it a part of a formula."""
+    before = text[max(0, start - 60) : start]
+    patterns = [OPERATOR_BEFORE, JOINED_BEFORE, SCALE_BEFORE]
+    if not END_OF_TAG.search(before):
+        patterns.append(RELATION_BEFORE)
+    if _in_formula(text, start):
+        patterns.append(FORMULA_BEFORE)
+    return any(pattern.search(before) for pattern in patterns)
+
+
+def _changed_after(text: str, start: int, end: int) -> bool:
+    """Return True if the text after a box, which goes from ``start`` to ``end``, makes it a part of a formula."""
+    after = text[end : end + 60]
+    if SENTENCE_BEFORE.search(text[max(0, start - 60) : start]):
+        after = after.removeprefix("!")
+    patterns = [OPERATOR_AFTER, RELATION_AFTER, JOINED_AFTER, SCALE_AFTER]
+    if _in_formula(text, start):
+        patterns.append(FORMULA_AFTER)
+    return any(pattern.match(after) for pattern in patterns)
+
+
+def _joined(text: str, boxes: list[tuple[int, int, str]], is_label: bool) -> str | None:
+    """Return the last box, or the list of those that stand side by side with it; equal ones count once.
+
+    Return None if the first box of the list is a part of a formula, and the text is no label.
+    """
     parts = [boxes[-1][2]]
     names = [""]
     for (_, end, content), (start, _, _) in zip(boxes[-2::-1], boxes[:0:-1], strict=True):
@@ -141,9 +246,12 @@ def _joined(text: str, boxes: list[tuple[int, int, str]]) -> str:
         names[-1] = name
         names.append("")
         parts.append(content)
+    first = boxes[-len(parts)][0]
+    if not is_label and _changed_before(text, first):
+        return None
     if len(set(parts)) == 1:
         return parts[0]
-    names[-1] = _name_before(text[: boxes[-len(parts)][0]][-60:])
+    names[-1] = _name_before(text[max(0, first - 60) : first])
     return ", ".join(name + part for name, part in zip(names[::-1], parts[::-1], strict=True))
 
 
@@ -199,9 +307,9 @@ def answer_of_solution(text: str) -> str | None:
     """
     _, mark, rest = text.rpartition(GSM8K_MARK)
     body = rest.strip()
-    if mark and last_boxed(body) is None and _content_end(body) >= len(body):
+    if mark and last_boxed(body, is_label=True) is None and _content_end(body) >= len(body):
         return _first_content(body)
-    return last_boxed(text)
+    return last_boxed(text, is_label=True)
 
 
 def last_answer_line(text: str) -> str | None:

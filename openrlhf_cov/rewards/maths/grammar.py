@@ -22,6 +22,7 @@ from openrlhf_cov.rewards.maths.names import (
     NAME_SIGN,
     has_derivative,
     is_derivative,
+    is_same_family,
     is_same_name,
     name_key,
     tuple_name,
@@ -136,7 +137,7 @@ def _without_marks(text: str) -> str:
 @lru_cache(maxsize=4096)
 def read_label(label: str) -> Label:
     """Return the type of a label as it stands in the data."""
-    inner = last_boxed(label)
+    inner = last_boxed(label, is_label=True)
     text = bare_answer((label if inner is None else inner).replace("np.", "").replace("math.", "")).rstrip(",;")
     key = compact(bare_answer(label))
     if key.casefold() in NOTHING:
@@ -355,6 +356,8 @@ class _Reader:
         has_new_thousands = label.kind == "list" and THOUSANDS.search(text) and not THOUSANDS.search(label.text)
         if key == label.key and not is_yes_or_no and not has_new_thousands:
             return bool(key)
+        if is_same_family(text, label.text):
+            return True
         if label.has_names:
             text = without_domain(text, label.text)
         return self.read(text.strip(), label)
@@ -562,14 +565,14 @@ class _Reader:
             return None
         if self.problem.text and (self.problem.asks_for_tuple or not INTERVAL_WORDS.search(self.problem.text)):
             return None
-        found = shapes.real_set(text)
+        found = shapes.real_set(text) or shapes.bounded_set(text)
         if found is None or len(found.pieces) != 1:
             return None
         return self.piece(found.pieces[0], Piece("(", "", "", ")"), label.items)
 
     def read_reals(self, text: str, label: Label) -> Verdict:
         """Read a union of intervals, inequalities in one variable and points."""
-        found = shapes.real_set(_named(text)[1]) or shapes.real_set(text)
+        found = shapes.real_set(_named(text)[1]) or shapes.real_set(text) or shapes.bounded_set(text)
         if found is None or label.reals is None:
             return None
         if found.variable and label.reals.variable and compact(found.variable) != compact(label.reals.variable):

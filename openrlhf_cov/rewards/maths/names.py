@@ -82,6 +82,33 @@ def without_domain(text: str, label_text: str) -> str:
     return OPENED_TEXT.sub("", text[: found.start()]).rstrip(" ,;(")
 
 
+def is_same_family(text: str, label_text: str) -> bool:
+    r"""Return True for two spellings of one family of values, such as ``x = n\pi, n \in \mathbb{Z}``.
+
+    The integer may have another name in the answer. The name before the equals sign may be left out.
+    """
+    own = _family(text)
+    label = _family(label_text)
+    if own is None or label is None or own[1:] != label[1:]:
+        return False
+    return own[0] == label[0] or not own[0] or not label[0]
+
+
+def _family(text: str) -> tuple[str, str, str] | None:
+    r"""Return the name, the formula in ``k`` and the set of ``x = n\pi, n \in \mathbb{Z}``; None for another text."""
+    found = MEMBERSHIP.search(text)
+    if found is None or found["set"] == "R" or len(found["name"]) > 1 or not found["name"].startswith(WHOLE_NAMES):
+        return None
+    name, equals, formula = text[: found.start()].rstrip(" ,;(").rpartition("=")
+    if equals and name_key(name) is None:
+        return None
+    letters = NAME_SIGN.findall(formula)
+    if found["name"] not in letters or (found["name"] != "k" and "k" in letters):
+        return None
+    renamed = NAME_SIGN.sub(lambda sign: "k" if sign[0] == found["name"] else sign[0], formula)
+    return name_key(name) or "", compact(renamed), compact(found[0].partition(r"\in")[2]).rstrip(")")
+
+
 # Derivatives
 
 INDEX = r"_(?:\{[\w ]{1,12}\}|\w)"

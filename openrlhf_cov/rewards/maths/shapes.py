@@ -199,6 +199,21 @@ def real_set(text: str) -> RealSet | None:
     return _union(text, "")
 
 
+AND = re.compile(r"\\text\s?\{\s?,?\s?and\s?\}|(?<![A-Za-z\\])and(?![A-Za-z])|\\land(?![a-z])|\\wedge(?![a-z])|,")
+
+
+def bounded_set(text: str) -> RealSet | None:
+    r"""Return the interval that a lower and an upper bound of one name describe, such as ``x \ge 2, x \le 5``."""
+    bounds = [_inequality(part.strip()) for part in split(text, AND)]
+    if len(bounds) != 2 or bounds[0] is None or bounds[1] is None or bounds[0].variable != bounds[1].variable:
+        return None
+    lower = [bound.pieces[0] for bound in bounds if bound is not None and bound.pieces[0].high == HIGHEST]
+    upper = [bound.pieces[0] for bound in bounds if bound is not None and bound.pieces[0].low == LOWEST]
+    if len(lower) != 1 or len(upper) != 1:
+        return None
+    return RealSet((Piece(lower[0].opening, lower[0].low, upper[0].high, upper[0].closing),), bounds[0].variable)
+
+
 # The inside of ``\{x \in \mathbb{R} : x > 3\}``.
 SET_BUILDER = re.compile(rf"(?P<name>{VARIABLE})\s?(?:\\in\s?(?:{REALS.pattern})\s?)?[|:](?P<rest>.*)", re.DOTALL)
 

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from openrlhf_cov.rewards.maths.extraction import EXTRACTORS, MAX_BOXES, extract_answer, last_boxed
+from openrlhf_cov.rewards.maths.extraction import EXTRACTORS, MAX_BOXES, answer_of_solution, extract_answer, last_boxed
 from openrlhf_cov.rewards.verdicts import MAX_RESPONSE
 
 BOXED = [
@@ -12,7 +12,7 @@ BOXED = [
     (r"\boxed{\frac{1}{\sqrt{2}}}", r"\frac{1}{\sqrt{2}}"),
     (r"\boxed 7", "7"),
     (r"\boxed7.", "7"),
-    (r"\boxed -5.5!", "-5.5"),
+    (r"\boxed -5.5, so", "-5.5"),
     (r"\boxed x", "x"),
     (r"\fbox{5}", "5"),
     ("\\boxed\n{5}", "5"),
@@ -247,3 +247,83 @@ def test_a_hostile_text_after_the_mark_takes_little_time(piece):
         for mode in ("answer_line", "gsm8k", "any"):
             extract_answer(mark + piece * (MAX_RESPONSE // len(piece)), mode)
     assert time.process_time() - started < 10.0
+
+
+# A box that is a part of a formula, which has another value than the box.
+PARTS = [
+    r"x > \boxed{17}", r"\boxed{17} < n", r"|\boxed{17}|", r"$| \boxed{17} |$", r"\boxed{17}!", r"$\boxed{17}!$",
+    r"\boxed{17}x + 3", r"\boxed{17}\%", r"\boxed{17}%", r"\boxed{17}\text{ hundred}", r"\boxed{17} hundred",
+    r"$\boxed{17}$ percent", r"$\boxed{17}$ thousand", r"x \ge \boxed{17}", r"$x\leq \boxed{17}$",
+    r"\boxed{17} \le x", r"$x \ne \boxed{17}$", r"\boxed{17}\pi", r"\boxed{17}\sqrt{2}", r"$\boxed{17} - x$",
+    r"$x - \boxed{17}$", r"$3x \boxed{17}$", r"x\boxed{17}", r"\pi \boxed{17}", r"2\pi\, \boxed{17}",
+    r"\frac{1}{2}\boxed{17}", r"$(x+1)\boxed{17}$", r"\boxed{17}(x+1)", r"$\boxed{17} : 3$",
+    r"\lfloor \boxed{17}\rfloor", r"\left|\boxed{17}\right|", r"$x^{2} \boxed{17}$", r"\boxed{17} \mid n",
+    r"negative \boxed{17}", r"minus \boxed{17}", r"greater than \boxed{17}", r"\boxed{17} factorial",
+    r"\boxed{17} squared", r"$\boxed{17} i$", r"\boxed{17}i", r"\boxed{17}xy", r"$\boxed{17}m$", r"\boxed{17}\,\%",
+    r"\boxed{17} dozen", r"\boxed{17}\times 3", r"\[ x > \boxed{17} \]", r"$n + 1 > \boxed{17}$", r"\sin \boxed{17}",
+    r"\boxed{17}\text{ percent}", r"x>\boxed{17}", r"**\boxed{17}** million", r"$\boxed{17}\text{ million}$",
+    r"\boxed{17}-hundred", r"$x < \boxed{17}$", r"\boxed{17}\neq x", r"-\boxed{17}, \boxed{18}",
+    r"$x > \boxed{17}$ and $y = \boxed{18}$",
+    r"|\boxed{-17}|",
+]  # fmt: skip
+
+# A box that is the whole answer: names, units and signs of Markdown, HTML and LaTeX may stand beside it.
+WHOLE = [
+    r"x = \boxed{17}", r"\boxed{17}.", r"$\boxed{17}$", r"\boxed{17} \text{ cm}", r"\text{Answer: }\boxed{17}",
+    r"\therefore \boxed{17}", r"$$\boxed{17}$$", r"**\boxed{17}**", r"\implies \boxed{17}", r"= \boxed{17}",
+    r"> \boxed{17}", r"=> \boxed{17}", r"-> \boxed{17}", r"<i>\boxed{17}</i>", r"<answer>\boxed{17}</answer>",
+    r"| x | \boxed{17} |", r"$\boxed{17}$!", r"\boxed{17}, I think", r"\boxed{17} is it", r"- \boxed{17}",
+    r"* \boxed{17}", r"The answer - \boxed{17} - is", r"Answer: \boxed{17}", r"(b) \boxed{17}", r"\quad \boxed{17}",
+    r"$x = \boxed{17}$ m", r"$\boxed{17}$ cm", r"\boxed{17}\text{cm}", r"\boxed{17} cm", r"$\boxed{17}\ \text{m}$",
+    r"$\boxed{17} \text{ m/s}$", r"\boxed{17} m", r"\[ \boxed{17} \]", r"\( \boxed{17} \).",
+    r"\boldsymbol{\boxed{17}}", r"x \equiv \boxed{17} \pmod{20}", r"$x \approx \boxed{17}$", r"$x\in \boxed{17}$",
+    r"\Rightarrow \boxed{17}", r"\[ \begin{aligned} x &= \boxed{17} \end{aligned} \]", r"\boxed{17}^\circ",
+    r"$\boxed{17}$ <br>", r"\boxed{17}<|im_end|>", r"the total is \boxed{17} students", r"\boxed{17} = x",
+    r"\boxed{17} times", r"It costs \$\boxed{17}", r"\$\boxed{17}", r"$\$\boxed{17}$", r"\boxed{17} dollars",
+    r"$x=3$ and so $y = \boxed{17}$", r"$x=3$: \boxed{17}", r"\to \boxed{17}", r": \boxed{17}",
+    r"$\text{answer: } \boxed{17}$", r"{\boxed{17}}", r"\color{red}{\boxed{17}}", '"\\boxed{17}"', r"(\boxed{17})",
+    r"a \boxed{17}", r"\boxed{17}\\ ", r"\boxed{17} \quad x = 3", r"is \boxed{17} a", r"\textbf{\boxed{17}}",
+    r"$\displaystyle \boxed{17}$", r"\boxed{17})!", r"x\in \boxed{17}", r"$= \boxed{17},$", r"$n! = \boxed{17}$",
+    'Thus the area is:\n$$\\boxed{17}$$', r"$\boxed{17} \square$", r"\boxed{17} $\blacksquare$",
+    r"$\boxed{17}\,\text{km}$", r"\boxed{17}°", r"x_1 = \boxed{17}",
+    r"The answer is \boxed{17}!", r"The answer is: **\boxed{17}!**",
+    r"$\text{Answer}: \boxed{17}$", r"It costs $5 and so **\boxed{17}**", "It costs $5.\n- \\boxed{17}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("response", PARTS)
+def test_a_box_that_is_a_part_of_a_formula_is_no_answer(response):
+    assert last_boxed(response) is None
+
+
+@pytest.mark.parametrize("response", WHOLE)
+def test_a_box_that_is_the_whole_answer_is_found(response):
+    assert last_boxed(response) == "17"
+
+
+def test_a_written_solution_means_its_box():
+    assert answer_of_solution(r"So $n \ge \boxed{17}$.") == "17"
+    assert answer_of_solution(r"So it is $\boxed{17}\%$.") == "17"
+    assert answer_of_solution(r"So it is $-\boxed{17}$.") is None
+
+
+DENIED = [
+    r"\boxed{17} would be a wrong answer", r"$\boxed{17}$ is an incorrect value.", r"\boxed{17} is the wrong answer",
+    r"The answer differs from \boxed{17}", r"The answer is different from $\boxed{17}$", r"unlikely to be \boxed{17}",
+    r"It is impossible that it is \boxed{17}", r"\boxed{17} is unlikely", r"\boxed{17} differs from the answer",
+    r"\boxed{17} might be wrong",
+]  # fmt: skip
+NOT_DENIED = [
+    r"This is impossible for 4, so it is \boxed{17}", r"\boxed{17} is the answer", r"\boxed{17} would be the answer.",
+    r"The wrong values are left out: so \boxed{17}", r"It differs from 16, and is \boxed{17}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("response", DENIED)
+def test_a_box_that_is_denied_is_no_answer(response):
+    assert last_boxed(response) is None
+
+
+@pytest.mark.parametrize("response", NOT_DENIED)
+def test_a_denial_of_something_else_does_not_matter(response):
+    assert last_boxed(response) == "17"

@@ -75,9 +75,9 @@ def test_a_box_that_is_a_part_of_a_formula_is_no_answer(response):
     "response",
     [
         r"- \boxed{5}", r"**\boxed{5}**", r"*\boxed{5}*", r"_\boxed{5}_", r"$\frac{10}{2}=\boxed{5}$", r"=> \boxed{5}",
-        r"$\boxed{5}^\circ$", r"$\boxed{5}\%$", r"$\$\boxed{5}$", r"$\boxed{5}\text{ cm}$",
+        r"$\boxed{5}^\circ$", r"$\$\boxed{5}$", r"$\boxed{5}\text{ cm}$",
         r"The answer is \boxed{5}!",
-        r"$N\equiv\boxed{5}\pmod{7}$", r"$\textbf{\boxed{5}}$", r"$\boxed{5}$, 6 is too large", r"$f(x)\ge\boxed{5}$",
+        r"$N\equiv\boxed{5}\pmod{7}$", r"$\textbf{\boxed{5}}$", r"$\boxed{5}$, 6 is too large",
         r"Since $x$ is not zero, the answer is $\boxed{5}$.", r"This is false for 4, so \boxed{5} is correct.",
         r"\[\color{blue}\boxed{5}\]", r"I cannot find another value. **Final answer:** \boxed{5}",
         r"\boxed{5<|im_end|>}",

@@ -125,3 +125,36 @@ def test_an_honest_form_is_accepted(problem, label, answers):
 )
 def test_a_form_that_says_something_else_is_wrong(label, wrong):
     assert [answer for answer in wrong if grade(f"\\boxed{{{answer}}}", label).correct] == []
+
+
+BOUNDS = [
+    (r"x\ge2 \text{ and } x\le5", "[2,5]"), (r"x\ge2, x\le5", "[2,5]"), (r"2\le x, x\le5", "[2,5]"),
+    (r"x\le5 \land x\ge2", "[2,5]"), (r"x\ge2, x\le5", r"2 \le x \le 5"), ("x>2 and x<5", "(2,5)"),
+    (r"x>2, x\le5", "(2,5]"),
+]  # fmt: skip
+OTHER_BOUNDS = [
+    (r"x\ge5, x\le2", "[2,5]"), (r"x>2, x\le5", "[2,5]"), (r"x\ge2, y\le5", "[2,5]"),
+    (r"x\ge2 \text{ or } x\le5", "[2,5]"), (r"x\ge2, x\ge5", "[2,5]"), (r"x\ge2, x\le5, x<7", "[2,5]"),
+    ("x<-1, x>1", r"(-\infty,-1)\cup(1,\infty)"), ("x>2, x<5", "(5,2)"),
+]  # fmt: skip
+FAMILIES = [
+    (r"x=n\pi, n\in\mathbb{Z}", r"x=k\pi, k\in\mathbb{Z}"), (r"x=k\pi, k\in\mathbb{Z}", r"k\pi, k\in\mathbb{Z}"),
+    (r"k\pi, k\in\mathbb{Z}", r"x=k\pi, k\in\mathbb{Z}"), (r"n\pi, n\in\mathbb{Z}", r"k\pi, k\in\mathbb{Z}"),
+    (r"x=\frac{\pi}{2}+2m\pi, m \in \mathbb{Z}", r"x=\frac{\pi}{2}+2k\pi, k\in\mathbb{Z}"),
+]  # fmt: skip
+OTHER_FAMILIES = [
+    (r"x=n\pi, k\in\mathbb{Z}", r"x=k\pi, k\in\mathbb{Z}"), (r"x=n\pi, n\in\mathbb{N}", r"x=k\pi, k\in\mathbb{Z}"),
+    (r"x=2n\pi, n\in\mathbb{Z}", r"x=k\pi, k\in\mathbb{Z}"), (r"y=n\pi, n\in\mathbb{Z}", r"x=k\pi, k\in\mathbb{Z}"),
+    (r"x=k\pi+n, n\in\mathbb{Z}", r"x=k\pi+k, k\in\mathbb{Z}"), (r"x=n\pi, n\in\mathbb{R}", r"x=k\pi, k\in\mathbb{Z}"),
+    (r"x=t\pi, t\in\mathbb{Z}", r"x=k\pi, k\in\mathbb{Z}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "label"), BOUNDS + FAMILIES)
+def test_bounds_and_families_have_several_spellings(answer, label):
+    assert grade(f"\\boxed{{{answer}}}", label).correct
+
+
+@pytest.mark.parametrize(("answer", "label"), OTHER_BOUNDS + OTHER_FAMILIES)
+def test_other_bounds_and_families_are_wrong(answer, label):
+    assert not grade(f"\\boxed{{{answer}}}", label).correct
