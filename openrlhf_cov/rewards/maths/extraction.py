@@ -44,11 +44,12 @@ DENIED_AFTER = re.compile(
 # What makes a box a part of a formula, and not the whole answer: an operator, a function or a digit beside it.
 OPERATOR_BEFORE = re.compile(
     r"(?:\\(?:cdot|times|div|pm|mp|neg|lnot|not\s?=?|neq?|sqrt|[dt]?frac|sin|cos|tan|ln|log)(?![a-z])(?:\{[^{}]{0,40}\})?\s?\{?\s?|"
-    r"(?:\^|_\{|[+/])\s?\{?|\d|(?<!-)-\(?|[=$({\[]\s?-(?:\\[,;:! ]|\s){1,4})\Z"
+    r"(?:\^|_\{|[\d)}] ?[+/])\s?\{?|\d|(?<!-)-\(?|[=$({\[]\s?-(?:\\[,;:! ]|\s){1,4})\Z"
 )
+# In prose, signs after a space are bullets, emphasis and dashes.
 OPERATOR_AFTER = re.compile(
-    r"\d|[.,]\d|\{,\}|\{\s?-?\d|!\$|\s?(?:\^(?!\s?\{?\s?(?:\\circ|°|\\text|\\mathrm|th|st|nd|rd))|_\s?[{\w]|\\(?:cdot|times|div)(?![a-z])|"
-    r"[*/]\s?[\d(]|\+\s?[\d\\A-Za-z(]|-\s?[\d(])"
+    r"\d|[.,]\d|\{,\}|\{\s?-?\d|!\$|[-+*/]\d|_[{\d]|"
+    r"[ \t]?(?:\^(?!\s?\{?\s?(?:\\circ|°|\\text|\\mathrm|th|st|nd|rd))|\\(?:cdot|times|div)(?![a-z]))"
 )
 # Thin spaces of LaTeX, which do not separate the factors of a product.
 THIN = r"(?:\\[,;:! ]|[ \t\n~&])*"
@@ -65,31 +66,31 @@ END_OF_TAG = re.compile(rf"{TAG}\s*\Z")
 # One-letter units may follow a box; other single letters are factors.
 JOINED_BEFORE = re.compile(
     rf"(?<![A-Za-z\\])[A-Za-z](?:\\[,;:!])*\{{?\Z|(?:{GREEK}|\\[lr]?vert|\\left\s?[|(\[]|\\l(?:floor|ceil)|\\binom\{{[^{{}}]{{0,40}}\}}|"
-    rf"\\[dt]?frac\s?\{{[^{{}}]{{0,40}}\}}\s?\{{[^{{}}]{{0,40}}\}}|\\(?:arc)?(?:sin|cos|tan|cot|sec|csc|exp|max|min)|!)"
+    rf"\\[dt]?frac\s?\{{[^{{}}]{{0,40}}\}}\s?\{{[^{{}}]{{0,40}}\}}|\\(?:arc)?(?:sin|cos|tan|cot|sec|csc|exp|max|min))"
     rf"{THIN}\{{?\Z|\|\Z"
 )
 JOINED_AFTER = re.compile(
     rf"(?![mgshlLJNVWK](?![A-Za-z]))[A-Za-z](?![A-Za-z])|[xyz]{{2,3}}(?![A-Za-z])|[A-Za-z]\s?[-+^*/=<>]\s?[\dA-Za-z(\\]|"
     rf"{THIN}(?:{GREEK}|\\(?:sqrt|[dt]?frac|binom|left|(?:arc)?(?:sin|cos|tan|cot|sec|csc)|ln|log|exp|[lr]vert|rfloor|rceil|"
-    rf"pm|mp|choose|right\s?[|)\]])(?![a-zA-Z]))|!|\||\((?:-?\d|[A-Za-z](?![A-Za-z])(?!\)))"
+    rf"pm|mp|choose|right\s?[|)\]])(?![a-zA-Z]))|\||\((?:-?\d|[A-Za-z](?![A-Za-z])(?!\)))"
 )
 # The sign after a box that ends a sentence is no factorial.
 SENTENCE_BEFORE = re.compile(r"(?:\b(?:is|are|be|equals|get|answer:)|\b(?:is|answer):\**)\s+\**\Z", re.IGNORECASE)
 # These signs are punctuation in prose and operators in mathematics.
 FORMULA_BEFORE = re.compile(
-    rf"(?:-|(?<!\*)\*|\||\d{THIN}:|(?<![A-Za-z\\])[A-Za-z]|\)|[\^_]\{{[^{{}}]{{0,20}}\}}|[\^_][\dA-Za-z]){THIN}\Z"
+    rf"(?:-|(?<!\*)\*|\||\d{THIN}:|(?<![A-Za-z\\])[A-Za-z]|(?<!\([A-H])\)|!|[+/]|[\^_]\{{[^{{}}]{{0,20}}\}}|[\^_][\dA-Za-z]){THIN}\Z"
 )
 FORMULA_AFTER = re.compile(
     rf"{THIN}(?:[-+/!|]|\*(?!\*)|:{THIN}\d|[A-Za-z]\s?[-+^*/=<>(]|(?![mgshlLJNVWK](?![A-Za-z]))[A-Za-z](?![A-Za-z]))|[A-Za-z](?![A-Za-z])|\("
 )
 # Words that change the value in the box.
 SCALE = (
-    r"(?:hundred|thousand|million|billion|trillion|dozen|lakh|crore|percent|per cent|pct|tenth|hundredth|thousandth|"
+    r"(?:hundred|thousand|million|billion|trillion|dozen|lakh|crore|tenth|hundredth|thousandth|"
     r"millionth)s?(?![a-z])"
 )
 IN_TEXT = r"(?:\\(?:text(?:bf|rm|it)?|mathrm|mbox)\s?\{)?"
 SCALE_AFTER = re.compile(
-    rf"(?:{THIN}\$*\*{{0,2}}(?:\\\))?)\s?-?{IN_TEXT}\s*(?:\\?%|‰|{SCALE}|"
+    rf"(?:{THIN}\$*\*{{0,2}}(?:\\\))?)\s?-?{IN_TEXT}\s*(?:{SCALE}|"
     rf"(?:squared|cubed|factorial|plus|minus|divided by|multiplied by)(?![a-z])|times\s*\}}?\s*[\d$])",
     re.IGNORECASE,
 )
