@@ -452,7 +452,7 @@ class _Reader:
             if is_angle or self.problem.lacks_unit(measure):
                 return False
             is_measure = measure.partition("^")[0] in UNITS - COUNTED_UNITS
-            if is_measure and self.problem.units and measure not in self.problem.units:
+            if is_measure and self.problem.asks_for_other_unit(unit):
                 return False
         return self.number(bare, label, percent=percent)
 
