@@ -57,6 +57,23 @@ ASKED_UNIT = re.compile(
     r"(?:(?:\s?/\s?|\sper\s)(?:\\(?:text|mathrm)\s?\{\s?)?(?P<below>[A-Za-z]+))?",
     re.IGNORECASE,
 )
+ASKS_FOR = r"\b(?:find|compute|what|determine|evaluate|calculate|solve\sfor)\s(?:is\s)?(?:the\s)?"
+# Quantities that problems ask for by a word.
+MEASURES = (
+    "area|volume|perimeter|circumference|length|width|height|radius|diameter|distance|speed|probability|sum|product|"
+    "total|cost|price|profit|average|mean|median|slope|remainder"
+)
+ASKED_MEASURE = re.compile(rf"{ASKS_FOR}(?:\w+\s){{0,2}}?(?P<measure>{MEASURES})\b", re.IGNORECASE)
+# A formula that is asked for: "find $x+y$", "what is the value of $f(2)$". The first of several is left out.
+ASKED_FORMULA = re.compile(
+    rf"{ASKS_FOR}(?:(?:(?:exact\s|numerical\s)?(?:values?|measure|length)\sof|(?:\w+\s)?(?:{MEASURES}))\s)?"
+    r"(?:side\s|segment\s)?(?P<angle>angle\s)?"
+    r"(?:(?:\$|\\\()(?P<formula>[^$]{1,80}?)(?:\$|\\\))|"
+    r"(?P<plain>[A-Za-z](?:\(\w\)|(?:\s?[+-]\s?[A-Za-z])+)(?![\w^(])|(?<=angle\s)[A-Z]{1,3}\b))"
+    r"(?!\s?(?:,\s?\$|and\s|or\s|,\sand\s))",
+    re.IGNORECASE,
+)
+COUNTS = re.compile(r"how many|number of|\broots?\b|\bsolutions?\b|\bzeros\b", re.IGNORECASE)
 ASKED_MONEY = re.compile(r"\bin\s\\\$(?!\s?[\d\\.])", re.IGNORECASE)
 # The last part of a quotient of units, whose power is not compared: `` second^-1``, `` / second^2``.
 BELOW = re.compile(r" (?:/ (?P<word>[^ /^]+)\^[1-9]|(?P<inverse>[^ /^]+)\^-[1-9])\Z")
@@ -179,6 +196,21 @@ class ProblemText:
     def question(self) -> str:
         """The problem from the last word on that asks, without white space; all of it if it has no such word."""
         return compact(ASKS.split(self.cleaned)[-1])
+
+    @cached_property
+    def asked(self) -> frozenset[str]:
+        """The formulas with letters, without white space, whose value the problem asks for; empty if it says none."""
+        found = set()
+        for match in ASKED_FORMULA.finditer(self.text):
+            formula = compact(clean(match["formula"] or match["plain"])).rstrip("=?.")
+            if NAME.search(formula) and not SIDE.search(formula):
+                found.add(rf"\angle{formula}" if match["angle"] else formula)
+        return frozenset(found)
+
+    @cached_property
+    def asked_measures(self) -> frozenset[str]:
+        """The quantities that the problem asks for by a word, such as ``area``, in small letters."""
+        return frozenset(match["measure"].lower() for match in ASKED_MEASURE.finditer(self.text))
 
     @cached_property
     def units(self) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Answers with another unit than the problem asks for."""
+"""Answers with another unit or another name than the problem asks for."""
 
 import pytest
 
@@ -45,3 +45,40 @@ def test_another_unit_than_the_problem_asks_for_is_wrong(prompt, own, other):
 )
 def test_units_are_free_if_the_problem_names_none_or_several(prompt, answer):
     assert grade(rf"\boxed{{{answer}}}", "5", prompt=prompt).correct
+
+
+# A problem whose answer is 5, names that may stand before it, and names that may not.
+NAMES = [
+    ("If $xy=6$ and $x-y=1$, find $x+y$.", ["x+y", "S"], ["xy", "x-y", "x"]),
+    ("What is $x+y$ if $xy=6$ and $x-y=1$?", ["x+y", "S"], ["xy", "x-y", "y"]),
+    (r"The answer is $\frac{p}{q}$. Find $p+q$.", ["p+q"], [r"\frac{p}{q}", "p"]),
+    ("What is the sum $m+n$, where $m-n=1$?", ["m+n", r"\text{Sum}"], ["m-n", "n"]),
+    ("What is $f(2)$ if $f(3)=2$?", ["f(2)", "f"], ["f(3)", "f(x)", "f(-2)"]),
+    ("If $a_1=3$, what is the value of $a_2$?", ["a_2"], ["a_1", "a_3"]),
+    (r"In $ABC$, $\angle B=20^\circ$. Find angle $A$.", [r"\angle A", r"\angle BAC", "A"], [r"\angle B", "C"]),
+    (r"If $\angle B=20^\circ$, what is $\angle A$?", [r"m\angle A", "x"], [r"\angle B", r"\angle ABC"]),
+    ("In triangle ABC, find the measure of angle A.", [r"\angle A", "x"], [r"\angle B", r"\angle C"]),
+    ("In triangle $ABC$, find the length of $BC$.", ["BC", r"\overline{CB}", "a"], ["AB", r"\overline{AC}"]),
+    ("What is the area of a square of perimeter 20?", [r"\text{Area}", "A", "S"], [r"\text{Perimeter}"]),
+    ("Find the average of the numbers.", [r"\text{mean}", "m"], [r"\text{sum}", r"\text{median}"]),
+    ("What is the sum of the roots of $x^2-5x+6$?", [r"\text{sum}", "S"], ["x^2-5x+6", r"\text{product}"]),
+    ("Solve for $x$: $2x+1=11$.", ["x"], ["2x+1"]),
+    ("Evaluate $f(x)$ at $x=2$.", ["f(2)", "f(x)", "y"], ["x"]),
+    ("Find $a_n$ for $n=3$.", ["a_3", "a_n"], ["n"]),
+    ("Find the maximum value of $f(x)$ on $[0,1]$.", ["f(1)", "f(x)", "y"], []),
+    ("Find $E[X]$ if $V[X]=2$.", ["E[X]", "E(X)", r"\mathbb{E}[X]"], ["V"]),
+    (r"Find $\frac{dy}{dx}$ at $x=1$.", [r"\frac{dy}{dx}"], ["x"]),
+    (r"Find $\frac{x}{y}$ if $xy=2$.", [r"\frac{x}{y}"], ["xy", "x"]),
+    (r"Find $\det A$.", ["|A|", "D"], []),
+    (r"Find the area of $\triangle ABC$.", ["[ABC]", "S", r"\text{Area}"], [r"\text{Perimeter}"]),
+    ("Find the value of $x+y+z$.", ["x+y+z"], ["x"]),
+    ("Find $f(g(2))$ if $g(2)=1$.", ["f(g(2))"], ["g(2)"]),
+    ("The length of $AB$ is 2. How long is the way?", ["AB", "x", r"\text{distance}"], []),  # asks for no name
+    ("Find $x$ and $y$ if $x=y$.", ["x", "y"], []),  # asks for several
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("prompt", "own", "others"), NAMES)
+def test_a_name_of_another_quantity_than_the_problem_asks_for_is_wrong(prompt, own, others):
+    accepted = [name for name in own + others if grade(rf"\boxed{{{name}=5}}", "5", prompt=prompt).correct]
+    assert accepted == own
