@@ -39,7 +39,7 @@ from openrlhf_cov.rewards.maths.numerals import (
     numbers_equal,
     parse_number,
 )
-from openrlhf_cov.rewards.maths.prompt import PERCENT, PERCENTAGES, SOLVED, ProblemText
+from openrlhf_cov.rewards.maths.prompt import COUNTS, MEASURES, PERCENT, PERCENTAGES, SOLVED, ProblemText
 from openrlhf_cov.rewards.maths.shapes import (
     CONNECTOR,
     EMPTY,
@@ -304,11 +304,13 @@ ABOUT = re.compile(
 )
 # Names of what problems ask for.
 MEASURE = re.compile(
-    r"(?:total |surface |shaded |maximum |minimum )?(?:area|volume|perimeter|circumference|length|width|height|radius|"
-    r"diameter|distance|speed|probability|sum|product|total|cost|price|profit|average|mean|median|slope|remainder)"
-    r"(?: of [A-Z]{2,4})?",
-    re.IGNORECASE,
+    rf"(?:total |surface |shaded |maximum |minimum )?(?P<measure>{MEASURES})(?: of [A-Z]{{2,4}})?", re.IGNORECASE
 )
+# Words for one measure.
+SAME_MEASURE = {"total": "sum", "mean": "average", "price": "cost", "distance": "length"}
+# A function or a sequence at a place that has a name, such as f(x) and a_n.
+GENERAL_NAME = re.compile(r"([A-Za-z](?:\(|_))[a-z]\)?")
+ANGLE = re.compile(r"m?\\angle\{?([A-Z]{1,3})\}?")
 DENIALS = frozenset("not no never wrong incorrect false untrue maybe unless except".split())
 MODIFIED_NAME = re.compile(r"\\(?:Delta|overline|hat|text)(?![a-z])|[{}']")
 ARGUMENT_WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{3,}")
@@ -398,6 +400,8 @@ class _Reader:
             if len(sides) == 2 and name_key(sides[1]) is not None and name_key(sides[0]) is None:
                 sides.reverse()  # 5 = x
             name = self.name_of(sides[0], label)
+            if name is not None and not label.has_names and not label.name and self.is_other_name(sides[0]):
+                return False
             has_other_name = name is not None and not is_same_name(name, label.name)
             is_relation = name is None and len(sides) == 2 and label.has_names
             if label.name and (has_other_name or is_relation):
@@ -438,7 +442,32 @@ class _Reader:
             return key
         if not self.problem.text and COMPOSED_NAME.fullmatch(text):
             return key
-        return key if MEASURE.fullmatch(re.sub(r"\s+", " ", GROUP.sub("", text)).strip()) else None
+        return key if _measure(text) else None
+
+    def is_other_name(self, text: str) -> bool:
+        """Return True for a name or a formula that is not what the problem asks for, if it can be told what that is.
+
+        A name that the problem does not have is free: S for a sum.
+        """
+        problem = self.problem
+        spelt = compact(text)
+        measure = _measure(text)
+        if measure:
+            own = {SAME_MEASURE.get(word, word) for word in problem.asked_measures}
+            return bool(own) and SAME_MEASURE.get(measure, measure) not in own
+        key = name_key(text)
+        if not problem.asked:
+            is_formula = key is None and any(sign.isdigit() for sign in spelt)
+            return is_formula and (bool(problem.asked_measures) or problem.asks(COUNTS))
+        # A probability, a derivative and a determinant have several spellings.
+        has_spellings = text.startswith((r"\Pr", r"\mathbb", "|")) or is_derivative(text) or "'" in text
+        if has_spellings or any(_is_asked(key or spelt, own) for own in problem.asked):
+            return False
+        if ANGLE.fullmatch(spelt) and any(map(ANGLE.fullmatch, problem.asked)):
+            return True
+        base = MODIFIED_NAME.sub("", spelt).partition("(")[0].replace(r"\angle", "")
+        letters = NAME_SIGN.findall(base)
+        return key is None or problem.names.issuperset(letters)
 
     def value(self, text: str, label: Label) -> Verdict:
         """Read one value with at most one unit or percent sign behind it."""
@@ -455,7 +484,7 @@ class _Reader:
             if is_angle or self.problem.lacks_unit(measure):
                 return False
             is_measure = measure.partition("^")[0] in UNITS - COUNTED_UNITS
-            if is_measure and self.problem.units and measure not in self.problem.units:
+            if is_measure and self.problem.asks_for_other_unit(unit):
                 return False
         return self.number(bare, label, percent=percent)
 
@@ -654,6 +683,25 @@ class _Reader:
 def _sides(text: str) -> list[str]:
     """Return the sides of an equation or a chain of equations."""
     return [side.strip() for side in shapes.split(text, EQUALS)]
+
+
+def _measure(text: str) -> str:
+    """Return the measure such as ``area`` that a name is, "" for none."""
+    found = MEASURE.fullmatch(re.sub(r"\s+", " ", GROUP.sub("", text)).strip())
+    return found["measure"].lower() if found else ""
+
+
+def _is_asked(key: str, own: str) -> bool:
+    """Return True if a name is the quantity ``own`` of the problem, maybe without its argument or index."""
+    own = (name_key(own) or own).replace("[", "(").replace("]", ")")
+    key = key.replace("[", "(").replace("]", ")")
+    general = GENERAL_NAME.fullmatch(own)
+    if general and key.startswith(general[1]):
+        return True  # f(2) for f(x)
+    vertices = [found and found[1][len(found[1]) // 2] for found in (ANGLE.fullmatch(key), ANGLE.fullmatch(own))]
+    if vertices[1]:
+        return (vertices[0] or key) == vertices[1]
+    return is_same_name(key, own) or own.startswith((f"{key}(", f"{key}_")) or key.startswith(f"{own}_")
 
 
 def _named(text: str) -> tuple[str, str]:

@@ -48,7 +48,36 @@ PERCENTAGE = re.compile(r"(?<![\d.])(\d{0,30}\.?\d{1,30})\s?(?:\\?%|percent)")
 ASKS = re.compile(
     r"\b(?:find|compute|what|determine|evaluate|express|calculate|enter|how|give|which)\b", re.IGNORECASE
 )
-ASKED_UNIT = re.compile(r"\b(?:how many|in)\s(square |cubic )?([A-Za-z]{3,})", re.IGNORECASE)
+# A unit as a word or a short form: how many miles, in cm^2, in $\text{m/s}$. A letter alone, as in "length in m",
+# must end its phrase, because it may also be a name: "in m days".
+ASKED_UNIT = re.compile(
+    r"\b(?P<ask>how many|in)\s\$?(?:\\(?:text|mathrm)\s?\{\s?)?(?P<power>(?:square|sq|cubic) )?"
+    r"(?P<word>[A-Za-z]{2,}|[A-Za-z](?=\s?[/^])|[mgs](?=\s?(?:[.,;:?)]|\Z)))"
+    r"\}?(?:\s?\^\s?\{?\s?(?P<index>[23])\}?)?"
+    r"(?:(?:\s?/\s?|\sper\s)(?:\\(?:text|mathrm)\s?\{\s?)?(?P<below>[A-Za-z]+))?",
+    re.IGNORECASE,
+)
+ASKS_FOR = r"\b(?:find|compute|what|determine|evaluate|calculate|solve\sfor)\s(?:is\s)?(?:the\s)?"
+# Quantities that problems ask for by a word.
+MEASURES = (
+    "area|volume|perimeter|circumference|length|width|height|radius|diameter|distance|speed|probability|sum|product|"
+    "total|cost|price|profit|average|mean|median|slope|remainder"
+)
+ASKED_MEASURE = re.compile(rf"{ASKS_FOR}(?:\w+\s){{0,2}}?(?P<measure>{MEASURES})\b", re.IGNORECASE)
+# A formula that is asked for: "find $x+y$", "what is the value of $f(2)$". The first of several is left out.
+ASKED_FORMULA = re.compile(
+    rf"{ASKS_FOR}(?:(?:(?:exact\s|numerical\s)?(?:values?|measure|length)\sof|(?:\w+\s)?(?:{MEASURES}))\s)?"
+    r"(?:side\s|segment\s)?(?P<angle>angle\s)?"
+    r"(?:(?:\$|\\\()(?P<formula>[^$]{1,80}?)(?:\$|\\\))|"
+    r"(?P<plain>[A-Za-z](?:\(\w\)|(?:\s?[+-]\s?[A-Za-z])+)(?![\w^(])|(?<=angle\s)[A-Z]{1,3}\b))"
+    r"(?!\s?(?:,\s?\$|and\s|or\s|,\sand\s))",
+    re.IGNORECASE,
+)
+COUNTS = re.compile(r"how many|number of|\broots?\b|\bsolutions?\b|\bzeros\b", re.IGNORECASE)
+ASKED_MONEY = re.compile(r"\bin\s\\\$(?!\s?[\d\\.])", re.IGNORECASE)
+# The last part of a quotient of units, whose power is not compared: `` second^-1``, `` / second^2``.
+BELOW = re.compile(r" (?:/ (?P<word>[^ /^]+)\^[1-9]|(?P<inverse>[^ /^]+)\^-[1-9])\Z")
+CURRENCIES = frozenset({"dollar", "euro", "sterling", "yen", "rupee", "yuan", "cent"})
 # Requests: what a problem says if it asks for a percentage, or for an answer in a form.
 PERCENT = re.compile(r"percent|per cent|%|百分", re.IGNORECASE)
 PERCENTAGES = re.compile(
@@ -169,15 +198,43 @@ class ProblemText:
         return compact(ASKS.split(self.cleaned)[-1])
 
     @cached_property
-    def units(self) -> frozenset[str]:
-        """The units that the problem asks for: how many square feet, in dollars."""
+    def asked(self) -> frozenset[str]:
+        """The formulas with letters, without white space, whose value the problem asks for; empty if it says none."""
         found = set()
-        for power, word in ASKED_UNIT.findall(self.text):
-            single = singular(word.lower())
-            name = SPELLINGS.get(word.lower(), SPELLINGS.get(single, single))
-            if name in UNITS - COUNTED_UNITS:
-                found.add(name + POWERS.get(power.strip().lower(), ""))
+        for match in ASKED_FORMULA.finditer(self.text):
+            formula = compact(clean(match["formula"] or match["plain"])).rstrip("=?.")
+            if NAME.search(formula) and not SIDE.search(formula):
+                found.add(rf"\angle{formula}" if match["angle"] else formula)
         return frozenset(found)
+
+    @cached_property
+    def asked_measures(self) -> frozenset[str]:
+        """The quantities that the problem asks for by a word, such as ``area``, in small letters."""
+        return frozenset(match["measure"].lower() for match in ASKED_MEASURE.finditer(self.text))
+
+    @cached_property
+    def units(self) -> frozenset[str]:
+        """The units that the problem asks for: how many square feet, in dollars, in m/s."""
+        found = {"dollar"} if ASKED_MONEY.search(self.text) else set()
+        for match in ASKED_UNIT.finditer(self.text):
+            name = _unit_name(match["word"])
+            if name not in UNITS - COUNTED_UNITS:
+                continue
+            power = POWERS.get((match["power"] or "").strip().lower(), "")
+            name += power or (f"^{match['index']}" if match["index"] else "")
+            # The answer to "how many hours per week" is a number of hours.
+            if match["below"] and match["ask"].lower() == "in":
+                name += f" / {_unit_name(match['below'])}"
+            found.add(name)
+        return frozenset(found)
+
+    def asks_for_other_unit(self, unit: str) -> bool:
+        """Return True if the problem asks for units, and ``unit``, as ``split_unit`` spells it, is none of them."""
+        spelt = BELOW.sub(lambda match: f" / {match['word'] or match['inverse']}", unit)
+        measure = spelt.split(" ")[0]
+        # An amount of money has its sign before the number, and the rest of a price per hour is often left out.
+        accepted = {own.split(" ")[0] if measure in CURRENCIES else own for own in self.units}
+        return bool(self.units) and spelt not in accepted and measure not in accepted
 
     @cached_property
     def options(self) -> str:
@@ -228,6 +285,12 @@ class ProblemText:
 
 
 NO_PROBLEM = ProblemText()
+
+
+def _unit_name(word: str) -> str:
+    """Return a word or a short form of a unit in one spelling."""
+    single = singular(word.lower())
+    return SPELLINGS.get(word.lower(), SPELLINGS.get(single, single))
 
 
 def _divided(text: str) -> tuple[list[str], str]:

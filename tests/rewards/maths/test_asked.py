@@ -1,0 +1,84 @@
+"""Answers with another unit or another name than the problem asks for."""
+
+import pytest
+
+from openrlhf_cov.rewards.maths.grading import grade
+
+# A problem whose answer is the bare number 5, an answer with the unit that is asked for, and one with another unit.
+UNITS = [
+    ("Find the mass in kg.", r"5\text{ kg}", r"5\text{ g}"),
+    ("Find the mass in kg.", r"5 kg", r"5 lb"),
+    ("Find the mass in kg.", r"5\text{ kilograms}", r"\$5"),
+    ("Find the mass (in g).", r"5\text{ g}", r"5\text{ kg}"),
+    ("Find the length in cm.", r"5 cm", r"5\text{ m}"),
+    ("Find the length in m.", r"5\text{ m}", r"5\text{ cm}"),
+    (r"What is the length, in $\text{cm}$, of the rope?", r"5 cm", r"5 mm"),
+    ("Find the distance in km.", r"5\text{ km}", r"5\text{ m}"),
+    ("Find the distance in kilometers.", r"5\text{ km}", r"5\text{ miles}"),
+    ("Find the area in cm^2.", r"5\text{ cm}^2", r"5\text{ m}^2"),
+    ("Find the area in square feet.", r"5\text{ ft}^2", r"5\text{ ft}"),
+    ("Find the speed in m/s.", r"5\text{ m/s}", r"5\text{ km/h}"),
+    ("Find the speed in m/s.", r"5\text{ m s}^{-1}", r"5\text{ m}"),
+    ("Find the speed in miles per hour.", r"5\text{ mph}", r"5\text{ miles per minute}"),
+    ("Find the acceleration in m/s^2.", r"5\text{ m/s}^2", r"5\text{ cm/s}^2"),
+    (r"What is the price in \$?", r"\$5", r"5\text{ cents}"),
+    ("What is the price in dollars?", r"5\text{ dollars}", r"5\text{ cents}"),
+    ("What does she earn in dollars per hour?", r"\$5", r"5\text{ cents}"),
+    ("How many minutes does it take?", r"5\text{ min}", r"5\text{ hours}"),
+    ("How many hours per week does he work?", r"5\text{ hours}", r"5\text{ minutes}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("prompt", "own", "other"), UNITS)
+def test_another_unit_than_the_problem_asks_for_is_wrong(prompt, own, other):
+    verdicts = [grade(rf"\boxed{{{answer}}}", "5", prompt=prompt).correct for answer in ("5", own, other)]
+    assert verdicts == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer"),
+    [
+        ("A rope is 5 m long. What is its length?", r"5\text{ cm}"),  # no unit is asked for
+        ("The masses are given in g. Find the total in kg.", r"5\text{ g}"),  # several are
+        ("He walks in m days as far as she does in $s$ days. How far is it?", r"5\text{ km}"),  # names of numbers
+    ],
+)
+def test_units_are_free_if_the_problem_names_none_or_several(prompt, answer):
+    assert grade(rf"\boxed{{{answer}}}", "5", prompt=prompt).correct
+
+
+# A problem whose answer is 5, names that may stand before it, and names that may not.
+NAMES = [
+    ("If $xy=6$ and $x-y=1$, find $x+y$.", ["x+y", "S"], ["xy", "x-y", "x"]),
+    ("What is $x+y$ if $xy=6$ and $x-y=1$?", ["x+y", "S"], ["xy", "x-y", "y"]),
+    (r"The answer is $\frac{p}{q}$. Find $p+q$.", ["p+q"], [r"\frac{p}{q}", "p"]),
+    ("What is the sum $m+n$, where $m-n=1$?", ["m+n", r"\text{Sum}"], ["m-n", "n"]),
+    ("What is $f(2)$ if $f(3)=2$?", ["f(2)", "f"], ["f(3)", "f(x)", "f(-2)"]),
+    ("If $a_1=3$, what is the value of $a_2$?", ["a_2"], ["a_1", "a_3"]),
+    (r"In $ABC$, $\angle B=20^\circ$. Find angle $A$.", [r"\angle A", r"\angle BAC", "A"], [r"\angle B", "C"]),
+    (r"If $\angle B=20^\circ$, what is $\angle A$?", [r"m\angle A", "x"], [r"\angle B", r"\angle ABC"]),
+    ("In triangle ABC, find the measure of angle A.", [r"\angle A", "x"], [r"\angle B", r"\angle C"]),
+    ("In triangle $ABC$, find the length of $BC$.", ["BC", r"\overline{CB}", "a"], ["AB", r"\overline{AC}"]),
+    ("What is the area of a square of perimeter 20?", [r"\text{Area}", "A", "S"], [r"\text{Perimeter}"]),
+    ("Find the average of the numbers.", [r"\text{mean}", "m"], [r"\text{sum}", r"\text{median}"]),
+    ("What is the sum of the roots of $x^2-5x+6$?", [r"\text{sum}", "S"], ["x^2-5x+6", r"\text{product}"]),
+    ("Solve for $x$: $2x+1=11$.", ["x"], ["2x+1"]),
+    ("Evaluate $f(x)$ at $x=2$.", ["f(2)", "f(x)", "y"], ["x"]),
+    ("Find $a_n$ for $n=3$.", ["a_3", "a_n"], ["n"]),
+    ("Find the maximum value of $f(x)$ on $[0,1]$.", ["f(1)", "f(x)", "y"], []),
+    ("Find $E[X]$ if $V[X]=2$.", ["E[X]", "E(X)", r"\mathbb{E}[X]"], ["V"]),
+    (r"Find $\frac{dy}{dx}$ at $x=1$.", [r"\frac{dy}{dx}"], ["x"]),
+    (r"Find $\frac{x}{y}$ if $xy=2$.", [r"\frac{x}{y}"], ["xy", "x"]),
+    (r"Find $\det A$.", ["|A|", "D"], []),
+    (r"Find the area of $\triangle ABC$.", ["[ABC]", "S", r"\text{Area}"], [r"\text{Perimeter}"]),
+    ("Find the value of $x+y+z$.", ["x+y+z"], ["x"]),
+    ("Find $f(g(2))$ if $g(2)=1$.", ["f(g(2))"], ["g(2)"]),
+    ("The length of $AB$ is 2. How long is the way?", ["AB", "x", r"\text{distance}"], []),  # asks for no name
+    ("Find $x$ and $y$ if $x=y$.", ["x", "y"], []),  # asks for several
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("prompt", "own", "others"), NAMES)
+def test_a_name_of_another_quantity_than_the_problem_asks_for_is_wrong(prompt, own, others):
+    accepted = [name for name in own + others if grade(rf"\boxed{{{name}=5}}", "5", prompt=prompt).correct]
+    assert accepted == own
