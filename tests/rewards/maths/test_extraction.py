@@ -251,17 +251,17 @@ def test_a_hostile_text_after_the_mark_takes_little_time(piece):
 
 # A box that is a part of a formula, which has another value than the box.
 PARTS = [
-    r"x > \boxed{17}", r"\boxed{17} < n", r"|\boxed{17}|", r"$| \boxed{17} |$", r"\boxed{17}!", r"$\boxed{17}!$",
-    r"\boxed{17}x + 3", r"\boxed{17}\%", r"\boxed{17}%", r"\boxed{17}\text{ hundred}", r"\boxed{17} hundred",
-    r"$\boxed{17}$ percent", r"$\boxed{17}$ thousand", r"x \ge \boxed{17}", r"$x\leq \boxed{17}$",
+    r"x > \boxed{17}", r"\boxed{17} < n", r"|\boxed{17}|", r"$| \boxed{17} |$", r"$\boxed{17}!$",
+    r"\boxed{17}x + 3", r"\boxed{17}\text{ hundred}", r"\boxed{17} hundred",
+    r"$\boxed{17}$ thousand", r"x \ge \boxed{17}", r"$x\leq \boxed{17}$",
     r"\boxed{17} \le x", r"$x \ne \boxed{17}$", r"\boxed{17}\pi", r"\boxed{17}\sqrt{2}", r"$\boxed{17} - x$",
     r"$x - \boxed{17}$", r"$3x \boxed{17}$", r"x\boxed{17}", r"\pi \boxed{17}", r"2\pi\, \boxed{17}",
     r"\frac{1}{2}\boxed{17}", r"$(x+1)\boxed{17}$", r"\boxed{17}(x+1)", r"$\boxed{17} : 3$",
     r"\lfloor \boxed{17}\rfloor", r"\left|\boxed{17}\right|", r"$x^{2} \boxed{17}$", r"\boxed{17} \mid n",
     r"negative \boxed{17}", r"minus \boxed{17}", r"greater than \boxed{17}", r"\boxed{17} factorial",
-    r"\boxed{17} squared", r"$\boxed{17} i$", r"\boxed{17}i", r"\boxed{17}xy", r"$\boxed{17}m$", r"\boxed{17}\,\%",
+    r"\boxed{17} squared", r"$\boxed{17} i$", r"\boxed{17}i", r"\boxed{17}xy", r"$\boxed{17}m$",
     r"\boxed{17} dozen", r"\boxed{17}\times 3", r"\[ x > \boxed{17} \]", r"$n + 1 > \boxed{17}$", r"\sin \boxed{17}",
-    r"\boxed{17}\text{ percent}", r"x>\boxed{17}", r"**\boxed{17}** million", r"$\boxed{17}\text{ million}$",
+    r"x>\boxed{17}", r"**\boxed{17}** million", r"$\boxed{17}\text{ million}$",
     r"\boxed{17}-hundred", r"$x < \boxed{17}$", r"\boxed{17}\neq x", r"-\boxed{17}, \boxed{18}",
     r"$x > \boxed{17}$ and $y = \boxed{18}$",
     r"|\boxed{-17}|",
@@ -288,6 +288,9 @@ WHOLE = [
     r"$\boxed{17}\,\text{km}$", r"\boxed{17}°", r"x_1 = \boxed{17}",
     r"The answer is \boxed{17}!", r"The answer is: **\boxed{17}!**",
     r"$\text{Answer}: \boxed{17}$", r"It costs $5 and so **\boxed{17}**", "It costs $5.\n- \\boxed{17}",
+    r"\boxed{17}!", r"\boxed{17}\%", r"$\boxed{17}\%$", r"\boxed{17}\,\%", r"\boxed{17}\text{ percent}",
+    "\\boxed{17}\n- 3 was given", "\\boxed{17}\n+ Check: right", r"\boxed{17} - (see step 2)", r"\boxed{17} *(in cm)*",
+    r"\boxed{17} _as asked_", "text\n+ \\boxed{17}", r"and/\boxed{17}", r"$(B) \boxed{17}$", "Done!\n\\boxed{17}",
 ]  # fmt: skip
 
 
