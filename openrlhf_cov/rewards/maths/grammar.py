@@ -313,6 +313,8 @@ GENERAL_NAME = re.compile(r"([A-Za-z](?:\(|_))[a-z]\)?")
 ANGLE = re.compile(r"m?\\angle\{?([A-Z]{1,3})\}?")
 DENIALS = frozenset("not no never wrong incorrect false untrue maybe unless except".split())
 MODIFIED_NAME = re.compile(r"\\(?:Delta|overline|hat|text)(?![a-z])|[{}']")
+# Words of a question that asks for the conjugate, the change or the derivative of a name.
+ASKS_MODIFIED = re.compile(r"conjugat|differentiat|derivativ|change|difference|estimat|average", re.IGNORECASE)
 ARGUMENT_WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{3,}")
 # How the value of an option begins: ``(B) 12``, and not ``(B) + 12``.
 OPTION_VALUE = re.compile(r"[\d\\.]|[A-Za-z]")
@@ -427,7 +429,8 @@ class _Reader:
         if (words and not is_random) or not DENIALS.isdisjoint(ARGUMENT_WORD.findall(text)):
             return None
         base = compact(MODIFIED_NAME.sub("", text))
-        if base != compact(text) and base in self.problem.names and compact(text) not in self.problem.question:
+        is_asked = compact(text) in self.problem.question or ASKS_MODIFIED.search(self.problem.question)
+        if base != compact(text) and base in self.problem.names and not is_asked:
             return None  # the conjugate, the change or the derivative of what is asked for
         if is_derivative(text) or (key is not None and compact(text) != label.key):
             argument = re.fullmatch(r"[A-Za-z]\(([A-Za-z0-9])\)", key or "")

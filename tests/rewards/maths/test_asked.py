@@ -82,3 +82,26 @@ NAMES = [
 def test_a_name_of_another_quantity_than_the_problem_asks_for_is_wrong(prompt, own, others):
     accepted = [name for name in own + others if grade(rf"\boxed{{{name}=5}}", "5", prompt=prompt).correct]
     assert accepted == own
+
+
+@pytest.mark.parametrize(
+    ("answer", "label", "prompt"),
+    [
+        (r"\overline{z}=3-4i", "3-4i", "Let $z=3+4i$. Find the conjugate of $z$."),
+        ("y'=2x", "2x", "Let $y=x^2$. Differentiate $y$."),
+        (r"\Delta T=5", "5", "The temperature rises from $T=10$ to $T=15$. Find the change of $T$."),
+    ],
+)
+def test_a_question_in_words_asks_for_a_changed_name(answer, label, prompt):
+    assert grade(rf"\boxed{{{answer}}}", label, prompt=prompt).correct
+
+
+@pytest.mark.parametrize(
+    ("answer", "label", "prompt"),
+    [
+        (r"\overline{z}=3-4i", "3-4i", "Let $z$ satisfy $z+1=4-4i$. Find $z$."),
+        ("x'=5", "5", "Solve $x+1=6$ for $x$."),
+    ],
+)
+def test_a_changed_name_that_nobody_asks_for_is_refused(answer, label, prompt):
+    assert not grade(rf"\boxed{{{answer}}}", label, prompt=prompt).correct
