@@ -52,26 +52,26 @@ OPERATOR_AFTER = re.compile(
     r"[ \t]?(?:\^(?!\s?\{?\s?(?:\\circ|°|\\text|\\mathrm|th|st|nd|rd))|\\(?:cdot|times|div)(?![a-z]))"
 )
 # Thin spaces of LaTeX, which do not separate the factors of a product.
-THIN = r"(?:\\[,;:! ]|[ \t\n~&])*"
+THIN = r"(?:\\[,;:! ]|[ \t\n~&]){0,8}"
 GREEK = (
     r"\\(?:pi|alpha|beta|gamma|delta|epsilon|varepsilon|theta|lambda|mu|nu|rho|sigma|tau|phi|varphi|chi|psi|omega|infty)"
     r"(?![a-zA-Z])"
 )
 ORDER = r"(?:[<≤≥≠∣]|\\(?:n?leq?(?:slant)?|n?geq?(?:slant)?|lt|gt|neq?|ll|gg|n?mid|prec|succ)(?![a-zA-Z]))"
 # A tag of HTML is no relation, nor is the sign of a quotation in Markdown or an arrow.
-TAG = r"</?[A-Za-z]\w*(?:\s[a-z]+\s?=[^<>]*)?\s?/?>"
-RELATION_BEFORE = re.compile(rf"(?:{ORDER}|[^-=>\s\"'/](?:\\[,;:! ]|[ \t~&])*>){THIN}\Z")
-RELATION_AFTER = re.compile(rf"{THIN}(?!{TAG}|<[|｜!]){THIN}(?:{ORDER}|>|\\not(?![a-zA-Z]))")
+TAG = r"</?[A-Za-z]\w{0,20}(?:\s[a-z]{1,20}\s?=[^<>]{0,60})?\s?/?>"
+RELATION_BEFORE = re.compile(rf"(?:{ORDER}|[^-=>\s\"'/](?:\\[,;:! ]|[ \t~&]){{0,8}}>){THIN}\Z")
+RELATION_AFTER = re.compile(rf"{THIN}(?!{TAG}|<[|｜!])(?:{ORDER}|>|\\not(?![a-zA-Z]))")
 END_OF_TAG = re.compile(rf"{TAG}\s*\Z")
 # One-letter units may follow a box; other single letters are factors.
 JOINED_BEFORE = re.compile(
-    rf"(?<![A-Za-z\\])[A-Za-z](?:\\[,;:!])*\{{?\Z|(?:{GREEK}|\\[lr]?vert|\\left\s?[|(\[]|\\l(?:floor|ceil)|\\binom\{{[^{{}}]{{0,40}}\}}|"
+    rf"(?<![A-Za-z\\])[A-Za-z](?:\\[,;:!]){{0,4}}\{{?\Z|(?:{GREEK}|\\[lr]?vert|\\left\s?[|(\[]|\\l(?:floor|ceil)|\\binom\{{[^{{}}]{{0,40}}\}}|"
     rf"\\[dt]?frac\s?\{{[^{{}}]{{0,40}}\}}\s?\{{[^{{}}]{{0,40}}\}}|\\(?:arc)?(?:sin|cos|tan|cot|sec|csc|exp|max|min))"
     rf"{THIN}\{{?\Z|\|\Z"
 )
 JOINED_AFTER = re.compile(
     rf"(?![mgshlLJNVWK](?![A-Za-z]))[A-Za-z](?![A-Za-z])|[xyz]{{2,3}}(?![A-Za-z])|[A-Za-z]\s?[-+^*/=<>]\s?[\dA-Za-z(\\]|"
-    rf"{THIN}(?:{GREEK}|\\(?:sqrt|[dt]?frac|binom|left|(?:arc)?(?:sin|cos|tan|cot|sec|csc)|ln|log|exp|[lr]vert|rfloor|rceil|"
+    rf"{THIN}+(?:{GREEK}|\\(?:sqrt|[dt]?frac|binom|left|(?:arc)?(?:sin|cos|tan|cot|sec|csc)|ln|log|exp|[lr]vert|rfloor|rceil|"
     rf"pm|mp|choose|right\s?[|)\]])(?![a-zA-Z]))|\||\((?:-?\d|[A-Za-z](?![A-Za-z])(?!\)))"
 )
 # The sign after a box that ends a sentence is no factorial.
@@ -90,8 +90,8 @@ SCALE = (
 )
 IN_TEXT = r"(?:\\(?:text(?:bf|rm|it)?|mathrm|mbox)\s?\{)?"
 SCALE_AFTER = re.compile(
-    rf"(?:{THIN}\$*\*{{0,2}}(?:\\\))?)\s?-?{IN_TEXT}\s*(?:{SCALE}|"
-    rf"(?:squared|cubed|factorial|plus|minus|divided by|multiplied by)(?![a-z])|times\s*\}}?\s*[\d$])",
+    rf"{THIN}+\$?\*{{0,2}}(?:\\\))?[ ]?-?{IN_TEXT}[ ]?(?:{SCALE}|"
+    rf"(?:squared|cubed|factorial|plus|minus|divided by|multiplied by)(?![a-z])|times[ ]?\}}?[ ]?[\d$])",
     re.IGNORECASE,
 )
 SCALE_BEFORE = re.compile(
