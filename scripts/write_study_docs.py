@@ -58,7 +58,7 @@ TUNED_ABOUT = (
 # A difference of less than this is no more than one question of a test.
 LEAST_DIFFERENCE = 0.005
 # Charts that a page shows.
-SHOWN = ("test", "first_token_entropy", "pass_at_k")
+SHOWN = ("test", "first_token_entropy", "pass_at_k", "map")
 # A study with this ending ran on the whole trainer; the study without it ran in the lab.
 WHOLE_TRAINER = "_ray"
 STUDY = ROOT / "docs" / "study.md"
@@ -217,11 +217,12 @@ def links() -> str:
 def with_numbers(text: str) -> str:
     """Return docs/study.md with its numbers brought up to date."""
     shortcut = finished(SHORTCUT)
+    learning_rates = finished(LEARNING_RATES)
     mechanism = finished(MECHANISM)
     parts = {
-        "answer": study_numbers.answer(shortcut, mechanism),
-        "figure": study_numbers.said_of_figure(shortcut, finished(LEARNING_RATES), mechanism),
-        "table": "\n".join(markdown_table(study_numbers.table(shortcut, mechanism))),
+        "answer": study_numbers.answer(shortcut, learning_rates),
+        "figure": study_numbers.said_of_figure(shortcut, learning_rates, mechanism),
+        "table": "\n".join(markdown_table(study_numbers.table(shortcut, learning_rates, mechanism))),
         "mechanism": "\n".join(markdown_table(study_numbers.mechanism_numbers(mechanism))),
         "drops": study_numbers.said_of_drops(entropy_drops()),
         "forecasts": "\n".join(markdown_table(early_and_late(by_task_in_short(forecasts())))),

@@ -17,25 +17,28 @@ from openrlhf_cov.experiments.study.run_results import Result, hard_accuracy, sc
 from openrlhf_cov.experiments.study.seed_estimates import share_of_seeds
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.sweeps import (
-    LEARNING_RATE,
     bounded,
+    by_setting,
     color_of_share,
     critical_fits,
     critical_panel,
+    learning_rates_of,
     nearest,
     outcomes_of,
     settings_of,
+    width_of,
 )
 
 # Rows of the table, in the order of the specs.
 METHODS = ("GRPO", "entropy bonus", "Clip-Cov", "KL-Cov", "pass@k training", "random drop")
 BASELINE = METHODS[0]
-# The row of the map that the figure shows.
-MAP_UPDATES = "4"
+# The rows of the map that the figure and the table show.
+MAP_SETTING = "--updates 4"
 HEAD = (
     "method",
     "critical share, tuned",
     "runs of it",
+    "learning rates, decades",
     "untuned: seeds that learn",
     "decision-token entropy, nats",
 )
@@ -66,19 +69,41 @@ class Finished:
         return finished_runs(self.spec, self.results)
 
 
-def table(shortcut: Finished, mechanism: Finished) -> Section:
+def table(shortcut: Finished, learning_rates: Finished, mechanism: Finished) -> Section:
     """Return a row for each method with a finished run, by critical share, then the other ones of ``METHODS``.
 
     A cell without a finished run has a dash.
+
+    Args:
+        shortcut: Study of the critical shares.
+        learning_rates: Map of the learning rates. The table has the widths of the rows with ``MAP_SETTING``.
+        mechanism: Study of the untuned runs.
     """
+    widths = widths_of(learning_rates)
     tried = shares(shortcut.spec)
     fits = critical_fits(shortcut.spec, shortcut.results)
     rows = []
     for method in dict.fromkeys((*fits, *METHODS)):
         fit, runs = fits.get(method, (None, 0))
-        cells = (bounded(fit.value, tried) if fit else NONE, str(runs))
+        cells = (bounded(fit.value, tried) if fit else NONE, str(runs), widths.get(method, NONE))
         rows.append((method, *cells, *_untuned(mechanism, list(mechanism.runs.get(method, {}).values()))))
     return Section("", (), HEAD, tuple(rows))
+
+
+def widths_of(learning_rates: Finished) -> dict[str, str]:
+    """Return the width of the learning rates at which each method learns, in decades; none with a rate without a run.
+
+    Args:
+        learning_rates: Map of the learning rates, of which the rows with ``MAP_SETTING`` are read.
+    """
+    rates = learning_rates_of(learning_rates.spec)
+    widths = {}
+    for arm in learning_rates.spec.arms:
+        outcomes = by_setting(outcomes_of(learning_rates.spec, arm, learning_rates.results))[MAP_SETTING]
+        width = width_of(rates, [outcomes[rate] for rate in rates])
+        if width:
+            widths[arm.name] = width
+    return widths
 
 
 def shares(spec: Spec) -> list[float]:
@@ -98,8 +123,13 @@ def _untuned(mechanism: Finished, found: Sequence[Result]) -> tuple[str, str]:
     )
 
 
-def answer(shortcut: Finished, mechanism: Finished) -> str:
-    """Return the answer in three sentences: the critical shares, the untuned runs, and what is finished."""
+def answer(shortcut: Finished, learning_rates: Finished) -> str:
+    """Return the answer in a few sentences: critical shares, widths of learning rates, and what is finished.
+
+    Args:
+        shortcut: Study of the critical shares.
+        learning_rates: Map of the learning rates.
+    """
     known = {method: fit.value for method, (fit, _) in critical_fits(shortcut.spec, shortcut.results).items()}
     baseline = known.get(BASELINE)
     if baseline is None or not set(METHODS) <= set(known):
@@ -118,18 +148,16 @@ def answer(shortcut: Finished, mechanism: Finished) -> str:
         )
         if below:
             first += f" These stop earlier: {listed(below)}."
-    return f"{first} {_said_of_untuned(mechanism)} {_said_of_progress(shortcut, mechanism)}".rstrip()
+    parts = (first, _said_of_widths(learning_rates), _said_of_progress(shortcut, learning_rates))
+    return " ".join(part for part in parts if part)
 
 
-def _said_of_untuned(mechanism: Finished) -> str:
-    counts = []
-    for method in METHODS:
-        runs = mechanism.runs.get(method, {}).values()
-        if runs:
-            counts.append(
-                f"{method} {sum(has_learned(mechanism.spec, score_of(each)) for each in runs)} of {len(runs)}"
-            )
-    return f"Seeds that learn at a share of 0.2, untuned: {listed(counts)}."
+def _said_of_widths(learning_rates: Finished) -> str:
+    widths = widths_of(learning_rates)
+    if not widths:
+        return ""
+    said = listed([f"{method} {width}" for method, width in widths.items()])
+    return f"Learning rates at which half of the seeds learn, in decades, untuned, at a share of 0.15: {said}."
 
 
 def _said_of_progress(*studies: Finished) -> str:
@@ -145,7 +173,7 @@ def said_of_figure(shortcut: Finished, learning_rates: Finished, mechanism: Fini
     if shortcut.results:
         parts.append(f"Dots: critical shares of tuned methods with 95 % intervals ({shortcut.progress}).")
     if learning_rates.results:
-        parts.append(f"Map: four updates, a share of 0.15 ({learning_rates.progress}).")
+        parts.append(f"Map: untuned, four updates, a share of 0.15 ({learning_rates.progress}).")
     parts.append(f"Curves: untuned runs at a share of 0.2, mean, lowest and highest seed ({mechanism.progress}).")
     if not learning_rates.results:
         parts.append(f"The map of learning rates has no run yet ({learning_rates.progress}).")
@@ -248,20 +276,17 @@ def map_panel(study: Finished) -> Panel | None:
     if not study.results:
         return None
     marks = []
-    rates: set[float] = set()
+    rates = learning_rates_of(study.spec)
     names = [arm.name for arm in study.spec.arms]
     for place, arm in enumerate(study.spec.arms):
-        for cell, learned in outcomes_of(study.spec, arm, study.results).items():
-            settings = settings_of(cell)
-            rate = float(settings.pop(LEARNING_RATE))
-            if not learned or settings != {"--updates": MAP_UPDATES}:
+        for rate, learned in by_setting(outcomes_of(study.spec, arm, study.results))[MAP_SETTING].items():
+            if not learned:
                 continue
-            share = share_of_seeds(sum(learned.values()), len(learned)).estimate
-            rates.add(rate)
+            share = share_of_seeds(sum(learned), len(learned)).estimate
             look = Look(color_of_share(share), marker="square", size=14.0)
             marks.append(Mark("dots", look, [math.log10(rate)], [len(names) - place]))
     if not marks:
         return None
     y = Axis(ticks={float(len(names) - place): name for place, name in enumerate(names)}, ends=(0.4, len(names) + 0.6))
-    x = Axis("learning rate", ticks={math.log10(rate): f"{rate:g}" for rate in sorted(rates)})
+    x = Axis("learning rate", ticks={math.log10(rate): text for rate, text in rates.items()})
     return Panel(tuple(marks), x, y, "share of seeds that learn, grey none, blue all")

@@ -161,28 +161,45 @@ def learned_cells(spec: Spec, results: Sequence[Result]) -> Answer:
     if len(rates) < 2:
         return Answer(question, f"{NOT_ENOUGH}: the sweep has fewer than two values of {LEARNING_RATE}.")
     rows = []
+    most = 0
     for arm in spec.arms:
         for other, by_rate in by_setting(outcomes_of(spec, arm, results)).items():
             found = [by_rate.get(rate, []) for rate in rates]
-            cells = [shown(share_of_seeds(sum(each), len(each))) if each else "" for each in found]
-            width = "" if not all(found) else _decades(rates, [float(np.mean(each)) for each in found])
-            rows.append((arm.name, other, *cells, width))
+            most = max(most, *map(len, found))
+            cells = [f"{sum(each)} of {len(each)}" if each else "" for each in found]
+            rows.append((arm.name, other, *cells, width_of(rates, found)))
     text = (
-        "A number is the share of seeds that learned the task, with the exact 95 % interval (Clopper and Pearson). "
-        f"A run has learned it from an accuracy of {spec.learned:g} on, on the validation questions that the habit of "
-        "the base policy does not answer. The width is that of all learning rates at which at least half of the seeds "
-        "learn, in decades, with straight lines between the values that were run; it is at least so wide where the "
-        "region reaches the end of the values."
+        "A cell has the number of seeds that learned the task. A run has learned it from an accuracy of "
+        f"{spec.learned:g} on, on the validation questions that the habit of the base policy does not answer. "
     )
-    return Answer(question, text, ("method", "setting", *map(_rate, rates), "width, decades"), tuple(rows))
+    if most:
+        text += (
+            "The exact 95 % interval of their share (Clopper and Pearson) is "
+            f"{shown(share_of_seeds(0, most))} for 0 of {most} and {shown(share_of_seeds(most, most))} for {most} of "
+            f"{most}. "
+        )
+    text += (
+        "The width is that of all learning rates at which at least half of the seeds learn, in decades, with "
+        "straight lines between the values that were run; it is at least so wide where the region reaches the end of "
+        "the values."
+    )
+    head = ("method", "setting", *(f"lr {text}" for text in rates.values()), "width, decades")
+    return Answer(question, text, head, tuple(rows))
 
 
-def _rate(rate: float) -> str:
-    return f"{rate:g}"
+def width_of(rates: Mapping[float, str], found: Sequence[Sequence[bool]]) -> str:
+    """Return the width in decades of the learning rates at which at least half of the seeds learn.
 
+    Args:
+        rates: Learning rates in increasing order, with how the spec writes them.
+        found: For each of them, whether each finished run learned.
 
-def _decades(rates: Sequence[float], shares: Sequence[float]) -> str:
-    width, reaches_end = solved_width(rates, shares)
+    Returns:
+        The width, as a lower bound if the region reaches an end of the rates; empty if a rate has no finished run.
+    """
+    if not all(found):
+        return ""
+    width, reaches_end = solved_width(list(rates), [float(np.mean(each)) for each in found])
     return f"at least {width:.2f}" if reaches_end else f"{width:.2f}"
 
 
@@ -210,10 +227,11 @@ def solved_width(rates: Sequence[float], shares: Sequence[float], level: float =
     return width, shares[0] >= level or shares[-1] >= level
 
 
-def learning_rates_of(spec: Spec) -> list[float]:
-    """Return the learning rates of a sweep in increasing order."""
+def learning_rates_of(spec: Spec) -> dict[float, str]:
+    """Return the learning rates of a sweep in increasing order, each with how the spec writes it."""
     cells = spec.sweep.cells if spec.sweep else ()
-    return sorted({float(found[LEARNING_RATE]) for cell in cells if LEARNING_RATE in (found := settings_of(cell))})
+    texts = [found[LEARNING_RATE] for cell in cells if LEARNING_RATE in (found := settings_of(cell))]
+    return {float(text): text for text in sorted(texts, key=float)}
 
 
 def by_setting(outcomes: Outcomes) -> dict[str, dict[float, list[bool]]]:
@@ -253,12 +271,12 @@ def maps(spec: Spec, results: Sequence[Result]) -> list[Chart]:
                 if not learned:
                     continue
                 share = sum(learned) / len(learned)
-                text = f"{arm.name}, {other} {rate:g}: {sum(learned)} of {len(learned)} learn"
+                text = f"{arm.name}, {other} {LEARNING_RATE} {rates[rate]}: {sum(learned)} of {len(learned)} learn"
                 said.append(text)
                 look = Look(color_of_share(share), marker="square", size=16.0)
                 marks.append(Mark("dots", look, [math.log10(rate)], [place], hover=f"{text}<extra></extra>"))
         y = Axis(ticks=dict(enumerate(settings)), ends=(-0.6, len(settings) - 0.4))
-        x = Axis("learning rate", ticks={math.log10(rate): f"{rate:g}" for rate in rates})
+        x = Axis("learning rate", ticks={math.log10(rate): text for rate, text in rates.items()})
         panels.append(Panel(tuple(marks), x, y, title=arm.name))
     note = "Share of the seeds that learn the task: from light grey (none) to dark blue (all)."
     return [Chart("map", "Where each method learns", tuple(panels), "; ".join(said), note, columns=2, row=2.0)]

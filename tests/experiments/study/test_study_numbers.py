@@ -99,17 +99,29 @@ def of_shortcut(make_result, critical, seeds=range(3)):
     return Finished("shortcut", spec, found)
 
 
+def of_map(make_result, learned, seeds=(0, 1)):
+    """The map with four updates: method -> lowest and highest learning rate at which all seeds learn."""
+    spec = spec_named("learning_rate_map")
+    cells = [cell for cell in spec.sweep.cells if cell[-1] == "4"]
+    found = []
+    for method, (lowest, highest) in learned.items():
+        for cell in cells:
+            accuracy = 0.9 if lowest <= float(cell[1]) <= highest else 0.1
+            found += [make_result(StudyRun(method, REPORT, cell, seed), accuracy) for seed in seeds]
+    return Finished("learning_rate_map", spec, found)
+
+
 def test_without_a_run_nothing_looks_like_a_result():
     shortcut = Finished("shortcut", spec_named("shortcut"), [])
     mechanism = Finished("mechanism", spec_named("mechanism"), [])
     rates = Finished("learning_rate_map", spec_named("learning_rate_map"), [])
-    table = study_numbers.table(shortcut, mechanism)
+    table = study_numbers.table(shortcut, rates, mechanism)
     assert [row[0] for row in table.rows] == list(METHODS)
-    assert all(row[1:] == ("–", "0", "–", "–") for row in table.rows)
-    answer = study_numbers.answer(shortcut, mechanism)
+    assert all(row[1:] == ("–", "0", "–", "–", "–") for row in table.rows)
+    answer = study_numbers.answer(shortcut, rates)
     assert "not known yet" in answer
     assert "0 of 528 runs of `studies/shortcut.yaml`" in answer
-    assert "0 of 18 runs" in answer
+    assert "0 of 315 runs of `studies/learning_rate_map.yaml`" in answer
     assert study_numbers.map_panel(rates) is None
     assert "0 of 315 runs" in study_numbers.said_of_figure(shortcut, rates, mechanism)
     assert critical_panel(shortcut.spec, []) is None
@@ -121,20 +133,28 @@ def test_critical_shares_decide_the_answer(make_result, recorded):
     critical = dict.fromkeys(METHODS, 0.15) | {"Clip-Cov": 0.3, "reference KL": 0.3, "KL-Cov": 0.05}
     shortcut = of_shortcut(make_result, critical)
     mechanism = of_mechanism(recorded)
-    answer = study_numbers.answer(shortcut, mechanism)
+    rates = of_map(make_result, {"GRPO": (1e-4, 1e-4), "Clip-Cov": (3e-5, 1e-3)})
+    answer = study_numbers.answer(shortcut, rates)
     assert (
         "learn at larger shares: reference KL (0.346), Clip-Cov (0.346). These stop earlier: KL-Cov (0.071)." in answer
     )
-    rows = {row[0]: row for row in study_numbers.table(shortcut, mechanism).rows}
+    rows = {row[0]: row for row in study_numbers.table(shortcut, rates, mechanism).rows}
     # Perfectly separated between 0.15 and 0.2: the geometric middle is 0.173. Seven shares, three seeds.
     assert rows["GRPO"][1].startswith("0.173 [")
     assert rows["GRPO"][2] == "21"
-    assert rows["GRPO"][3] == "3 of 3"
+    # GRPO learns at 1e-4 alone: half of the way from 3e-5, log10(1e-4 / 3e-5) / 2 = 0.261, and of that to 3e-4,
+    # log10(3) / 2 = 0.239. Clip-Cov learns from 3e-5 to 1e-3, log10(100 / 3) = 1.523, and on half of the way from
+    # 1e-5, log10(3) / 2 = 0.239.
+    assert rows["GRPO"][3] == "0.50"
+    assert rows["Clip-Cov"][3] == "at least 1.76"
+    assert "at a share of 0.15: GRPO 0.50, Clip-Cov at least 1.76." in answer
+    assert rows["KL-Cov"][3] == "–"
+    assert rows["GRPO"][4] == "3 of 3"
     # The largest critical share comes first. A method that the study of the mechanism lacks has a row as well.
     assert list(rows) == [
         *("reference KL", "Clip-Cov", "GRPO", "entropy bonus", "pass@k training", "random drop", "KL-Cov"),
     ]
-    assert rows["reference KL"][3:] == ("–", "–")
+    assert rows["reference KL"][3:] == ("–", "–", "–")
     panel = critical_panel(shortcut.spec, shortcut.results)
     assert list(panel.y.ticks.values()) == list(rows)
     # The middle between 0.3 and 0.4, and the lowest place for the critical share between the two smallest values.
@@ -145,8 +165,9 @@ def test_critical_shares_decide_the_answer(make_result, recorded):
 
 def test_a_method_without_runs_leaves_the_question_open(make_result, recorded):
     shortcut = of_shortcut(make_result, {"GRPO": 0.15, "Clip-Cov": 0.3})
-    assert "not known yet" in study_numbers.answer(shortcut, of_mechanism(recorded))
-    rows = {row[0]: row for row in study_numbers.table(shortcut, of_mechanism(recorded)).rows}
+    rates = of_map(make_result, {})
+    assert "not known yet" in study_numbers.answer(shortcut, rates)
+    rows = {row[0]: row for row in study_numbers.table(shortcut, rates, of_mechanism(recorded)).rows}
     assert rows["KL-Cov"][1:3] == ("–", "0")
 
 
@@ -181,15 +202,14 @@ def test_the_table_of_the_mechanism_has_the_methods_that_ran(recorded):
 
 
 def test_the_figure_gets_its_map_when_the_map_has_runs(make_result, recorded):
-    spec = spec_named("learning_rate_map")
-    cells = [cell for cell in spec.sweep.cells if cell[-1] == "4"]
-    runs = [make_result(StudyRun("GRPO", REPORT, cell, seed), 0.9) for cell in cells for seed in (0, 1)]
-    rates = Finished("learning_rate_map", spec, runs)
+    rates = of_map(make_result, {"GRPO": (1e-5, 1e-3)})
     mechanism = of_mechanism(recorded, seeds=(0, 1))
     nothing = Finished("shortcut", spec_named("shortcut"), [])
     chart = study_numbers.figure(nothing, rates, mechanism)
     assert len(chart.panels) == 3
-    assert len(chart.panels[0].marks) == len(cells) == 5
+    # Five learning rates.
+    assert len(chart.panels[0].marks) == 5
+    assert list(chart.panels[0].x.ticks.values()) == ["1e-5", "3e-5", "1e-4", "3e-4", "1e-3"]
     assert len(study_numbers.figure(nothing, replace(rates, results=[]), mechanism).panels) == 2
     assert "10 of 315 runs" in study_numbers.said_of_figure(nothing, rates, mechanism)
     shortcut = of_shortcut(make_result, {"GRPO": 0.15}, seeds=(0,))

@@ -164,10 +164,12 @@ def test_the_region_of_learning_rates(content, swept):
 
     results = swept(spec, outcome)
     answer = sweep_answer(spec, results)
-    assert answer.head == ("method", "setting", "1e-05", "0.0001", "0.001", "width, decades")
+    assert answer.head == ("method", "setting", "lr 1e-05", "lr 0.0001", "lr 0.001", "width, decades")
     one, four = answer.rows
-    # two of four: Clopper and Pearson [0.068, 0.932]; the line is at 1/2 in one point only
-    assert one == ("GRPO", "--updates 1", "0.00 [0.00, 0.60]", "0.50 [0.07, 0.93]", "0.00 [0.00, 0.60]", "0.00")
+    # The line is at 1/2 in one point only.
+    assert one == ("GRPO", "--updates 1", "0 of 4", "2 of 4", "0 of 4", "0.00")
+    # Clopper and Pearson: no success in four has 1 - 0.025^(1/4) = 0.602 as its upper end.
+    assert "is 0.00 [0.00, 0.60] for 0 of 4 and 1.00 [0.40, 1.00] for 4 of 4" in answer.text
     # from 0 to 1 over a decade, half of it is above 1/2, on either side
     assert four[-1] == "1.00"
     (chart,) = document(spec, results).charts
