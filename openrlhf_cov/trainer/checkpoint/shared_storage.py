@@ -25,7 +25,21 @@ NAMED = 8
 
 
 def check_shared(path: Path, pointer: Path, share: Share, *, first: bool, wait: float = WAIT) -> None:
-    """Raises RunStopped unless all ranks read what the first one writes into ``path``, and ``pointer`` as it does."""
+    """Check that all ranks read the same files in the folder of the checkpoints.
+
+    The first rank writes a file into ``path``, which the other ranks have to see. All of them must read the same text
+    in ``pointer``.
+
+    Args:
+        path: ``--ckpt.path``; it is created if it does not exist.
+        pointer: The file with the name of the newest checkpoint; it need not exist.
+        share: ``share(value)`` returns the values of all ranks in the order of the ranks; called on every rank.
+        first: True on the rank that writes.
+        wait: Seconds for which a rank looks again before it gives up.
+
+    Raises:
+        RunStopped: The first rank cannot write, or a rank does not see what it wrote; on every rank alike.
+    """
     nonce = path / f".shared-{uuid.uuid4().hex}"
     error = _write(nonce) if first else None
     try:
@@ -46,7 +60,16 @@ def check_shared(path: Path, pointer: Path, share: Share, *, first: bool, wait: 
 
 
 def check_restored(path: Path, restored: str | None, share: Share) -> None:
-    """Raises RunStopped unless all ranks restored the same: ``restored`` describes it, None is nothing."""
+    """Check that all ranks restored the same checkpoint.
+
+    Args:
+        path: ``--ckpt.path``, for the message.
+        restored: Text about the checkpoint that this rank restored; None if it restored none.
+        share: ``share(value)`` returns the values of all ranks in the order of the ranks; called on every rank.
+
+    Raises:
+        RunStopped: A rank restored another checkpoint than the first rank; on every rank alike.
+    """
     answers = share((socket.gethostname(), restored))
     expected = answers[0][1]
     others = _named(answers, lambda restored: restored != expected)

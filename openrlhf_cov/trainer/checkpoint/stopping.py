@@ -33,8 +33,13 @@ def named_dead(places: Iterable[int]) -> str:
 def ending(signum: int | None, dead_engines: Sequence[int], is_over: bool) -> Ending | None:
     """Return the reason to end the run after the last step; None if it goes on.
 
-    With a dead vLLM engine the others cannot get the new weights. A signal is overtaken by a run that ``is_over``: it
-    ends by itself, evaluated and with its model exported.
+    A dead engine ends the run in any case, because the other engines cannot get the new weights.
+
+    Args:
+        signum: Number of the signal that asked the run to stop; None without one.
+        dead_engines: Places of the vLLM engines that died.
+        is_over: True if the last step was the last one of the run. A signal then has no effect: the run ends by
+            itself, evaluated and with its model exported.
     """
     if dead_engines:
         return Ending(named_dead(dead_engines), RunStopped)

@@ -79,7 +79,16 @@ class Cluster:
 
 
 def placement(args: SimpleNamespace, found: Findings, shapes: dict[str, ModelShape]) -> list[str]:
-    """Return the placement of all processes and their memory; note what does not fit."""
+    """Return the lines of a dry run about the placement of all processes and their memory.
+
+    Args:
+        args: The flags of the run.
+        found: Gets a shortfall for each process or memory that does not fit, and notes.
+        shapes: Role -> shape of its model, as far as the shapes are known.
+
+    Returns:
+        The lines; none if the cluster is not known.
+    """
     cluster = _cluster(args, found)
     if cluster is None:
         return []

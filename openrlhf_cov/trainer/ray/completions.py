@@ -18,9 +18,18 @@ IN_FLIGHT = 2
 def generate(
     engines: EngineGroup, requests: Sequence[Request], sequences: int
 ) -> Iterator[tuple[Request, Completion]]:
-    """Yield completions as they finish, from the engines with the least to do; see ``generation.finished``.
+    """Yield completions as they finish, from the engines with the fewest unfinished requests.
 
-    ``sequences`` is what one engine generates at once (``EngineLimits.sequences``).
+    Args:
+        engines: The engines that answer.
+        requests: The requests. Those that the caller appends meanwhile are sent as well.
+        sequences: Number of responses that one engine generates at once (``EngineLimits.sequences``).
+
+    Yields:
+        A request and its completion.
+
+    Raises:
+        RunStopped: See ``generation.finished``.
     """
 
     def dispatch(engine: Any, batch: list[Request]) -> list[Any]:

@@ -52,9 +52,18 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
     async def generate_responses(
         self, *, sampling_params, num_samples: int = 1, seeds: list[int] | None = None, **request
     ):
-        """Upstream's group of responses to one prompt; with ``seeds``, one for each sample.
+        """Return upstream's group of responses to one prompt.
 
         vLLM hands over each response once it is whole, and not with every token, which nobody reads.
+
+        Args:
+            sampling_params: vLLM's sampling parameters; a copy of them is changed.
+            num_samples: Number of responses; has no effect with ``seeds``.
+            seeds: One seed for each response; None for responses without seeds of their own.
+            request: The other arguments of upstream's method: prompt, label, images, tokenizer and largest length.
+
+        Returns:
+            One dict for each response, as the executor of the actor returns it.
         """
         sampling_params = _changed(sampling_params, output_kind=RequestOutputKind.FINAL_ONLY)
         # Our executor decodes a response itself, for the reward, and reads the log-prob of each sampled token alone.
