@@ -233,7 +233,7 @@ class CovConfig(*OF_METHODS):
 
     @property
     def token_slots(self) -> list[TokenSlot]:
-        """What the methods do to tokens, in the order of the methods. Each makes one plan per micro-batch."""
+        """The slots that act on tokens, in the order of the methods. Each makes one plan per micro-batch."""
         return [slot for method in self.methods for slot in method.token_slots]
 
     @property

@@ -18,7 +18,13 @@ class TokenMeans:
 
     @classmethod
     def of(cls, log_probs: Tensor, advantages: Tensor, action_mask: Tensor) -> "TokenMeans":
-        """Means over the unmasked tokens of (B, A) tensors; 0 where every token is masked."""
+        """Return the means over the unmasked tokens of one set; 0 where every token is masked.
+
+        Args:
+            log_probs: Log-probs (B, A).
+            advantages: Advantages (B, A).
+            action_mask: Mask (B, A) of the action tokens.
+        """
         return cls(masked_mean(log_probs, action_mask), masked_mean(advantages, action_mask))
 
 

@@ -36,7 +36,7 @@ def are_equal(rewards: Tensor) -> Tensor:
 
 
 def right(rewards: Tensor) -> Tensor:
-    """Mask of the responses that are right."""
+    """Return the mask of the responses that are right, of the shape of their rewards."""
     return rewards > CORRECT
 
 

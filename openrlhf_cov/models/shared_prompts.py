@@ -98,8 +98,13 @@ def shared_layout(
 
 
 def cost(rows: int, width: int, token_cost: float) -> float:
-    """Of a layer on ``rows`` of ``width`` tokens; ``token_cost`` is that of its products with weights for a token,
-    in units of one token's attention to another."""
+    """Return the cost of one layer on some rows, in units of the attention of one token to one other token.
+
+    Args:
+        rows: Number of rows.
+        width: Tokens of a row.
+        token_cost: Cost of the products of one token with the weights of the layer, in the same unit.
+    """
     return rows * width * (token_cost + width)
 
 

@@ -1,4 +1,4 @@
-"""What a method can see of one optimizer step before its update: exact for any micro-batch size, rank and order.
+"""Show a method one optimizer step before its update: exact for any micro-batch size, rank and order.
 
 Three primitives serve every method: counts and exact sums, the k largest, the maximum. Each may be used more than
 once, one round of collectives after another. Nothing here carries gradient.
@@ -76,22 +76,22 @@ class WindowItem:
 
     @property
     def entropy(self) -> Tensor:
-        """Entropies of the policy that the methods ask for."""
+        """Entropies (B, A), in nats, of the policy that the methods ask for."""
         return _given(self._entropy, "entropies")
 
     @property
     def old_entropy(self) -> Tensor:
-        """Entropies of the policy that sampled."""
+        """Entropies (B, A), in nats, of the policy that sampled."""
         return _given(self._old_entropy, "entropies of the policy that sampled")
 
     @property
     def proxy(self) -> Tensor:
-        """Log-probs among the probable tokens of the policy that sampled."""
+        """Log-probs (B, A) among the probable tokens of the policy that sampled."""
         return _given(self._proxy, "log-probs among the probable tokens")
 
     @property
     def discriminator_mean(self) -> Tensor:
-        """Expectations of the entropy discriminator."""
+        """Expectations (B, A) of the entropy discriminator."""
         return _given(self._discriminator_mean, "expectations of the entropy discriminator")
 
 
@@ -201,9 +201,14 @@ class Window:
         return self._ranks.all_gather(torch.cat(tops).max().view(1)).max()
 
     def largest(self, values: Sequence[Tensor], fraction: float) -> list[Tensor]:
-        """Masks (B, A) of the ``fraction`` of all action tokens with the largest values (B, A), equal ones by key.
+        """Select the share of all action tokens of the step with the largest values; keys order equal values.
 
-        The quota is max(1, floor(fraction * count)); NaN is never among them.
+        Args:
+            values: Values (B, A) of each micro-batch; NaN is never selected.
+            fraction: Share of the action tokens to select: max(1, floor(fraction * count)) tokens.
+
+        Returns:
+            Masks (B, A) of each micro-batch.
         """
         scores = [value_scores(v, item.mask, item.keys) for v, item in zip(values, self.items, strict=True)]
         return self._best(scores, int(quota(self.count, fraction)))
@@ -231,7 +236,15 @@ class Window:
         return self._best(scores, max(1, share(int(self.total(masks)), fraction)))
 
     def lottery(self, candidates: Sequence[Tensor], fraction: float) -> list[Tensor]:
-        """Masks (B, A) of as many ``candidates`` (B, A), drawn uniformly; all of them if there are fewer."""
+        """Sample as many tokens as ``largest`` selects, uniformly; all candidates if there are fewer.
+
+        Args:
+            candidates: Masks (B, A) of each micro-batch: the tokens that may be sampled.
+            fraction: Share of all action tokens of the step.
+
+        Returns:
+            Masks (B, A) of each micro-batch.
+        """
         scores = [lottery_scores(c & item.mask, item.keys) for c, item in zip(candidates, self.items, strict=True)]
         return self._best(scores, int(quota(self.count, fraction)))
 
@@ -293,10 +306,15 @@ def ppo_clipped(batch: TokenBatch, eps_low: float, eps_high: float, by_sequence:
 
 
 def kth_largest(scores: Tensor, k: int, ranks: Ranks = ALONE) -> Tensor:
-    """The k-th largest of the scores of all ranks, 0-d int64; the smallest possible one if there are fewer.
+    """Return the k-th largest of the scores of all ranks, 0-d int64; the smallest possible score if there are fewer.
 
-    ``scores`` is this rank's int64 (n,). No rank can hold more than k of the k largest, so for a small k its own k
-    best are enough, 8 bytes each; beyond ``GATHERED`` of all ranks it is found digit by digit, from ``BINS`` counts.
+    No rank can hold more than k of the k largest scores, so for a small k the k best of each rank are enough, 8 bytes
+    each. If these are more than ``GATHERED`` on all ranks, the score is found digit by digit, from ``BINS`` counts.
+
+    Args:
+        scores: Scores of this rank, int64 (n,).
+        k: Which score to return, from 1.
+        ranks: The collectives of the data-parallel ranks.
     """
     if k * ranks.size > GATHERED:
         return _by_digits(scores, k, ranks)

@@ -42,7 +42,13 @@ def plan(settings: Settings, window: Window) -> list[Plan]:
 
 
 def mean_of_tokens(method: str, settings: Settings, flags: Mapping[str, Any]) -> str | None:
-    """Why a mean over the responses kept does not go with the aggregation, None if it does."""
+    """Return why a mean over the kept responses does not go with the aggregation of the loss; None if it does.
+
+    Args:
+        method: Name of the method, for the message.
+        settings: Settings of the run, which this check does not use.
+        flags: Upstream's flags by name.
+    """
     mode = flags["actor.loss_agg_mode"]
     if mode == "token-mean":
         return None
