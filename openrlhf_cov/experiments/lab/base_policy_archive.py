@@ -26,6 +26,11 @@ NUMBERS = ("greedy", "sampled", f"pass@{SAMPLES}", "decision_entropy")
 def make(output: Path, task_name: str, seed: int) -> dict[str, Any]:
     """Make or read one base policy and measure it.
 
+    Args:
+        output: Folder of base policies, in which the policy is kept.
+        task_name: Name of an embedded task of the lab.
+        seed: Seed of the base policy.
+
     Returns:
         The entry of the manifest: ``name`` of the folder, ``task``, ``seed``, ``files`` with the SHA-256 of each, and
         ``numbers`` of the validation questions: accuracy (greedy), pass@1, pass@32 and the entropy of the decision
@@ -46,7 +51,13 @@ def make(output: Path, task_name: str, seed: int) -> dict[str, Any]:
 
 
 def pack(folder: Path, entries: Sequence[dict[str, Any]], path: Path) -> None:
-    """Write the policies and their manifest to one archive; equal policies give equal bytes."""
+    """Write base policies and their manifest to one archive; equal policies give equal bytes.
+
+    Args:
+        folder: Folder of base policies.
+        entries: Results of ``make``, in the order of the archive.
+        path: The archive to write; an existing file is replaced.
+    """
     manifest = json.dumps({entry["name"]: entry for entry in entries}, indent=2, sort_keys=True).encode()
     with replacing(path) as file, tarfile.open(fileobj=file, mode="w:xz", format=tarfile.USTAR_FORMAT) as archive:
         _add(archive, MANIFEST, manifest)

@@ -91,9 +91,15 @@ def sample(
 
 
 def among_probable(log_p: Tensor, tokens: Tensor, min_p: float) -> Tensor:
-    """Log-probs (B,) of ``tokens`` (B,) among those at least ``min_p`` times as probable as the most probable one.
+    """Return the log-probs (B,) of tokens under the policy that keeps only tokens near the most probable one.
 
-    ``log_p`` is (B, V); a token that is none of them has ``EXCLUDED``.
+    Args:
+        log_p: Log-probs (B, V) of the vocabulary.
+        tokens: Token ids (B,).
+        min_p: Smallest probability of a kept token, as a share of the largest probability.
+
+    Returns:
+        Log-probs (B,); ``EXCLUDED`` for a token that is not kept.
     """
     log_p = log_p.masked_fill(log_p < log_p.amax(-1, keepdim=True) + math.log(min_p), -math.inf)
     chosen = log_p.gather(-1, tokens[:, None])[:, 0] - log_p.logsumexp(-1)
@@ -101,15 +107,23 @@ def among_probable(log_p: Tensor, tokens: Tensor, min_p: float) -> Tensor:
 
 
 def until_end(responses: Tensor, eos: int) -> Tensor:
-    """Booleans (B, A): the tokens of each response up to its end. Padding that the policy drew is one of them."""
+    """Return the mask (B, A) of the tokens of each response up to its end, also of padding that the policy sampled."""
     ends = responses.eq(eos).long()
     return ends.cumsum(1) - ends == 0
 
 
 def log_probs_and_entropy(model: LlamaForCausalLM, prompts: Tensor, responses: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probs of the responses (B, A) and entropies (B, A) in nats, with gradient where it is on.
+    """Return the log-probs of responses and the entropies at their tokens, with gradient where it is on.
 
-    Padding stands behind what counts, so that no attention mask is needed.
+    Padding follows the tokens that count, so that no attention mask is needed.
+
+    Args:
+        model: The policy.
+        prompts: Token ids (B, P).
+        responses: Token ids (B, A), padded on the right.
+
+    Returns:
+        Log-probs (B, A) and entropies (B, A) in nats.
     """
     ids = torch.cat([prompts, responses[:, :-1]], 1)
     log_p = logits_of(model, ids, responses.shape[1], []).log_softmax(-1)

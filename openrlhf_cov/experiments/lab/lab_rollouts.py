@@ -87,7 +87,16 @@ def tensors_of(samples: Sequence[RecordedSample], pad: int) -> tuple[Tensor, Ten
 
 
 def write_step(folder: Path, header: RolloutHeader, samples: Sequence[RecordedSample]) -> None:
-    """Write the file of a step. Raises RunStopped if the disk refuses."""
+    """Write the file of a step.
+
+    Args:
+        folder: ``--dump_dir``; it is created if it does not exist.
+        header: The step, and what a run that reads the file must have in common with this one.
+        samples: Result of ``recorded_samples``.
+
+    Raises:
+        RunStopped: The disk refuses the file.
+    """
     path = rollout_path(folder, header.step)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -51,7 +51,7 @@ ENDS = (EOS_TOKEN, PAD_TOKEN)
 
 
 class Lab:
-    """One run: ``model`` is trained in place, a global step at a time. Two with equal settings give equal numbers."""
+    """One run: ``model`` is trained in place, a global step at a time. Runs with equal settings give equal numbers."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Lab:
         self.controller = config.controller()
 
     def run(self) -> Iterator[tuple[int, dict[str, float], dict[str, float] | None]]:
-        """(global step from 1, its metrics, the evaluation after it or None) of every step.
+        """Yield the number of every global step from 1, its metrics, and the evaluation after it or None.
 
         With ``--stop_early`` the run ends at the second evaluation in a row with the same ``outcome_of``.
         """
@@ -105,7 +105,7 @@ class Lab:
             outcome_before = outcome
 
     def step(self, step: int) -> dict[str, float]:
-        """One rollout and its updates, and what was measured on the way."""
+        """Make one rollout and its updates, and return what was measured on the way."""
         prompts, samples, scores = self.roll_out() if self.replay_dir is None else self.replay(self.replay_dir, step)
         if self.dump_dir is not None:
             self.dump(self.dump_dir, step, prompts, samples, scores)
@@ -131,7 +131,7 @@ class Lab:
         return values | logged | {"reward": scores.mean().item()}
 
     def roll_out(self) -> tuple[Tensor, Samples, Tensor]:
-        """Prompts (B, P), samples (B, A) and scores (B,), the samples of a group one after another."""
+        """Return prompts (B, P), samples (B, A) and scores (B,); the samples of a group follow one another."""
         asked = self.task.questions(self.problems, self.settings.prompts)
         prompts, samples = self._ask(
             asked,
@@ -154,7 +154,14 @@ class Lab:
         return self.config.needs_discriminator_mean or self.settings.record_mechanism
 
     def dump(self, folder: Path, step: int, prompts: Tensor, samples: Samples, scores: Tensor) -> None:
-        """Write the file of a global step, from 1. The arguments are what ``roll_out`` returns.
+        """Write the file of a global step.
+
+        Args:
+            folder: ``--dump_dir``.
+            step: Number of the global step, from 1.
+            prompts: Token ids (B, P).
+            samples: The responses (B, A) with their log-probs.
+            scores: The rewards (B,).
 
         Raises:
             RunStopped: The file cannot be written.
@@ -182,8 +189,18 @@ class Lab:
         return prompts, samples, scores
 
     def rollout_tokens(self, samples: Samples, scores: Tensor, config: CovConfig) -> RolloutTokens:
-        """The samples with the advantages of an estimator of ``config`` or GRPO's; log-probs and entropies are those
-        that the sampler saw."""
+        """Return the samples with their advantages, by the estimator of the run's method or else by GRPO.
+
+        Log-probs and entropies are those of the policy that sampled.
+
+        Args:
+            samples: The responses (B, A), the responses to one prompt one after another.
+            scores: The rewards (B,).
+            config: The settings of the step.
+
+        Raises:
+            RunStopped: An estimator for correct and incorrect responses meets other rewards.
+        """
         mask = until_end(samples.responses, self.eos)
         rewards = scores.view(-1, self.settings.group)
         entropy = samples.entropy[mask].mean().item()
@@ -205,7 +222,15 @@ class Lab:
     def planning(
         self, step: int, config: CovConfig, rollout_entropy: Tensor, positive_prompts: Tensor | None = None
     ) -> PlanningStep:
-        """Return what the updates of a global step have in common."""
+        """Return what the updates of a global step have in common.
+
+        Args:
+            step: Number of the global step, from 1.
+            config: The settings of the step.
+            rollout_entropy: Mean entropy of all tokens of the rollout, 0-d, in nats.
+            positive_prompts: Share of the prompts with a response of positive advantage, 0-d; None where no method
+                uses it.
+        """
         clip = clip_of(self.ppo_loss(config))
         return PlanningStep(config, self.settings.seed, step, clip, rollout_entropy, positive_prompts=positive_prompts)
 
@@ -490,5 +515,5 @@ class Lab:
 
 
 def frozen(model: LlamaForCausalLM) -> LlamaForCausalLM:
-    """A copy that nothing trains."""
+    """Return a copy that nothing trains."""
     return copy.deepcopy(model).eval().requires_grad_(False)

@@ -294,7 +294,17 @@ def begin() -> None:
 
 
 def result_of(pool: ProcessPoolExecutor, work: Callable[[StudyRun], Made], run: StudyRun) -> Made:
-    """Return the result of a run from a worker; RunStopped if it fails."""
+    """Return the result of a run from a worker.
+
+    Args:
+        pool: The processes in which the work is done.
+        work: The function that makes the run.
+        run: The run.
+
+    Raises:
+        RunStopped: The run failed.
+        BrokenProcessPool: A process of the pool was killed. This error, UsageError and OSError are raised as they are.
+    """
     try:
         return pool.submit(work, run).result()
     except (UsageError, BrokenProcessPool, OSError):

@@ -1,4 +1,4 @@
-"""What each method does to the names of rare skills: a figure and a table (pure)."""
+"""Write the figure and the table of what each method does to the names of rare skills (pure)."""
 
 from collections.abc import Sequence
 

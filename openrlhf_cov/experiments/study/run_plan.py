@@ -1,4 +1,4 @@
-"""Which runs a study has, and which of them can start, given what is finished (pure)."""
+"""Plan the runs of a study, and which of them can start, given what is finished (pure)."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping
@@ -27,7 +27,7 @@ class StudyRun:
 
     @property
     def folder(self) -> PurePosixPath:
-        """Where it lies below the study's folder; tuning and report never share one."""
+        """The path of the run below the study's folder; tuning and report never share one."""
         stage = REPORT if self.stage == REPORT else "tuning"
         return PurePosixPath(stage, slug(self.arm), slug(" ".join(self.cell)) or "point", f"seed-{self.seed}")
 
@@ -50,10 +50,15 @@ Scores = Mapping[StudyRun, Score]
 
 
 def runs_due(spec: Spec, scores: Scores, failed: Collection[StudyRun] = ()) -> list[StudyRun]:
-    """The runs that can start and are neither finished nor failed, the most urgent first.
+    """Return the runs that can start and are neither finished nor failed, the most urgent first.
 
-    Tier by tier; in a tier the tuning of all arms, cell by cell, then the fresh seeds of all, seed by seed: at any
-    time every arm of a tier is about as far as the others. A tier waits for those before it.
+    The order is tier by tier; in a tier the tuning of all arms, cell by cell, then the fresh seeds of all, seed by
+    seed. At any time every arm of a tier is about as far as the others. A tier waits for those before it.
+
+    Args:
+        spec: The study.
+        scores: Scores of the finished runs.
+        failed: Runs that failed, which are not tried again.
     """
     for tier in sorted({arm.tier for arm in spec.arms}):
         of_tier = [arm for arm in spec.arms if arm.tier == tier]
@@ -71,7 +76,16 @@ def runs_due(spec: Spec, scores: Scores, failed: Collection[StudyRun] = ()) -> l
 
 
 def chosen(spec: Spec, arm: Arm, scores: Scores) -> Cell | None:
-    """The arm's point: the best mean over all seeds of tuning; None while a run of its tuning is missing."""
+    """Return the cell that tuning selects for an arm, that of the best mean over all seeds of tuning.
+
+    Args:
+        spec: The study.
+        arm: The arm; one with ``at`` takes the cell of that arm, and one with a single cell has nothing to select.
+        scores: Scores of the finished runs.
+
+    Returns:
+        The cell; None while a run of the arm's tuning is missing.
+    """
     if arm.at is not None:
         return chosen(spec, spec.arm(arm.at), scores)
     if len(arm.cells) == 1:
@@ -85,7 +99,16 @@ def chosen(spec: Spec, arm: Arm, scores: Scores) -> Cell | None:
 
 
 def best_cells(spec: Spec, arm: Arm, scores: Scores) -> list[Cell]:
-    """The finalists, the best first; empty while a cell has not been seen with every seed of ``tuning.seeds``."""
+    """Return the finalists of an arm, the best first; one cell where the spec has no ``final_seeds``.
+
+    Args:
+        spec: The study.
+        arm: The arm.
+        scores: Scores of the finished runs.
+
+    Returns:
+        The cells; empty while a cell has not been run with every seed of ``tuning.seeds``.
+    """
     runs = {cell: [tuning_run(spec, arm, cell, seed) for seed in spec.tuning.seeds] for cell in arm.cells}
     if any(run not in scores for each in runs.values() for run in each):
         return []
@@ -94,26 +117,33 @@ def best_cells(spec: Spec, arm: Arm, scores: Scores) -> list[Cell]:
 
 
 def merit(scores: Scores, runs: list[StudyRun]) -> tuple[float, float]:
-    """Mean accuracy of the last step, equal ones by the mean area under the curve: the greater the better.
+    """Return the mean accuracy of the last step, and for equal ones the mean area under the curve: greater is better.
 
-    Accuracies are the same to four digits, as packed numbers have five.
+    Accuracies count as equal if they agree to four decimals, because packed numbers are rounded.
     """
     found = [scores[run] for run in runs]
     return round(sum(each.last for each in found) / len(found), 4), sum(each.area for each in found) / len(found)
 
 
 def tuning_run(spec: Spec, arm: Arm, cell: Cell, seed: int) -> StudyRun:
-    """The run of tuning with this cell and seed."""
+    """Return the run of tuning with a cell and a seed, in the stage of the seed.
+
+    Args:
+        spec: The study.
+        arm: The arm.
+        cell: A cell of the arm.
+        seed: One of ``tuning.seeds``, or else of ``tuning.final_seeds``.
+    """
     return StudyRun(arm.name, SCREEN if seed in spec.tuning.seeds else FINAL, cell, seed)
 
 
 def all_runs(spec: Spec, scores: Scores) -> list[StudyRun]:
-    """Every run that is known, finished or not; what is chosen from tuning is known when that is finished."""
+    """Return every run that is known, finished or not; what is chosen from tuning is known when that is finished."""
     return [run for arm in spec.arms for run in _runs(spec, arm, scores)]
 
 
 def number_of_runs(spec: Spec) -> int:
-    """How many runs the whole study has."""
+    """Return the number of runs of the whole study."""
     tuned = [arm for arm in spec.arms if arm.at is None and len(arm.cells) > 1]
     finals = [min(spec.tuning.finalists, len(arm.cells)) * len(spec.tuning.final_seeds) for arm in tuned]
     screens = [len(arm.cells) * len(spec.tuning.seeds) for arm in tuned]

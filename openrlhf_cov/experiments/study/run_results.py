@@ -1,4 +1,4 @@
-"""What the runs of a study left behind: curves, the test question by question; as folders, or packed in one file."""
+"""Read and pack the results of a study's runs: curves, and the test question by question."""
 
 import json
 import lzma
@@ -81,7 +81,7 @@ def area(steps: ArrayLike, values: ArrayLike) -> float:
 
 
 def score_of(result: Result) -> Score:
-    """What tuning and sweeps decide by."""
+    """Return the numbers of a run by which tuning and sweeps decide."""
     greedy = result.evaluations.column("greedy")
     return Score(float(greedy[-1]), area(result.evaluations.steps, greedy), float(hard_accuracy(result)[-1]))
 
@@ -97,15 +97,30 @@ def hard_accuracy(result: Result) -> Floats:
 
 
 def read_result(folder: Path, run: StudyRun, evaluated: Collection[int] = ()) -> Result | None:
-    """The finished run in a study's folder, see ``read_run``; None where it is missing or unfinished."""
+    """Return a run in a study's folder; None where it is missing or unfinished.
+
+    Args:
+        folder: The folder of the study.
+        run: The run.
+        evaluated: See ``read_run``.
+
+    Raises:
+        ValueError: See ``read_run``.
+    """
     place = folder / run.folder
     return read_run(place, run, evaluated=evaluated) if (place / RESULT_FILE).is_file() else None
 
 
 def read_run(place: Path, run: StudyRun = ALONE, *, evaluated: Collection[int] = ()) -> Result:
-    """The finished run in its folder; ValueError where its files are cut, of another form, or lack steps.
+    """Return the finished run in a folder.
 
-    ``evaluated``: the steps that have an evaluation, where they are known.
+    Args:
+        place: The folder of the run.
+        run: The run that the folder holds; ``ALONE`` for one that is no part of a study.
+        evaluated: The steps that have an evaluation; empty where they are not known.
+
+    Raises:
+        ValueError: A file is missing, cut or of another form, or lacks steps.
     """
     seen = VALIDATION_FILE if (place / VALIDATION_FILE).exists() else EVAL_FILE
     try:

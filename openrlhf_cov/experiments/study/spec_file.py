@@ -113,7 +113,7 @@ class ArmFields(_Fields):
 
 
 class TuningFields(_Fields):
-    """How settings are selected."""
+    """The fields that say how settings are selected."""
 
     seeds: Seeds = []
     finalists: Count = 1
@@ -166,10 +166,10 @@ class SpecFields(_Fields):
 
 
 class _OneOfEach(yaml.SafeLoader):
-    """Of a key that stands twice YAML takes the last."""
+    """A YAML loader that refuses keys that stand twice, of which YAML would take the last, and aliases."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """See ``yaml.SafeLoader``; ValueError for a key that stands twice."""
+        """Return the mapping of a node; ValueError for a key that stands twice."""
         keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
         for key, times in keys.items():
             if times > 1:
@@ -179,14 +179,14 @@ class _OneOfEach(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """See ``yaml.SafeLoader``; ValueError for an alias, a few of which unpack to any number of fields."""
+        """Return the next node; ValueError for an alias, a few of which unpack to any number of fields."""
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()
             raise ValueError(f"line {event.start_mark.line + 1}: *{event.anchor} is an alias; write out what it means")
         return super().compose_node(parent, index)
 
     def construct_scalar(self, node: yaml.ScalarNode) -> str:
-        """See ``yaml.SafeLoader``; ValueError for text that no file and no command line can have."""
+        """Return the text of a node; ValueError for characters that no file and no command line can have."""
         text = super().construct_scalar(node)
         if "\0" in text or text != valid_text(text):
             raise ValueError(f"line {node.start_mark.line + 1}: {short(text)} has a character that no text has")

@@ -115,13 +115,25 @@ def main_rows(spec: Spec, results: Sequence[Result]) -> list[ArmRow]:
 
 
 def report_runs(arm: Arm, point: Cell | None, results: Sequence[Result]) -> dict[int, Result]:
-    """The finished runs of an arm's point with fresh seeds, by seed."""
+    """Return the finished runs with fresh seeds of an arm, by seed in increasing order.
+
+    Args:
+        arm: The arm.
+        point: The cell that tuning selected for the arm; None while it is not known, which leaves no run.
+        results: Finished runs of the study.
+    """
     wanted = {StudyRun(arm.name, REPORT, point, seed) for seed in arm.seeds} if point is not None else set()
     return {each.run.seed: each for each in sorted(results, key=lambda each: each.run.seed) if each.run in wanted}
 
 
 def paired(number: Number, first: dict[int, Result], second: dict[int, Result]) -> Interval:
-    """``number`` of ``first`` minus that of ``second``, over the seeds that both have."""
+    """Return the mean difference of two arms, over the seeds that both have.
+
+    Args:
+        number: Returns the number of a run that is compared.
+        first: Runs of one arm, by seed.
+        second: Runs of the other arm, by seed, which are subtracted.
+    """
     return mean_over_seeds([number(first[seed]) - number(second[seed]) for seed in first if seed in second])
 
 

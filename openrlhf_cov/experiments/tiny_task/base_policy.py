@@ -54,10 +54,15 @@ class BasePolicyConfig:
 def make_base_policy(
     problems: Sequence[Addition], config: BasePolicyConfig, seed: int
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerBase]:
-    """A policy trained on ``problems``, in fp32 on the CPU, and its tokenizer.
+    """Return a policy trained on additions, in fp32 on the CPU, and its tokenizer.
 
-    ``seed`` determines the weights: the same call on the same machine with the same number of threads gives identical
-    ones. The global random state of torch is left as it was.
+    The global random state of torch is left as it was.
+
+    Args:
+        problems: The additions to train on.
+        config: Architecture and supervised training.
+        seed: Determines the weights: the same call on the same machine with the same number of threads gives identical
+            ones.
     """
 
     def examples(rng: random.Random) -> list[Example]:
@@ -84,7 +89,13 @@ PROGRAMS_POLICY = BasePolicyConfig(
 def make_program_policy(
     exercises: Sequence[programs.Exercise], config: BasePolicyConfig, seed: int
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerBase]:
-    """``make_base_policy`` for one-line programs: it learns from careless programmers."""
+    """Return a policy trained on the one-line programs of careless programmers, and its tokenizer.
+
+    Args:
+        exercises: The exercises to train on.
+        config: Architecture and supervised training.
+        seed: Determines the weights, as in ``make_base_policy``.
+    """
 
     def examples(rng: random.Random) -> list[Example]:
         drawn = rng.choices(exercises, k=config.rows_per_step)

@@ -98,9 +98,13 @@ def draw(digits: list[str], rng: random.Random) -> Command:
 
 
 def practice(digits: list[str], rng: random.Random, by_habit: bool) -> tuple[str, str, bool]:
-    """(prompt, response, whether its name trains) of a row that the base policy learns from.
+    """Return (prompt, response, True if the name is learned) of one row of the base policy's training.
 
-    It names a skill by habit, or carries out one that is drawn uniformly, whose name it must not learn.
+    Args:
+        digits: The triples of digits to train on.
+        rng: Source of the row.
+        by_habit: Name a skill by habit and learn that name. Otherwise the skill is sampled uniformly, so that rare
+            skills are practised as well, and its name is not learned.
     """
     command = draw(digits, rng)
     weights = HABIT.values() if by_habit else [1] * len(SKILLS)

@@ -17,7 +17,7 @@ COMMANDS_POLICY = BasePolicyConfig(
 
 
 def make_commands_policy(config: BasePolicyConfig, seed: int) -> tuple[LlamaForCausalLM, PreTrainedTokenizerBase]:
-    """The policy that ``seed`` determines, trained on the digits to train on, and its tokenizer."""
+    """Return the policy that ``seed`` determines, trained on the digits to train on, and its tokenizer."""
     train, *_ = commands.split_digits()
 
     def examples(rng: random.Random) -> list[Example]:
@@ -29,7 +29,13 @@ def make_commands_policy(config: BasePolicyConfig, seed: int) -> tuple[LlamaForC
 def make_wide_policy(
     problems: Sequence[commands.Command], config: BasePolicyConfig, seed: int
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerBase]:
-    """The same in heads that vLLM takes on a CPU. It has seen all digits to train on, whatever ``problems`` are."""
+    """Return the policy of ``make_commands_policy`` with heads that vLLM supports on a CPU, and its tokenizer.
+
+    Args:
+        problems: Not used: the policy has seen all digits to train on, so that it is the same whatever they are.
+        config: Architecture before the heads are widened, and supervised training.
+        seed: Determines the weights.
+    """
     model, tokenizer = make_commands_policy(config, seed)
     return in_vllm_heads(model), tokenizer
 

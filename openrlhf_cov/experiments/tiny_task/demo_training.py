@@ -251,7 +251,10 @@ def starting_phase(log: str) -> str:
 def follow(path: Path, job: subprocess.Popen, wait: Callable[[], None] = lambda: None) -> Iterator[dict]:
     """Yield each line of a metrics file once, as it appears, until the job has ended.
 
-    ``wait`` is called whenever the file has been read, about twice a second.
+    Args:
+        path: The metrics file, which may not exist yet.
+        job: The training that writes it.
+        wait: Called whenever the file has been read, about twice a second.
     """
     seen = 0
     ended = False

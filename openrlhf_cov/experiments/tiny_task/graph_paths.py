@@ -58,7 +58,13 @@ class Graph:
         return len(nodes) >= 2 and all(after in self.successors[before] for before, after in edges)
 
     def sample_path(self, source: int, target: int, rng: random.Random) -> Path:
-        """Return a random path. Each step is uniform over the successors from which the target can be reached."""
+        """Return a random path. Each step is uniform over the successors from which the target can be reached.
+
+        Args:
+            source: The first node.
+            target: The last node, which must be reachable from the source.
+            rng: Source of the steps.
+        """
         path = [source]
         while path[-1] != target:
             after = self.successors[path[-1]]
@@ -117,7 +123,13 @@ class PathTask:
 
 
 def make_graph(seed: int, nodes: int = NODES, edge_probability: float = EDGE_PROBABILITY) -> Graph:
-    """Return a random graph: along a random order of the nodes, each forward edge exists independently."""
+    """Return a random graph: along a random order of the nodes, each forward edge exists independently.
+
+    Args:
+        seed: Determines the graph.
+        nodes: Number of nodes.
+        edge_probability: Probability of each forward edge.
+    """
     rng = random.Random(f"graph:{seed}")
     order = list(range(nodes))
     rng.shuffle(order)

@@ -42,7 +42,13 @@ SCALE = ".scale"
 
 
 def settings_of(task: str, seed: int, config: BasePolicyConfig) -> dict[str, Any]:
-    """Return everything that determines the weights of a base policy."""
+    """Return everything that determines the weights of a base policy.
+
+    Args:
+        task: Name of an embedded task of the lab.
+        seed: Seed of the policy's supervised training.
+        config: Architecture and supervised training; any dataclass.
+    """
     return {"task": task, "seed": seed, **asdict(config)}
 
 
@@ -82,6 +88,13 @@ def write_shipped_policy(
 
     Values are stored as float16, those of the tasks in ``AS_FLOAT32`` as float32. The matrices of the tasks in
     ``AS_INT8`` are int8 with one float16 factor a row.
+
+    Args:
+        model: The policy.
+        task: Name of the embedded task.
+        seed: Seed with which the policy was trained.
+        config: Architecture and supervised training of the policy.
+        folder: Folder of the files; it is created if it does not exist.
     """
     tensors: dict[str, Tensor] = {}
     for name, value in model.state_dict().items():

@@ -27,7 +27,7 @@ TASK_FILES = (*MODEL_FILES, "train.jsonl", "test.jsonl")
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSettings:
-    """What the command line chooses; raises ValueError, naming the flag, for a value out of range."""
+    """The choices of the command line; raises ValueError, naming the flag, for a value out of range."""
 
     task: str = "addition"
     seed: int = 0
@@ -56,10 +56,17 @@ def recorded_settings(settings: TaskSettings, policy: Any) -> dict[str, Any]:
 
 
 def write_task(output: Path, settings: TaskSettings, policy: Any) -> dict[str, Any]:
-    """Make the task and write it to ``output``, a new or empty folder; the result is the content of ``task.json``.
+    """Make an embedded task, write it to a folder, and return the content of its ``task.json``.
 
-    All files are written to a temporary folder beside ``output`` which is renamed at the end. ``policy`` is a
-    ``BasePolicyConfig``. Raises OSError when the folder cannot be written.
+    All files are written to a temporary folder beside ``output``, which is renamed at the end.
+
+    Args:
+        output: The folder to write, which is new or empty.
+        settings: The task, its seed and numbers of rows.
+        policy: The ``BasePolicyConfig`` of the base policy.
+
+    Raises:
+        OSError: The folder cannot be written.
     """
     started = time.monotonic()
     made = TINY_TASKS[settings.task]
