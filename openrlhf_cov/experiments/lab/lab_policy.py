@@ -188,7 +188,7 @@ def _normed(x: Tensor, norm: Any) -> Tensor:
 
 
 def _rotations(model: LlamaForCausalLM, start: int, end: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines (end - start, size) of the places of tokens."""
+    """Return the cosines and sines (end - start, size) of the places of tokens."""
     angles = torch.outer(torch.arange(start, end).float(), model.model.rotary_emb.inv_freq)
     return angles.cos().repeat(1, 2), angles.sin().repeat(1, 2)
 

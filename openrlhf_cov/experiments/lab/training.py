@@ -402,7 +402,7 @@ class Lab:
         return log_probs_and_entropy(self.base, prompts, responses)[0]
 
     def evaluate(self) -> dict[str, float]:
-        """Greedy accuracy, and at temperature 1 accuracy, pass@k, entropy and length, on the validation split.
+        """Return greedy accuracy, and at temperature 1 accuracy, pass@k, entropy and length, on the validation split.
 
         ``base_kl`` is the KL divergence of the policy from the base policy in nats per token, estimated by the mean
         log ratio of these samples. Accuracy and pass@k of each kind of problem, too. The prompts and random numbers
@@ -473,7 +473,7 @@ class Lab:
         min_p: float | None = None,
         with_discriminator_mean: bool = False,
     ) -> tuple[Tensor, Samples]:
-        """Prompts (N, P) and ``each`` samples of every one (N * each, A), greedy ones without a generator."""
+        """Return prompts (N, P) and ``each`` samples of every one (N * each, A), greedy ones without a generator."""
         prompts = torch.tensor(prompts_ids([problem.prompt for problem in asked], self.tokenizer))
         samples = sample(
             self.model,
@@ -489,7 +489,7 @@ class Lab:
         return prompts, samples
 
     def _right(self, samples: Samples, asked: Sequence[Question], each: int) -> Tensor:
-        """Booleans (N, each)."""
+        """Return which samples are correct, bool (N, each)."""
         texts = self._texts(samples)
         found = [self.task.is_right(text, asked[place // each].label) for place, text in enumerate(texts)]
         return torch.tensor(found).view(-1, each)

@@ -33,7 +33,7 @@ HOPELESS = 3
 
 
 def study_of(args: argparse.Namespace) -> Study:
-    """The study of a spec; UsageError where it, or one of its folders, cannot be."""
+    """Return the study of a spec; UsageError where it, or one of its folders, cannot be."""
     spec = read_spec(args.spec)
     written = spec.engine
     engine = args.engine or spec.engine
@@ -55,7 +55,7 @@ def study_of(args: argparse.Namespace) -> Study:
 
 
 def packed(study: Study, path: Path) -> set[StudyRun]:
-    """The runs in a file that ``--pack`` is to replace; UsageError for one with anything else in it."""
+    """Return the runs in a file that ``--pack`` is to replace; UsageError for one with anything else in it."""
     check_folder(path.absolute().parent, "--pack")
     if path.is_dir():
         raise UsageError(f"--pack {path} is a folder; give a file")
@@ -105,7 +105,10 @@ class Campaign:
         return f"{len(self.failed)} of the runs failed, and are tried again by the same command: {reasons}"
 
     def due(self) -> list[StudyRun]:
-        """The runs that can be made now, in flight or not, the most urgent first; none in a study without hope."""
+        """Return the runs that can be made now, in flight or not, the most urgent first.
+
+        There are none after ``HOPELESS`` failures without a success.
+        """
         hopeless = len(self.scores) == self.before and len(self.failed) >= HOPELESS
         return [] if hopeless else runs_due(self.study.spec, self.scores, self.failed)
 
@@ -162,7 +165,7 @@ class Campaign:
         say(f"failed: {run.folder}: {reason}\n", sys.stderr)
 
     def suspect(self) -> None:
-        """A process was killed: a run that was alone in flight has failed, several are suspects."""
+        """Note that a process was killed: a run that was alone in flight has failed, several are suspects."""
         self.suspects = set(self.in_flight.values())
         self.in_flight.clear()
         if len(self.suspects) == 1:
@@ -172,7 +175,7 @@ class Campaign:
 
 
 def write(study: Study, pack_to: Path | None = None) -> None:
-    """``study.html``, ``study.md`` and ``figures/`` of the finished runs, in the folder of the study."""
+    """Write ``study.html``, ``study.md`` and ``figures/`` of the finished runs to the folder of the study."""
     from openrlhf_cov.analysis.pages.picture import write_pictures
     from openrlhf_cov.experiments.study.document import document, in_short, markdown, page
 

@@ -65,7 +65,7 @@ class RayStudy(Study):
     environment: Mapping[str, str] = MappingProxyType({})
 
     def words(self, run: StudyRun) -> list[str]:
-        """The run as a command line of the trainer; an embedded task brings policy, data and reward."""
+        """Return the run as a command line of the trainer; an embedded task brings policy, data and reward."""
         folder = self.output / run.folder
         flags = self.train_flags(run)
         if self.spec.task in TINY_TASKS:
@@ -300,7 +300,7 @@ def _check_evaluation(flags: Sequence[str], place: str) -> None:
 
 
 def _check_asked(args: argparse.Namespace) -> None:
-    """UsageError or ValueError for benchmarks, sampling or grading that cannot be; no file is read."""
+    """Raise UsageError or ValueError for benchmarks, sampling or grading that cannot be; no file is read."""
     if not args.benchmarks:
         raise UsageError("--benchmarks is missing; --list shows the benchmarks")
     if args.limit is not None and args.limit < 1:
@@ -314,7 +314,7 @@ def _check_asked(args: argparse.Namespace) -> None:
 
 
 def seen_by_laboratory(study: RayStudy, folder: Path) -> Seen:
-    """The base policy and the trained one on the validation split, and the test."""
+    """Return the evaluations of the base policy and the trained one on the validation split, and the test."""
     cpu_host.install()
     import torch
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -335,7 +335,7 @@ def seen_by_laboratory(study: RayStudy, folder: Path) -> Seen:
 
 
 def seen_by_evaluate(study: RayStudy, folder: Path) -> Seen:
-    """The test, with the length of its samples; greedy accuracy by ``validation``, or of the test without."""
+    """Return the test, and greedy accuracy by ``validation``, or by the test without it, with the mean length."""
     from openrlhf_cov.evaluation.samples import BenchmarkSamples, read_samples
 
     def asked(name: str, flags: Sequence[str]) -> list[BenchmarkSamples]:

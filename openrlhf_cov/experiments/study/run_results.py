@@ -74,7 +74,7 @@ class Result:
 
 
 def area(steps: ArrayLike, values: ArrayLike) -> float:
-    """Mean of a curve over its steps, straight between the points; NaN with fewer than three, which are no curve."""
+    """Return the mean of a curve over its steps, linear between them; NaN with fewer than three points."""
     steps = np.asarray(steps, dtype=np.float64)
     values = np.asarray(values, dtype=np.float64)
     return float(np.trapezoid(values, steps) / (steps[-1] - steps[0])) if len(steps) > 2 else float("nan")
@@ -175,7 +175,7 @@ def pack(
 
 
 def unpack(path: Path, asked: Callable[[StudyRun], Sequence[str]] | None = None) -> Iterator[Result]:
-    """The results in a file of ``pack``, with ``asked`` those whose flags are these; UsageError for another file."""
+    """Yield the results in a file of ``pack``, with ``asked`` those of these flags; UsageError for another file."""
     try:
         with regular(path).open("rb") as file:
             for line in _unpacked_lines(file, path.stat().st_size):
@@ -222,7 +222,7 @@ CHUNK = 2**20
 
 
 def _result(run: StudyRun, metrics: Table, evaluations: Table, test: Answers) -> Result:
-    """ValueError where metrics lack a step up to the last evaluation, or columns or the test are of another form."""
+    """Return a run; ValueError where a step up to the last evaluation is missing, or columns or the test are wrong."""
     last = int(evaluations.steps[-1]) if len(evaluations) else 0
     if last < 1 or (np.diff(evaluations.steps) <= 0).any() or not np.isfinite(evaluations.column("greedy")).all():
         raise ValueError("evaluations are missing")
@@ -254,7 +254,7 @@ def _unpacked(columns: Columns) -> Table:
 
 
 def _columns(table: Table, names: Collection[str] | None = None) -> dict[str, list[float | None]]:
-    """Every column that has a number, of these names alone if there are any; "x/" stands for all that begin so."""
+    """Return the columns that have a number, with ``names`` these alone; "x/" stands for all that begin so."""
     asked = table.columns
     if names is not None:
         beginnings = tuple(name for name in names if name.endswith("/"))

@@ -16,7 +16,7 @@ FEWEST = 2
 
 
 def mean_over_seeds(values: ArrayLike) -> Interval:
-    """Mean of one number for each seed, with Student's interval; its ends are NaN for fewer than two.
+    """Return the mean of one number for each seed, with Student's interval; its ends are NaN for fewer than two.
 
     It is about other seeds of the same task and base policy. Numbers that are all alike, 1.00 of 1.00 say, give an
     interval without width, which is too narrow.
@@ -32,7 +32,7 @@ def mean_over_seeds(values: ArrayLike) -> Interval:
 
 
 def mean_over_questions(scores: Sequence[NDArray[np.float64]]) -> Interval:
-    """Mean of scores (N,) of each seed over questions, with the percentile interval of resampled questions.
+    """Return the mean of scores (N,) of each seed over questions, with the percentile interval of a bootstrap.
 
     It is about other questions for the same runs; the seeds of a question stay together.
     """
@@ -44,7 +44,7 @@ def mean_over_questions(scores: Sequence[NDArray[np.float64]]) -> Interval:
 
 
 def difference_of_means(first: ArrayLike, second: ArrayLike) -> Interval:
-    """Mean of ``first`` minus mean of ``second``, of runs that are no pairs: Welch's interval (1947).
+    """Return the mean of ``first`` minus that of ``second``, of unpaired runs, with Welch's interval (1947).
 
     All NaN for a group of fewer than two values, and for values that are not finite, such as pass@32 of a test with
     fewer samples.

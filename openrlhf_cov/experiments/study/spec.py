@@ -77,10 +77,10 @@ class Spec:
     sweep: Sweep | None = None
 
     def arm(self, name: str) -> Arm:
-        """The arm of this name."""
+        """Return the arm of this name."""
         return next(arm for arm in self.arms if arm.name == name)
 
 
 def slug(text: str) -> str:
-    """Text as a part of a path: letters, digits, dots, hyphens and underscores."""
+    """Return text as a part of a path: letters, digits, dots, hyphens and underscores."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", text.replace("--", "")).strip("_.")

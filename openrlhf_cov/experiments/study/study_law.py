@@ -63,13 +63,13 @@ def law(spec: Spec, runs: Runs) -> Answer:
 
 
 def points(result: Result) -> LawPoints:
-    """Entropy and reward of the training batches."""
+    """Return entropy and reward of the training batches."""
     table = result.metrics
     return LawPoints.of(table.steps, table.column("entropy/mean"), table.column("reward"))
 
 
 def fitted(result: Result) -> LawFit | None:
-    """The law of a run; None where it has too few points or an entropy that does not vary."""
+    """Return the law of a run; None where it has too few points or an entropy that does not vary."""
     try:
         return fit_law(points(result), resamples=RESAMPLES)
     except ValueError:
@@ -77,7 +77,7 @@ def fitted(result: Result) -> LawFit | None:
 
 
 def forecast_errors(result: Result) -> tuple[float, float] | None:
-    """Errors (root mean square) of the forecast and of repeating the last reward; None with too few points."""
+    """Return the errors (RMSE) of the forecast and of repeating the last reward; None with too few points."""
     try:
         ahead = forecast(points(result), FORECAST_FROM, resamples=RESAMPLES)
     except ValueError:
@@ -86,7 +86,7 @@ def forecast_errors(result: Result) -> tuple[float, float] | None:
 
 
 def off_line(result: Result, line: LawFit) -> float:
-    """Mean distance of a run's rewards from another run's line at their entropies."""
+    """Return the mean distance of a run's rewards from another run's line at their entropies."""
     found = points(result)
     return float((found.reward - line.reward_at(found.entropy)).mean())
 

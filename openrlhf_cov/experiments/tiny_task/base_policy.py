@@ -129,7 +129,7 @@ def make_policy(
 
 
 def build_model(config: BasePolicyConfig, tokenizer: Any) -> LlamaForCausalLM:
-    """An untrained Llama with tied embeddings whose special tokens are those of ``tokenizer``.
+    """Return an untrained Llama whose special tokens are those of ``tokenizer``.
 
     The initial weights come from torch's global random state.
     """
@@ -191,13 +191,13 @@ def train_supervised(
 
 
 def learning_rate_factor(step: int, config: BasePolicyConfig) -> float:
-    """Factor on the learning rate at ``step`` (from 0): linear warm-up times a cosine that falls to 0 at the end."""
+    """Return the factor on the learning rate at ``step`` (from 0): linear warm-up times a cosine that ends at 0."""
     warmup = min(1.0, (step + 1) / config.warmup_steps)
     return warmup * 0.5 * (1.0 + math.cos(math.pi * step / config.steps))
 
 
 def supervised_batch(examples: Sequence[Example], tokenizer: Any) -> tuple[Tensor, Tensor]:
-    """Input ids and targets, both (B, T) int64, of examples, padded on the right.
+    """Return input ids and targets, both (B, T) int64, of examples, padded on the right.
 
     The target of a position is the id that follows it; positions before the response and padding are ``IGNORED``.
     """

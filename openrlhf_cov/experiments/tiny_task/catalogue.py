@@ -59,7 +59,7 @@ def _call(name: str, *arguments: Any) -> Any:
 
 
 def check_sandbox() -> None:
-    """UsageError where no program can be run."""
+    """Raise UsageError where no program can be run."""
     try:
         check_code_ready(programs.REWARD)
     except UsageError as error:

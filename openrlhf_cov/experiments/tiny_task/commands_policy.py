@@ -47,7 +47,7 @@ def in_vllm_heads(model: LlamaForCausalLM) -> LlamaForCausalLM:
 
 @torch.no_grad()
 def in_wider_heads(model: LlamaForCausalLM, size: int) -> LlamaForCausalLM:
-    """A copy of ``model`` in heads of ``size`` numbers, a multiple of its own, that computes what ``model`` does.
+    """Return a copy of ``model`` with heads of ``size`` numbers, a multiple of its own, that computes the same.
 
     What is new is 0, and stays so in training: the gradient of a query is a key's number, that of a key a query's, and
     the same holds for values and the projection behind them. Rotations keep their frequencies, as with s times as

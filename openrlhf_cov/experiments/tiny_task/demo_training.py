@@ -143,7 +143,7 @@ def score(model: Path, task: Path) -> dict[str, float]:
 
 
 def task_in(folder: Path) -> tuple[TinyTask, dict[str, Any]]:
-    """The task that a folder holds, and its ``task.json``."""
+    """Return the task that a folder holds, and its ``task.json``."""
     content = read_task(folder)
     assert content is not None, folder
     return next(task for task in TINY_TASKS.values() if task.datasource == content["task"]), content
@@ -268,18 +268,18 @@ def follow(path: Path, job: subprocess.Popen, wait: Callable[[], None] = lambda:
 
 
 def number(line: dict, name: str) -> float:
-    """A value of a metrics line; NaN where it holds null, which stands for NaN and infinities, or nothing."""
+    """Return a value of a metrics line; NaN where it holds null, which stands for NaN and infinities, or nothing."""
     value = line.get(name)
     return math.nan if value is None else value
 
 
 def tokens(line: dict) -> float:
-    """Response tokens of one step."""
+    """Return the response tokens of one step."""
     return number(line, "rollout/response_length_mean") * number(line, "rollout/num_samples")
 
 
 def step_line(line: dict) -> str:
-    """One step for the terminal."""
+    """Return one step as a line for the terminal."""
     seconds = number(line, "timing/step_total")
     return (
         f"{line['step']:5d}  {number(line, 'rollout/reward_mean'):8.3f}  {number(line, 'entropy/mean'):7.3f}"
@@ -288,5 +288,5 @@ def step_line(line: dict) -> str:
 
 
 def say(message: str) -> None:
-    """One line of progress."""
+    """Print one line of progress."""
     terminal.say(f"demo: {message}\n", sys.stderr)

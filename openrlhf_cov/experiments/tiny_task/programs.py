@@ -117,16 +117,16 @@ class Exercise:
         return GIVE[give].meaning(changed, g)
 
     def to_row(self) -> dict[str, str]:
-        """One line of the data files: keys ``input``, ``label``, ``datasource``."""
+        """Return one line of the data files: keys ``input``, ``label``, ``datasource``."""
         return {"input": self.prompt, "label": self.label, "datasource": DATASOURCE}
 
     def to_benchmark_row(self) -> dict[str, str]:
-        """One line of a benchmark: keys ``id``, ``problem``, ``answer``, ``source``."""
+        """Return one line of a benchmark: keys ``id``, ``problem``, ``answer``, ``source``."""
         return {"id": self.prompt, "problem": self.prompt, "answer": self.label, "source": SOURCE}
 
 
 def split_exercises(seed: int, held_out: int) -> tuple[list[Exercise], list[Exercise]]:
-    """All exercises in two disjoint parts, each in random order: those that train, and ``held_out``."""
+    """Return all exercises in two disjoint parts, each in random order: those that train, and ``held_out``."""
     choices = [[(word, number) for word in parts for number in CONSTANTS] for parts in (KEEP, CHANGE, GIVE)]
     exercises = [Exercise(*chosen) for chosen in itertools.product(*choices)]
     random.Random(f"programs:{seed}").shuffle(exercises)

@@ -49,7 +49,7 @@ class TaskSettings:
 
 
 def recorded_settings(settings: TaskSettings, policy: Any) -> dict[str, Any]:
-    """Everything that determines a task, as written to ``task.json``; ``policy`` is a ``BasePolicyConfig``."""
+    """Return everything that determines a task, as ``task.json`` has it; ``policy`` is a ``BasePolicyConfig``."""
     named = {name: value for name, value in asdict(settings).items() if name != "task"}  # stands beside the settings
     tokens = TINY_TASKS[settings.task].evaluation_tokens
     return {**named, "max_new_tokens": tokens, "base_policy": asdict(policy)}
@@ -143,8 +143,12 @@ def is_occupied(output: Path) -> bool:
 
 
 def read_task(output: Path, *names: str) -> dict[str, Any] | None:
-    """The content of ``task.json`` if ``output`` holds one of these tasks (of all, if none is named), finished and
-    with all its files, else None."""
+    """Return the content of ``task.json`` if a folder holds a finished task with all its files, else None.
+
+    Args:
+        output: The folder.
+        names: Names of the tasks that count; all tasks if none is named.
+    """
     task = read_json(output / "task.json")
     known = [TINY_TASKS[name].datasource for name in names or TINY_TASKS]
     is_task = isinstance(task, dict) and task.get("task") in known
@@ -153,6 +157,6 @@ def read_task(output: Path, *names: str) -> dict[str, Any] | None:
 
 
 def settings_difference(recorded: dict[str, Any], wanted: dict[str, Any]) -> str:
-    """``name value, not value`` for each top-level setting that differs, joined by ``; ``; empty if none does."""
+    """Return ``name value, not value`` for each top-level setting that differs; empty if none does."""
     names = [name for name in {**wanted, **recorded} if recorded.get(name) != wanted.get(name)]
     return "; ".join(f"{name} {recorded.get(name)}, not {wanted.get(name)}" for name in names)

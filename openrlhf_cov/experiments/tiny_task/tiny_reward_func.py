@@ -54,7 +54,7 @@ def reward_func(
 
 
 def check_label(label: Any) -> None:
-    """None if ``label`` is a string of digits 0-9 or the answer to a command; raises ValueError otherwise."""
+    """Raise ValueError unless ``label`` is a string of digits 0-9 or the answer to a command."""
     if not isinstance(label, str):
         raise ValueError(f"a label is a string of digits such as '91', got {label!r} of type {type(label).__name__}")
     if not (addition.is_number(label) or commands.is_answer(label)):
