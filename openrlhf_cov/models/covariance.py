@@ -56,7 +56,7 @@ def token_covariance(
 
 
 def select_largest(priority: Tensor, count: Tensor | int) -> Tensor:
-    """Boolean mask (B, A) of the ``count`` largest entries of ``priority`` (B, A); fewer if fewer are above -inf.
+    """Return the mask (B, A) of the ``count`` largest entries of ``priority`` (B, A); fewer if fewer are above -inf.
 
     Equal entries are taken in order of their position.
     """

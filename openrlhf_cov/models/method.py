@@ -38,7 +38,7 @@ CORRECT = 0.5
 
 
 def _floating(values: Tensor) -> Tensor:
-    """Values of whole numbers as float32: weights and advantages made like them would be rounded."""
+    """Return whole numbers as float32: weights and advantages of their type would be rounded."""
     return values if values.is_floating_point() else values.float()
 
 
@@ -179,7 +179,7 @@ class Plan:
 
 
 def transformed(advantages: Tensor, plans: Sequence[Plan]) -> Tensor:
-    """A' (B, A) from A (B, A): all that is added, then all weights, then 0 where a plan drops.
+    """Return A' (B, A) from A (B, A): all that is added, then all weights, then 0 where a plan drops.
 
     An advantage of 0 makes a surrogate and its gradient exactly 0. Where no plan does anything A' is A, bit for bit.
     """

@@ -105,6 +105,6 @@ def _signed(constant: int) -> int:
 
 
 def _shifted(values: Tensor, bits: int) -> Tensor:
-    """Logical right shift of int64."""
+    """Return the logical right shift of int64."""
     # torch shifts the sign bit in from the left; the mask removes it.
     return (values >> bits) & (2 ** (64 - bits) - 1)

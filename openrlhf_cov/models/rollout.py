@@ -58,7 +58,7 @@ class RolloutTokens:
         return self.log_probs.exp() * self.advantages
 
     def token_covariance(self, sums: Tensor) -> Tensor:
-        """Paper eq. 10, (B, A), centred by the ``token_sums`` of all ranks."""
+        """Return the covariance (B, A) of paper eq. 10, centred by the ``token_sums`` of all ranks."""
         return token_covariance(self.log_probs, self.advantages, self.action_mask, means_of(sums[:3]))
 
 
@@ -214,7 +214,7 @@ def entropy_metrics(entropy: Tensor, action_mask: Tensor, scores: Tensor) -> lis
 
 
 def position_metrics(entropy: Tensor, mask: Tensor) -> list[Metric]:
-    """Means over the first, second, ... action token of every response, (B, A) and boolean (B, A)."""
+    """Return means over the first, second, ... action token of every response, from (B, A) and bool (B, A)."""
     # Number of each action token within its response, from 0. Masked and later tokens go to a last place, which is not
     # read.
     place = (mask.cumsum(1) - 1).masked_fill(~mask, POSITIONS).clamp(max=POSITIONS).flatten()

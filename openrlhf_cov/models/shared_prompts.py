@@ -30,7 +30,7 @@ class SharedLayout:
     places: Tensor
 
     def additive(self, dtype: torch.dtype) -> Tensor:
-        """The mask (M, 1, R, R) that is added to the scores of attention."""
+        """Return the mask (M, 1, R, R) that is added to the scores of attention."""
         hidden = torch.zeros(self.visible.shape, dtype=dtype, device=self.visible.device)
         return hidden.masked_fill_(~self.visible, torch.finfo(dtype).min)[:, None]
 
@@ -126,7 +126,7 @@ def _samples(
 
 
 def _halvings(count: int) -> Iterator[int]:
-    """``count``, half of it and so on, down to 1."""
+    """Yield ``count``, half of it and so on, down to 1."""
     while count > 1:
         yield count
         count = (count + 1) // 2
@@ -134,7 +134,7 @@ def _halvings(count: int) -> Iterator[int]:
 
 
 def _filled(trees: Sequence[_Tree], count: int) -> list[list[_Tree]]:
-    """``count`` rows; the longest tree goes first, each into the emptiest row."""
+    """Return ``count`` rows; the longest tree goes first, each into the emptiest row."""
     rows: list[list[_Tree]] = [[] for _ in range(count)]
     fill = [(0, number) for number in range(count)]
     for tree in sorted(trees, key=lambda tree: tree.length, reverse=True):

@@ -269,7 +269,7 @@ def _blocks(vocabulary: int, tokens: int, block: int) -> Iterator[tuple[int, int
 
 
 def _scaled(hidden: Tensor, rows: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
-    """Logits / temperature (N, columns) in fp32, a tensor of its own."""
+    """Return logits / temperature (N, columns) in fp32, a tensor of its own."""
     logits = functional.linear(hidden, rows, bias)
     z = logits.float()
     if temperature != 1.0:

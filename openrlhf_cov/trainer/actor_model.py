@@ -112,7 +112,7 @@ class CovActor(Actor):
         )
 
     def _layout(self, sequences: Tensor, attention_mask: Tensor, before: Tensor) -> SharedLayout | None:
-        """Samples of one prompt side by side, where the model reads them so and that is cheaper."""
+        """Return samples of one prompt side by side, where the model reads them so and that is cheaper; else None."""
         sharing = self._sharing  # whatever the samples are: with ZeRO-3 all ranks must call the model together
         if sharing is None or (self.training and sharing.draws):
             return None
@@ -221,7 +221,7 @@ class CovActor(Actor):
         return True
 
     def _plain_head(self) -> nn.Linear | None:
-        """The output head, if it can answer for the model."""
+        """Return the output head if it can answer for the model; else None."""
         if self.is_vlm or getattr(self.model, "is_compiled", False):
             return None
         head = self.model.get_output_embeddings()
@@ -307,7 +307,7 @@ def _rope_types(config: Mapping[str, Any]) -> set[str]:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """While the body runs, the model is not in training."""
+    """Put the model into evaluation mode while the body runs."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -319,7 +319,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def answering(head: nn.Module, answer: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """While the body runs, the head gives what ``answer`` makes of its input."""
+    """Replace the output of a head by ``answer`` of its input while the body runs."""
     head.forward = answer
     try:
         yield

@@ -41,7 +41,7 @@ class KlCovSettings(Settings):
 
 
 def plan(settings: KlCovSettings, window: Window) -> list[Plan]:
-    """The ``kl_cov_ratio`` of all action tokens with the highest covariance, at least one."""
+    """Penalise the ``kl_cov_ratio`` of all action tokens with the highest covariance, at least one."""
     return [Plan(tokens) for tokens in window.largest(window.covariance(), settings.kl_cov_ratio)]
 
 
@@ -61,7 +61,7 @@ def penalty(settings: KlCovSettings, batch: TokenBatch, plan: Plan) -> Tensor:
 
 
 def idle(values: Mapping[str, float], updates: int) -> str | None:
-    """A message if the selected tokens had the probabilities they were sampled with.
+    """Return a message if the selected tokens had the probabilities they were sampled with.
 
     The log ratio of a single update is rounding in any precision. In bfloat16 it is as large as what training moves,
     so the number of updates tells; ``ROUNDING`` finds a policy that stood still through several updates in float32.

@@ -35,7 +35,7 @@ class PasskSettings(Settings):
 
 
 def estimate(settings: PasskSettings, groups: Groups) -> Tensor:
-    """Advantages (G, K): the mean, over all sets of k responses with this one in it, of the set's advantage."""
+    """Return advantages (G, K): the mean, over all sets of k responses with this one in it, of the set's advantage."""
     is_right = right(groups.rewards)
     n = groups.rewards.shape[1]
     if n < settings.passk_k:  # abstentions left fewer responses than a set has

@@ -155,10 +155,19 @@ def _on_all_ranks(parts: list[tuple[bool, Callable[[], None]]], what: str, share
 
 @contextmanager
 def errors_at_the_end(*writers: tuple[Any, str]) -> Iterator[Callable[[Writer], Writer]]:
-    """While open, the methods ``(object, name)`` that write note the error of a disk; the first is raised at the end.
+    """Let writers note the error of a disk instead of raising it, and raise the first one when the body ends.
 
-    So does what the given function makes of another writer. A rank that left DeepSpeed's saving half-way would leave
-    the others at its next barrier. DeepSpeed makes those objects itself, so no subclass can stand in. Raises OSError.
+    A rank that left DeepSpeed's saving half-way would leave the others at its next barrier. DeepSpeed makes the
+    objects that write itself, so no subclass can stand in.
+
+    Args:
+        writers: Pairs (object, name) of methods that write.
+
+    Yields:
+        A function that makes another writer note its errors, too.
+
+    Raises:
+        OSError: A writer failed.
     """
     errors: list[str] = []
 
@@ -250,7 +259,7 @@ def tag_to_restore(args: Any, folder: Path) -> str | None:
 
 
 def pointed_to(folder: Path, name: str = LATEST) -> str | None:
-    """The checkpoint that a pointer names; None without that file, or if what stands there is no plain name."""
+    """Return the checkpoint that a pointer names; None without that file, or if its content is no plain name."""
     pointer = folder / name
     tag = pointer.read_text(encoding="utf-8", errors="replace").strip() if pointer.is_file() else ""
     return tag if TAG.fullmatch(tag) else None
@@ -303,7 +312,7 @@ def whole_checkpoints(folder: Path) -> list[str]:
 
 
 def partial_checkpoints(folder: Path) -> list[str]:
-    """Names of the checkpoints that were not completed."""
+    """Return the names of the checkpoints that were not completed."""
     return sorted(path.name for path in folder.glob(f"{PARTIAL}*"))
 
 

@@ -90,7 +90,7 @@ def _write(nonce: Path) -> str | None:
 
 
 def _read(path: Path) -> str | None:
-    """The text of a small file; None where it is not, or cannot be read."""
+    """Return the text of a small file; None where it does not exist or cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -110,7 +110,7 @@ def _within(seconds: float, condition: Callable[[], bool], folder: Path) -> bool
 
 
 def _named(answers: list[tuple[str, Any]], deviates: Callable[[Any], bool]) -> str:
-    """The ranks whose answers deviate, with their hosts, and with answers that say more than yes or no."""
+    """Return the ranks whose answers deviate, with their hosts, and with answers that say more than yes or no."""
     found = [(rank, *answer) for rank, answer in enumerate(answers) if deviates(answer[1])]
     names = [
         f"rank {rank} on host {host}" + ("" if isinstance(value, bool) else f" {value or 'none'}")

@@ -61,7 +61,7 @@ def stop_requested() -> int | None:
 
 @contextmanager
 def stop_on_signals() -> Iterator[None]:
-    """While open, the first SIGTERM or Ctrl-C ends the run after the step in flight, the second at once."""
+    """Let the first SIGTERM or Ctrl-C end the run after the step in flight, and the second one end it at once."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
 
     def handle(signum: int, frame: FrameType | None) -> None:

@@ -189,7 +189,7 @@ def refuse_local_name(flag: str, name: str, kind: str) -> None:
 
 
 def check_strategy(args: SimpleNamespace) -> None:
-    """Upstream accepts the flags of DeepSpeed, which this imports."""
+    """Check that upstream accepts the flags of DeepSpeed, which this function imports."""
     try:
         get_strategy(args)
     except AssertionError as error:  # on combinations of --ds flags
@@ -197,7 +197,7 @@ def check_strategy(args: SimpleNamespace) -> None:
 
 
 def _prompt_fault(prompt: Any, data: SimpleNamespace) -> str | None:
-    """Why upstream could not use a prompt; None if it can."""
+    """Return why upstream could not use a prompt; None if it can."""
     if not prompt or (isinstance(prompt, str) and not prompt.strip()):
         return "every row needs a prompt that is not empty; mend the row or drop it"
     if isinstance(prompt, str) and WRITTEN_MESSAGES.match(prompt):

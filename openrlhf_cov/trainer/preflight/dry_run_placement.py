@@ -113,7 +113,7 @@ def placement(args: SimpleNamespace, found: Findings, shapes: dict[str, ModelSha
 
 
 def _cluster(args: SimpleNamespace, found: Findings) -> Cluster | None:
-    """The cluster of the flags, or what Ray has; None if there is no Ray."""
+    """Return the cluster of the flags, or what Ray has; None if there is no Ray."""
     gpu_memory = args.dry_run_gpu_memory * GIB or None
     cpu = cpu_host.is_cpu_host()
     memory: dict[str, float] = {}
@@ -139,7 +139,7 @@ def _cluster(args: SimpleNamespace, found: Findings) -> Cluster | None:
 
 
 def _ask_ray(args: SimpleNamespace, found: Findings) -> dict[str, tuple[int, float]] | None:
-    """Address -> GPUs and bytes of memory of every node of Ray with GPUs; None if there is no Ray.
+    """Return address -> GPUs and bytes of memory of every node of Ray with GPUs; None if there is no Ray.
 
     The memory of a Ray that runs already is what was free when it started there; else it is that of this host.
     """

@@ -26,7 +26,7 @@ CONFIG_FILES = ("config.json", "tokenizer_config.json", "processor_config.json",
 
 
 def flag_faults(args: SimpleNamespace) -> list[str]:
-    """All faults that follow from the flags alone."""
+    """Return all faults that follow from the flags alone."""
     return [
         *check_upstream.upstream_faults(args),
         *check_run.number_faults(args),
@@ -96,7 +96,7 @@ def check(
 
 
 def _check_inputs(args: SimpleNamespace, attempt: Callable[[], AbstractContextManager], ask_tokenizer: bool) -> Any:
-    """Reward, data and benchmarks; the rows of the data, None if they cannot be read."""
+    """Check reward, data and benchmarks; return the rows of the data, None if they cannot be read."""
     reward = None
     data = args.data
     evaluation = args.eval
@@ -127,7 +127,7 @@ def _check_rows(
     reward: ModuleType | None,
     attempt: Callable[[], AbstractContextManager],
 ) -> Any:
-    """Prompts and labels of a dataset; ``source``: its flag and names, the flag of its split and the split."""
+    """Check a dataset and return its rows; ``source``: its flag and names, the flag of its split and the split."""
     rows = None
     with attempt():
         rows = check_data.load_rows(args, *source)
@@ -243,7 +243,7 @@ def check_model(flag: str, path: str | None, *, required: bool, trusted: bool) -
 
 
 def load_reward(remote_url: list[str] | None) -> ModuleType | None:
-    """The module of a ``reward_func.py``; None for reward servers, reward models and agents."""
+    """Return the module of a ``reward_func.py``; None for reward servers, reward models and agents."""
     if not remote_url or not remote_url[0].endswith(".py"):
         return None
     path = Path(remote_url[0])
@@ -274,7 +274,7 @@ def _checked_config(flag: str, model: str, refusal: str, trusted: bool) -> Mappi
 
 
 def _file_with_code(model: str) -> str | None:
-    """The first file of a model that names code of its own."""
+    """Return the first file of a model that names code of its own."""
     from transformers.utils.hub import cached_files
 
     # all at once: without a network the hub is waited for once, not for each of them

@@ -55,7 +55,7 @@ def sampling_params(request: Request) -> SamplingParams:
 
 
 def completion_of(output: Any) -> Completion:
-    """The part of a ``vllm.RequestOutput`` that is kept."""
+    """Return the part of a ``vllm.RequestOutput`` that is kept."""
     (response,) = output.outputs
     ids = list(response.token_ids)
     return Completion(
@@ -68,7 +68,7 @@ def completion_of(output: Any) -> Completion:
 
 
 def _surprisal(ids: list[int], log_probs: list[dict[int, SimpleNamespace]] | None) -> float | None:
-    """Mean of -log p of the tokens, nats; None without log-probs or tokens, and where a broken model gives NaN."""
+    """Return the mean of -log p of the tokens, nats; None without log-probs or tokens, and for NaN."""
     if not log_probs:
         return None
     return json_number(-sum(scores[token].logprob for token, scores in zip(ids, log_probs, strict=True)) / len(ids))

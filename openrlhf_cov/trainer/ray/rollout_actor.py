@@ -83,15 +83,15 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         return [response for group in await asyncio.gather(*groups) for response in group]
 
     async def complete(self, request: Request) -> Completion:
-        """The response to one request of an evaluation."""
+        """Return the response to one request of an evaluation."""
         return completion_of(await self.generate(list(request.prompt_ids or ()), sampling_params(request)))
 
     async def check_health(self) -> None:
-        """Raises vLLM's EngineDeadError if the engine behind this actor died."""
+        """Raise vLLM's EngineDeadError if the engine behind this actor died."""
         await self.llm.check_health()
 
     async def begin_a_run(self) -> dict[str, int] | None:
-        """The files in which its output stands, with their bytes so far; None if it does not wait for a run.
+        """Return the files that get its output, with their bytes so far; None if it does not wait for a run.
 
         The run has it from now on, with a reward function that is loaded anew. Raises as ``check_health``.
         """
@@ -103,7 +103,7 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         return {os.readlink(f"/proc/self/fd/{number}"): os.fstat(number).st_size for number in (1, 2)}
 
     async def wait_for_a_run(self) -> None:
-        """The run that had the engine has ended well."""
+        """Note that the run that had the engine has ended well."""
         self.waits = True
 
     async def needs_weights(self) -> bool:

@@ -71,7 +71,7 @@ def groups_to_add(missing: int, under_way: int, pass_rate: float | None, oversam
 
 
 def first_rate(kept: Sequence[bool], missing: int) -> float | None:
-    """Share of the finished groups of a run's first round that were kept; None before half of ``missing`` finished.
+    """Return the share of the finished groups of the first round that were kept; None before half of ``missing``.
 
     Fewer say little, and short responses finish first.
     """

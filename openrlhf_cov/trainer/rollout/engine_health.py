@@ -23,7 +23,7 @@ def is_death(error: RayError) -> bool:
 
 
 def dead_engines(engines: list[Any]) -> list[int]:
-    """Places of the engines that died; one that does not answer within ``ANSWER_SECONDS`` is taken to be busy."""
+    """Return the places of the engines that died; one without an answer in ``ANSWER_SECONDS`` counts as busy."""
     answers = [engine.check_health.remote() for engine in engines]
     ray.wait(answers, num_returns=len(answers), timeout=ANSWER_SECONDS)
     return [place for place, answer in enumerate(answers) if _tells_of_death(answer)]
