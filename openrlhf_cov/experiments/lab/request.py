@@ -117,6 +117,7 @@ class LabRequest:
 
     def check(self) -> None:
         """Raise UsageError where this host cannot make the run, or its folder cannot take it; write nothing."""
+        # The lab needs no Ray, vLLM and DeepSpeed, which ``require`` checks by default.
         require(("torch", "transformers", "openrlhf"))
         tracker_names(self.args.log_to)
         if self.args.task == "code":
@@ -189,6 +190,7 @@ def configured(args: Any, given: Collection[str]) -> CovConfig:
             raise ValueError(
                 f"{method.flag} needs a process reward model, which the lab does not have; use openrlhf-cov train"
             )
+    # Methods refuse flags that they are given, and not the defaults of the lab.
     clip = {"actor.eps_clip_low_high": args.clip} if "clip" in given else {}
     refused = filter(None, (method.refuses(config, flags | clip) for method in config.methods))
     for reason in (*unread_flags(config, given), *unread_clip(config, clip), *refused):
@@ -224,6 +226,7 @@ def prepare(request: LabRequest) -> Any:
 def measure(request: LabRequest, steps: int) -> dict[str, float]:
     """Return the seconds of a ``step``, the mean after a first one, and of the ``rest``: evaluations and test."""
     lab = prepare(request)
+    # The first step also allocates the memory that later steps use again, so it is not timed.
     lab.step(1)
     clock = time.monotonic()
     for step in range(2, steps + 2):
@@ -234,6 +237,7 @@ def measure(request: LabRequest, steps: int) -> dict[str, float]:
     evaluation = time.monotonic() - clock
     clock = time.monotonic()
     lab.test()
+    # About as many as ``LabSettings.evaluated`` has: those at intervals, and those at steps 0 and 1.
     evaluations = request.settings.steps // request.settings.eval_every + 2
     return {"step": a_step, "rest": evaluations * evaluation + time.monotonic() - clock}
 
@@ -278,6 +282,7 @@ def _train(lab: Any, request: LabRequest) -> dict[str, float]:
     questions = len(test["greedy"])
     sampled = sum(test["right"]) / (questions * test["samples"])
     result |= {"test/greedy": sum(test["greedy"]) / questions, "test/sampled": sampled}
+    # With --stop_early a complete run may have fewer steps; without the entry it would look cut off.
     if step < request.settings.steps:
         result[STOPPED_AT] = step
     write_json(output / RESULT_FILE, result)

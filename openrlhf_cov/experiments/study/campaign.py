@@ -109,6 +109,7 @@ class Campaign:
 
         There are none after ``HOPELESS`` failures without a success.
         """
+        # Settings that fail in every run would cost hours before the user sees it.
         hopeless = len(self.scores) == self.before and len(self.failed) >= HOPELESS
         return [] if hopeless else runs_due(self.study.spec, self.scores, self.failed)
 
@@ -116,6 +117,7 @@ class Campaign:
         """Make what is due until nothing is, or until a process is killed."""
         with workers(self.jobs) as pool:
             try:
+                # Before the runs, because several workers would otherwise make the same base policy at the same time.
                 result_of(pool, self.study.prepare, self.due()[0])
             except BrokenProcessPool as error:
                 raise RunStopped("what makes the base policy was killed, perhaps for lack of memory") from error
@@ -132,6 +134,7 @@ class Campaign:
         """Start as many runs as there is room for; suspects come first, each alone."""
         due = self.due()
         suspects = [run for run in due if run in self.suspects]
+        # Alone: if a process is killed again, it is clear which run was the cause.
         room = 1 if suspects else self.jobs
         for run in suspects or due:
             if len(self.in_flight) < room and run not in self.in_flight.values():
@@ -188,6 +191,7 @@ def write(study: Study, pack_to: Path | None = None) -> None:
     say(f"\n{in_short(study.spec, results)}")
     say(f"{len(results)} of {number_of_runs(study.spec)} runs: {study.output / PAGE_FILE}\n")
     if pack_to:
+        # A file that several machines fill may hold runs that only other machines have.
         if lost := packed(study, pack_to) - {each.run for each in results}:
             raise RunStopped(
                 f"--pack {pack_to} holds {len(lost)} runs that are not finished here, and stays as it is; give "

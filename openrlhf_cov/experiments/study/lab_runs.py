@@ -41,6 +41,7 @@ KILLED = "its process was killed, perhaps for lack of memory; fewer --jobs need 
 
 def given_of(words: Sequence[str], flags: Sequence[str]) -> list[str]:
     """Return the words that a parser takes for one of these flags, in any spelling, without their values."""
+    # argparse takes --flag=value for two words, and any beginning of a flag for the flag itself.
     names = [word.partition("=")[0] for word in words]
     short = ("-h",) if "--help" in flags else ()
     return [
@@ -182,6 +183,7 @@ class Study(ABC):
         except ValueError as error:
             if run not in self.damaged:
                 say(f"{error}; the run does not count as finished\n", sys.stderr)
+            # Reported once, although a study reads its results several times.
             self.damaged.add(run)
             return None
 
@@ -189,6 +191,7 @@ class Study(ABC):
         """Return the results of all finished runs in the order of the spec."""
         runs = all_runs(self.spec, self.scores())
         found = [result for run in runs if (result := self.result(run))]
+        # Runs of another version may have another test, and a mean over both would compare different questions.
         sizes = Counter(len(each.greedy) for each in found)
         for each in found:
             if (size := len(each.greedy)) != (usual := sizes.most_common(1)[0][0]):
@@ -235,6 +238,7 @@ class LabStudy(Study):
         finished = len(self.scores())
         say(f"{self.spec.title}: {total} runs, {finished} of them finished\n")
         lengths = []
+        # Timed in a process of its own, as the runs are made, so that this one need not import PyTorch.
         with workers(1) as pool:
             for arm in self.spec.arms:
                 run = StudyRun(arm.name, SCREEN, arm.cells[0], 0)
@@ -272,6 +276,7 @@ class LabStudy(Study):
 @contextmanager
 def workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
     """Provide processes that end with this one, however it ends."""
+    # Spawned and not forked: this process may have threads by now, whose locks a fork would copy as they are.
     pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=begin)
     try:
         yield pool

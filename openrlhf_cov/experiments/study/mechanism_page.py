@@ -130,6 +130,7 @@ def mechanism_chart(runs: Runs) -> Chart:
                         "line",
                         look,
                         steps,
+                        # A logarithmic axis has no place for 0.
                         np.maximum(values, LOWEST_SHOWN),
                         name=name if not place else "",
                         group=name,

@@ -119,6 +119,7 @@ class RayStudy(Study):
         from openrlhf_cov.trainer.flags.parser import parse_args
         from openrlhf_cov.trainer.preflight import preflight
 
+        # The trainer's parser reads sys.argv, as OpenRLHF's does.
         argv = sys.argv
         sys.argv = ["train_ppo_ray", *self.words(run)]
         try:
@@ -126,6 +127,7 @@ class RayStudy(Study):
                 args = parse_args()
         finally:
             sys.argv = argv
+        # Checked here, because a fault in the flags of the last run would otherwise show after days of other runs.
         for fault in preflight.flag_faults(args):
             raise UsageError(fault)
         return args
@@ -200,11 +202,13 @@ class RayStudy(Study):
             self._train(run, folder)
         look = seen_by_laboratory if self.spec.task in TINY_TASKS else seen_by_evaluate
         evaluations, test = look(self, folder)
+        # Lines of an evaluation that was cut off would stand before the new ones.
         (folder / VALIDATION_FILE).unlink(missing_ok=True)
         curve = MetricsLog(folder / VALIDATION_FILE)
         for step, values in evaluations.items():
             curve.write(step, values)
         write_json(folder / TEST_FILE, test)
+        # Last, because its existence says that the run is finished.
         write_json(folder / RESULT_FILE, evaluations[max(evaluations)])
 
     def _train(self, run: StudyRun, folder: Path) -> None:
@@ -224,6 +228,7 @@ class RayStudy(Study):
         there = is_ray_of_this_host(self.environment.get("RAY_ADDRESS", ""))  # the shared one may have ended
         call(words, folder / LOG_FILE, self.environment if there else {})
         write_json(folder / TRAINED_FILE, {"step": last_step(folder)})
+        # Checkpoints of a finished training only take disk space.
         shutil.rmtree(folder / STATE, ignore_errors=True)
 
 

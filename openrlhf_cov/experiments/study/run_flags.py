@@ -51,6 +51,7 @@ def trainer_flags(request: LabRequest) -> list[str]:
     flags = {
         "--rollout_limit": settings.steps,
         "--data.max_samples": settings.steps * settings.prompts,
+        # The lab samples problems with replacement; the trainer passes over its file as often as the steps need.
         "--train.num_episodes": math.ceil(settings.steps / max(1, whole)),
         "--rollout.batch_size": settings.prompts,
         "--rollout.n_samples_per_prompt": settings.group,

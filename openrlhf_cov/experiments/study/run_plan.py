@@ -71,6 +71,7 @@ def runs_due(spec: Spec, scores: Scores, failed: Collection[StudyRun] = ()) -> l
             if run not in scores and run not in failed
         ]
         if due:
+            # By stage, then by place in the stage, then by arm, so that all arms advance together.
             return [run for *_, run in sorted(due, key=lambda each: each[:3])]
     return []
 
@@ -113,6 +114,7 @@ def best_cells(spec: Spec, arm: Arm, scores: Scores) -> list[Cell]:
     if any(run not in scores for each in runs.values() for run in each):
         return []
     ranked = sorted(arm.cells, key=lambda cell: merit(scores, runs[cell]), reverse=True)
+    # Without final seeds nothing more is known of the finalists, so the best cell is selected at once.
     return ranked[: spec.tuning.finalists if spec.tuning.final_seeds else 1]
 
 
@@ -147,12 +149,14 @@ def number_of_runs(spec: Spec) -> int:
     tuned = [arm for arm in spec.arms if arm.at is None and len(arm.cells) > 1]
     finals = [min(spec.tuning.finalists, len(arm.cells)) * len(spec.tuning.final_seeds) for arm in tuned]
     screens = [len(arm.cells) * len(spec.tuning.seeds) for arm in tuned]
+    # Known in advance: how many runs tuning and a bisection take does not depend on their outcomes.
     of_a_seed = spec.sweep.runs_of_a_seed if spec.sweep else 1
     return sum(finals) + sum(screens) + sum(len(arm.seeds) for arm in spec.arms) * of_a_seed
 
 
 def _runs(spec: Spec, arm: Arm, scores: Scores) -> Iterator[StudyRun]:
     if arm.at is None and len(arm.cells) > 1:
+        # All cells with one seed before the next seed: a study that is cut off has compared all cells.
         yield from (StudyRun(arm.name, SCREEN, cell, seed) for seed in spec.tuning.seeds for cell in arm.cells)
         finalists = best_cells(spec, arm, scores)
         yield from (StudyRun(arm.name, FINAL, cell, seed) for seed in spec.tuning.final_seeds for cell in finalists)
@@ -182,6 +186,7 @@ def bisection(spec: Spec, arm: Arm, point: Cell, seed: int, scores: Scores) -> I
         scores: Scores of the finished runs.
     """
     assert spec.sweep is not None
+    # Both ends lie outside of the sweep: no value may be learned, or all of them.
     learned_up_to = -1
     failed_from = len(spec.sweep.cells)
     while failed_from - learned_up_to > 1:

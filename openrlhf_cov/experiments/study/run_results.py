@@ -122,14 +122,17 @@ def read_run(place: Path, run: StudyRun = ALONE, *, evaluated: Collection[int] =
     Raises:
         ValueError: A file is missing, cut or of another form, or lacks steps.
     """
+    # The trainer writes an eval.jsonl of its own, so the study keeps its evaluations in another file there.
     seen = VALIDATION_FILE if (place / VALIDATION_FILE).exists() else EVAL_FILE
     try:
         ended = read_record(LastEvaluation, place / RESULT_FILE)
         test = read_record(Answers, place / TEST_FILE)
         result = _result(run, _table(place / METRICS_FILE), _table(place / seen), test)
+        # A run that stopped early has only the evaluations up to its last step.
         last = max(evaluated, default=0) if ended.stopped_at is None else ended.stopped_at
         if evaluated and result.evaluations.steps.tolist() != [step for step in evaluated if step <= last]:
             raise ValueError("evaluations are missing")
+        # The files are written one after another. A different value shows that they are of two runs.
         if ended.greedy != result.evaluations.column("greedy")[-1]:
             raise ValueError(f"{RESULT_FILE} has not the last evaluation")
         return result

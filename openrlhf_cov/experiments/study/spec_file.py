@@ -209,6 +209,7 @@ def read_spec(path: Path) -> Spec:
             and what the field must be.
     """
     try:
+        # A spec is written by hand. A larger file is something else, and is not read into memory.
         if (size := regular(path).stat().st_size) > MAX_BYTES:
             raise ValueError(f"a study is a file of at most {MAX_BYTES} bytes, got {size}")
         content = yaml.load(path.read_text(encoding="utf-8"), _OneOfEach)
@@ -282,6 +283,7 @@ def _arm(fields: ArmFields, before: Sequence[Arm], common: Grid, seeds: Sequence
     if fields.grid is not None:
         raise ValueError(f"{place}: it takes the point of {model.name}, so a grid has no effect; drop one of the two")
     words = (*model.words, *fields.flags)
+    # Not before the tier of the arm whose point it takes.
     return Arm(fields.name, words, model.cells, model.name, max(fields.tier, model.tier), own_seeds)
 
 
@@ -309,15 +311,18 @@ def _check_flags(spec: Spec) -> None:
 
 def _cells(grid: Mapping[str, Sequence[str]], place: str) -> tuple[Cell, ...]:
     """Return the configurations of a grid. Each has a folder, whose name must be its own."""
+    # Counted before the cells are made, because a small file can ask for more of them than fit into memory.
     if math.prod(map(len, grid.values())) > MAX_CELLS:
         raise ValueError(f"{place}: grid has more than {MAX_CELLS} cells; give fewer values")
     cells = [
         tuple(word for flag, value in zip(grid, values, strict=True) for word in (flag, *shlex.split(value)))
         for values in itertools.product(*grid.values())
     ]
+    # In lower case, because some file systems do not distinguish cases.
     folders = {slug(" ".join(cell)).lower() for cell in cells}
     if len(folders) < len(cells):
         raise ValueError(f"{place}: grid has a value twice, as folders are called")
+    # 1e-3 and 0.001 have two folders, and would count as two configurations.
     if len({tuple(map(_meaning, cell)) for cell in cells}) < len(cells):
         raise ValueError(f"{place}: grid has a number twice, in two spellings")
     if max(map(len, folders)) > MAX_LETTERS:

@@ -10,6 +10,7 @@ from openrlhf_cov.experiments.study.seed_estimates import mean_over_seeds
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.table_rows import NUMBERS, paired
 
+# The paper forecasts from the first 15 % of a run, too (its Figure 5).
 FORECAST_FROM = 0.15
 # Bootstrap resamples of one run's fit. Few suffice, because intervals here are over seeds.
 RESAMPLES = 400
@@ -18,6 +19,7 @@ RESAMPLES = 400
 def law(spec: Spec, runs: Runs) -> Answer:
     """Fit R = -a exp(H) + b to each run, forecast its end from its start, and compare it with the baseline's line."""
     question = "Does R = −a·exp(H) + b hold, and how well does it forecast?"
+    # By seed: a run is compared with the line of the baseline's run that saw the same prompts.
     base = {seed: fitted(each) for seed, each in runs[spec.arms[0].name].items()}
     base = {seed: fit for seed, fit in base.items() if fit}
     if len(base) < 2:

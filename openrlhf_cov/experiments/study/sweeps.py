@@ -50,6 +50,7 @@ def outcomes_of(spec: Spec, arm: Arm, results: Sequence[Result]) -> dict[Cell, d
         return found
     for run, score in scores.items():
         swept = run.cell[len(point) :]
+        # Other runs of the arm are those of tuning.
         if run.arm == arm.name and run.stage == REPORT and run.cell[: len(point)] == point and swept in found:
             found[swept][run.seed] = has_learned(spec, score)
     return found
@@ -174,6 +175,7 @@ def learned_cells(spec: Spec, results: Sequence[Result]) -> Answer:
         for other, by_rate in by_setting(outcomes_of(spec, arm, results)).items():
             found = [by_rate.get(rate, []) for rate in rates]
             cells = [shown(share_of_seeds(sum(each), len(each))) if each else "" for each in found]
+            # A width needs all rates: a missing one could lie inside or outside of the region.
             width = "" if not all(found) else _decades(rates, [float(np.mean(each)) for each in found])
             rows.append((arm.name, other, *cells, width))
     text = (

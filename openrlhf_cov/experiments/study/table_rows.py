@@ -37,6 +37,7 @@ def mean_of(name: str) -> Number:
 
 def seconds(result: Result) -> float:
     """Return the median seconds of a step: of the CPU where the run has them, else by the clock."""
+    # Runs side by side share the cores, so the clock depends on what else runs.
     times = [_over_steps(result, name, np.median) for name in (CPU_TIME, STEP_TOTAL)]
     return next((each for each in times if np.isfinite(each)), float("nan"))
 

@@ -121,6 +121,7 @@ def make_policy(
     Returns:
         The model in evaluation mode, and the tokenizer.
     """
+    # Initial weights come from torch's global random state, which the caller keeps as it was.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = build_model(config, tokenizer)
@@ -209,7 +210,9 @@ def supervised_batch(examples: Sequence[Example], tokenizer: Any) -> tuple[Tenso
     for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         inputs = torch.tensor(prompt + response[:-1])
         input_ids[row, : len(inputs)] = inputs
+        # The last token of the prompt predicts the first one of the response.
         targets[row, len(prompt) - 1 : len(inputs)] = torch.tensor(response)
+        # The first token names a skill, and this example is not to teach which skill to name.
         if not examples[row][2]:
             targets[row, len(prompt) - 1] = IGNORED
     return input_ids, targets

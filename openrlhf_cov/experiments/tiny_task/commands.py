@@ -74,6 +74,7 @@ class Command:
 def split_digits() -> tuple[list[str], list[str], list[str]]:
     """Return the 720 triples of different digits in three disjoint parts: training, validation and test."""
     triples = ["".join(triple) for triple in itertools.permutations("0123456789", 3)]
+    # One split for all seeds, so that no base policy and no run trains on digits that another one is tested on.
     random.Random("hidden commands").shuffle(triples)
     held_out = 2 * HELD_OUT_DIGITS
     return triples[held_out:], triples[:HELD_OUT_DIGITS], triples[HELD_OUT_DIGITS:held_out]

@@ -21,6 +21,7 @@ def make_commands_policy(config: BasePolicyConfig, seed: int) -> tuple[LlamaForC
     train, *_ = commands.split_digits()
 
     def examples(rng: random.Random) -> list[Example]:
+        # Half of the rows teach which skill to name, the other half how to carry out all skills alike.
         return [commands.practice(train, rng, row % 2 == 0) for row in range(config.rows_per_step)]
 
     return make_policy(examples, build_tokenizer(config.max_length, commands.CHARACTERS), config, seed)

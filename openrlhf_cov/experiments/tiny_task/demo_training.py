@@ -109,6 +109,7 @@ def making_task(folder: Path, name: str) -> Iterator[Callable[[], None]]:
         return
     say(f"making the task in {folder}")
     command = [sys.executable, "-m", "openrlhf_cov.cli.make_tiny_task", "--task", name, "--output", str(folder)]
+    # SIGTERM instead of SIGKILL, so that the process can remove its temporary folder.
     maker = subprocess.Popen(command, start_new_session=True, preexec_fn=partial(die_with_parent, signal.SIGTERM))
 
     def wait() -> None:
@@ -175,6 +176,7 @@ def training_command(
         kl_coef: Coefficient of the KL term to the untrained policy; 0 trains without a reference model.
         kind: The embedded task.
     """
+    # As many prompts as the steps need, so that the only episode ends with the last step.
     flags = f"""
         --actor.model_name_or_path {task}/model --data.prompt_dataset {task}/train.jsonl
         --data.input_key input --data.label_key label --data.max_samples {steps * PROMPTS}
@@ -259,6 +261,7 @@ def follow(path: Path, job: subprocess.Popen, wait: Callable[[], None] = lambda:
     seen = 0
     ended = False
     while not ended:
+        # Asked before the file is read: lines that the job wrote before its end are then never missed.
         ended = job.poll() is not None
         lines = read_metrics(path) if path.exists() else []
         yield from lines[seen:]

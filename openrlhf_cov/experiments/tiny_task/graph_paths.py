@@ -68,6 +68,7 @@ class Graph:
         path = [source]
         while path[-1] != target:
             after = self.successors[path[-1]]
+            # Sorted, because the order of a set is not part of what the seed determines.
             path.append(rng.choice(sorted(node for node in after if node == target or target in self.reachable[node])))
         return tuple(path)
 
@@ -145,6 +146,7 @@ def make_graph(seed: int, nodes: int = NODES, edge_probability: float = EDGE_PRO
     return Graph(tuple(map(frozenset, successors)), tuple(reachable))
 
 
+# Sampling the paths of 3,000 pairs takes seconds, and every caller uses the same graph.
 @lru_cache(maxsize=1)
 def path_task(seed: int = GRAPH_SEED) -> PathTask:
     """Return the task of one graph: half of the pairs with up to ``PATHS_OF_A_PAIR`` paths each, the rest unseen."""
@@ -152,6 +154,8 @@ def path_task(seed: int = GRAPH_SEED) -> PathTask:
     rng = random.Random(f"paths:{seed}")
     paths = {pair: _short_paths(graph, pair, rng) for pair in graph.pairs()}
     usable = [pair for pair, found in paths.items() if found]
+    # A policy cannot know an edge that it never saw, so all pairs with an edge are supervised, and others fill up the
+    # half.
     edges = [pair for pair in usable if pair[1] in graph.successors[pair[0]]]
     others = [pair for pair in usable if pair[1] not in graph.successors[pair[0]]]
     rng.shuffle(others)
@@ -182,6 +186,7 @@ def read_path(response: str) -> list[int] | None:
 
 def _short_paths(graph: Graph, pair: tuple[int, int], rng: random.Random) -> tuple[Path, ...]:
     """Return up to ``PATHS_OF_A_PAIR`` different random paths of at most ``MAX_NODES`` nodes."""
+    # A dict keeps the order in which the paths were found, and each of them once.
     found: dict[Path, None] = {}
     for _ in range(_TRIES * PATHS_OF_A_PAIR):
         path = graph.sample_path(*pair, rng)

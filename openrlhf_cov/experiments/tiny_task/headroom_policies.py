@@ -51,6 +51,7 @@ def make_skills_policy(task: hidden_skills.SkillTask, config: BasePolicyConfig, 
     train, *_ = commands.split_digits()
 
     def examples(rng: random.Random) -> list[Example]:
+        # Half of the rows teach which skill to name, the other half how to carry out all skills alike.
         return [task.practice(train, rng, by_habit=row % 2 == 0) for row in range(config.rows_per_step)]
 
     return make_policy(examples, build_tokenizer(config.max_length, hidden_skills.CHARACTERS), config, seed)

@@ -97,10 +97,13 @@ class Exercise:
     @property
     def label(self) -> str:
         """The tests, as the rule ``code`` reads them. Every list has the number to keep by, and multiples of it."""
+        # Seeded by the prompt alone, so that an exercise has the same tests in every file and process.
         rng = random.Random(self.prompt)
         _, number = self.keep
         calls = []
         for _ in range(TESTS):
+            # With random numbers alone a slip would rarely show: the number itself distinguishes > from >=, and
+            # multiples of it show slips of %.
             numbers = [number, number, *(number * rng.randint(-3, 9) for _ in range(5))]
             numbers += [rng.randint(SMALLEST, LARGEST) for _ in range(NUMBERS - len(numbers))]
             rng.shuffle(numbers)

@@ -70,6 +70,7 @@ def shipped_policy(
     if not path.is_file():
         return None
     with safe_open(path, framework="pt") as file:
+        # The name of the task is not enough: the caller may ask for other sizes or another seed.
         if json.loads(file.metadata()[SETTINGS]) != settings_of(task, seed, config):
             return None
         stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
@@ -101,6 +102,7 @@ def write_shipped_policy(
         if name == "lm_head.weight" and config.tied:
             continue
         if task in AS_INT8 and value.dim() == 2:
+            # Rounded before the division, so that the integers belong to the factor that is stored.
             scale = (value.abs().amax(dim=1, keepdim=True) / 127).half()
             tensors[name] = (value / scale.float()).round().clamp(-127, 127).to(torch.int8)
             tensors[name + SCALE] = scale

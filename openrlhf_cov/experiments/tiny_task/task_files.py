@@ -91,6 +91,7 @@ def write_task(output: Path, settings: TaskSettings, policy: Any) -> dict[str, A
             "seconds": round(time.monotonic() - started, 1),
         }
         write_json(folder / "task.json", task)
+        # One rename at the end: a task that was interrupted leaves no folder that looks like one.
         folder.replace(output)
     return task
 
@@ -101,6 +102,7 @@ def _base_policy(settings: TaskSettings, policy: Any) -> tuple[Any, Any]:
 
     made = TINY_TASKS[settings.task]
     held_out = max(settings.test_rows, SEEN_BY_NO_BASE_POLICY)
+    # A shipped policy has seen all problems but the first SEEN_BY_NO_BASE_POLICY, so also some of a larger test.
     if held_out == SEEN_BY_NO_BASE_POLICY:
         shipped = shipped_policy(settings.task, settings.seed, policy)
         if shipped is not None:
