@@ -40,6 +40,7 @@ def check_shared(path: Path, pointer: Path, share: Share, *, first: bool, wait: 
     Raises:
         RunStopped: The first rank cannot write, or a rank does not see what it wrote; on every rank alike.
     """
+    # A name of its own for every check: a file of an earlier run must not be taken for this one.
     nonce = path / f".shared-{uuid.uuid4().hex}"
     error = _write(nonce) if first else None
     try:

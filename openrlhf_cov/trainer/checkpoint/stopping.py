@@ -50,6 +50,7 @@ def ending(signum: int | None, dead_engines: Sequence[int], is_over: bool) -> En
 
 def request_stop(signum: int) -> None:
     """Ask the controller of this Ray job to end after the step in flight."""
+    # Ray's store, because driver and controller are processes of their own, perhaps on different hosts.
     internal_kv._internal_kv_put(_key(), str(signum).encode())
 
 
@@ -67,6 +68,7 @@ def stop_on_signals() -> Iterator[None]:
     def handle(signum: int, frame: FrameType | None) -> None:
         for number in SIGNALS:
             signal.signal(number, before[number])
+        # The former handlers are back, so a second signal has its usual effect.
         name = signal.Signals(signum).name
         logger.warning(f"{name}: the run ends after the step in flight; a second signal ends it at once")
         request_stop(signum)
@@ -81,4 +83,5 @@ def stop_on_signals() -> Iterator[None]:
 
 
 def _key() -> bytes:
+    # By job, because several jobs may share one Ray.
     return f"openrlhf_cov/stop/{ray.get_runtime_context().get_job_id()}".encode()

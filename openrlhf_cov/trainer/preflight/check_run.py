@@ -297,6 +297,7 @@ def _check_fresh_start(args: SimpleNamespace) -> None:
     """
     for model in checkpoints.trained_models(args):
         whole = checkpoints.whole_checkpoints(checkpoints.checkpoint_folder(args, model))
+        # A kill during the first save leaves at most one complete checkpoint, of one model.
         if len(whole) > 1:
             others = " or ".join(f"_{each}" for each in checkpoints.trained_models(args) if each != model)
             missing = f"a complete checkpoint in {others}" if others else f"the file {checkpoints.LATEST}"
@@ -381,6 +382,7 @@ def require_writable(flag: str, folder: Path) -> None:
     """Make a folder if there is none. Raises UsageError if no file can be written into it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # Tried out, because permissions do not tell everything: the disk may be full or mounted read-only.
         TemporaryFile(dir=folder).close()
     except OSError as error:
         raise UsageError(f"{flag} {folder} cannot be written: {error.strerror}") from error

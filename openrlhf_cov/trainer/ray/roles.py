@@ -384,6 +384,7 @@ class PolicyRole(TrainedRole):
             self.upstream_sender.broadcast_to_vllm()
             return
         transfer_weights(self.engine.module, self.gloo_sender, args.ds.zero_stage)
+        # Without ZeRO-3 the other ranks gather nothing. They wait, so that none goes on while the first rank sends.
         torch.distributed.barrier()
 
     def save_model(self) -> None:

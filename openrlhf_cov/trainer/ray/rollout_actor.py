@@ -26,7 +26,7 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
     """
 
     log_probs = False
-    # Whether no run uses it; whether its weights are others than those of its files.
+    # ``waits``: True while no run uses the engine. ``has_new_weights``: True if its weights differ from its files.
     waits = has_new_weights = False
 
     async def __init__(

@@ -40,6 +40,7 @@ class GlooWeightSender:
         self.world_size = 1 + len(engines) * tensor_parallel_size
         host = ray.util.get_node_ip_address().strip("[]")
         with socket.socket() as probe:
+            # The system chooses a free port, which the group takes after the probe has closed it.
             probe.bind(("", 0))
             port = probe.getsockname()[1]
         infos = [
