@@ -96,13 +96,7 @@ def estimate_advantages(
 
 
 def penalised_rewards(samples: Sequence[Sample], scores: Sequence[Scores], args: SimpleNamespace) -> Tensor:
-    """Return the rewards (N,) with upstream's penalties for long and for truncated responses.
-
-    Args:
-        samples: The samples of a step, N of them.
-        scores: The outputs of the models for each sample; their reward counts where the sample has none.
-        args: The flags of the run, which include the lengths and factors of the penalties.
-    """
+    """Return the rewards (N,) with upstream's penalties for long and for truncated responses."""
     rewards = [
         each.reward if sample.reward is None else sample.reward for sample, each in zip(samples, scores, strict=True)
     ]
@@ -118,15 +112,7 @@ def penalised_rewards(samples: Sequence[Sample], scores: Sequence[Scores], args:
 
 
 def train_sample(sample: Sample, scores: Scores, values: TokenValues, has_kl_loss: bool) -> TrainSample:
-    """Return one sample as a rank trains on it.
-
-    Args:
-        sample: The sample. A missing score becomes NaN.
-        scores: The outputs of the models for the sample.
-        values: Its advantages and returns.
-        has_kl_loss: True if the loss has a KL term. Otherwise the ranks do not need the log-probs of the reference,
-            which are then left out.
-    """
+    """Join what is known of one sample. Ranks need the log-probs of the reference for a KL loss alone."""
     return TrainSample(
         sample_id=sample.sample_id,
         score=torch.nan if sample.score is None else sample.score,

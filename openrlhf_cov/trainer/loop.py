@@ -124,19 +124,10 @@ class TrainingLoop:
     def train_step(
         self, rollout: Rollout, state: LoopState, clock: Clock
     ) -> tuple[dict[str, float], tuple[str, float]]:
-        """Train on one rollout, send the new weights to the engines, and move ``state`` to the next step.
-
-        Args:
-            rollout: The samples of the step.
-            state: The state before the step; changed in place.
-            clock: The clock of the step, which already runs.
+        """Train on one rollout, and move ``state`` to the next step.
 
         Returns:
-            The metrics of the step, and the text and reward of its first sample.
-
-        Raises:
-            RunStopped: The step cannot be completed, for example because too many rewards failed or an engine did not
-                receive the new weights.
+            The metrics of the step, and the text and reward of one of its samples.
         """
         # Settings of this step: schedules and the closed loop have their values.
         config = self.config.at(state.step, state.control)
@@ -199,16 +190,7 @@ class TrainingLoop:
         )
 
     def save_checkpoint(self, rollout: Rollout, state: LoopState, *, now: bool = False) -> bool:
-        """Write a checkpoint if one is due after this step; return True if a run can continue from it.
-
-        Args:
-            rollout: The rollout of the step, with the state of the sampler after it.
-            state: The state after the step.
-            now: True to write a checkpoint in any case.
-
-        Raises:
-            RunStopped: A disk refuses the checkpoint.
-        """
+        """Write a checkpoint if one is due after this step, or ``now``; return True if a run can continue from it."""
         ckpt = self.args.ckpt
         if not (now or is_due(state.step, ckpt.save_steps)):
             return False
@@ -247,17 +229,7 @@ class TrainingLoop:
             )
 
     def stop_if_asked(self, rollout: Rollout, state: LoopState, saved: bool) -> None:
-        """End the run after a signal or the death of an engine, with a checkpoint as ``--ckpt.on_signal`` says.
-
-        Args:
-            rollout: The rollout of the step. After the last rollout a signal has no effect.
-            state: The state after the step.
-            saved: True if a run can continue from a checkpoint of this step, so that no other is written.
-
-        Raises:
-            RunStopped: An engine died.
-            StoppedBySignal: A signal asked the run to stop.
-        """
+        """End the run after a signal or the death of an engine, with a checkpoint as ``--ckpt.on_signal`` says."""
         reason = ending(stop_requested(), state.dead_engines, rollout.is_last)
         if reason is None:
             return

@@ -37,11 +37,6 @@ def update_policy(policy: Policy, settings: StepSettings, samples: Sequence[Trai
 
     Every rank calls this function with its own samples. All of them make the same number of updates.
 
-    Args:
-        policy: The policy of this rank.
-        settings: The settings of the step.
-        samples: The samples of this rank.
-
     Returns:
         The metrics of the step over all ranks, its mean entropy, and the number and learning rate of its updates.
 
