@@ -40,7 +40,7 @@ def outcomes_of(spec: Spec, arm: Arm, results: Sequence[Result]) -> dict[Cell, d
         results: Finished runs of the study.
 
     Returns:
-        Every cell of the sweep -> seed -> True if the run learned the task; empty while tuning is not finished.
+        Every cell of the sweep -> seed -> True if the run learned the task; no seed while tuning is not finished.
     """
     assert spec.sweep is not None
     scores = {each.run: score_of(each) for each in results}
@@ -175,7 +175,6 @@ def learned_cells(spec: Spec, results: Sequence[Result]) -> Answer:
         for other, by_rate in by_setting(outcomes_of(spec, arm, results)).items():
             found = [by_rate.get(rate, []) for rate in rates]
             cells = [shown(share_of_seeds(sum(each), len(each))) if each else "" for each in found]
-            # A width needs all rates: a missing one could lie inside or outside of the region.
             width = "" if not all(found) else _decades(rates, [float(np.mean(each)) for each in found])
             rows.append((arm.name, other, *cells, width))
     text = (
