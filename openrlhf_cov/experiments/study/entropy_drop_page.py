@@ -67,7 +67,6 @@ def drop_row(name: str, results: Sequence[Result]) -> DropRow:
 
 def mean_correlation(values: Sequence[float]) -> Interval:
     """Return the mean of those that are defined, with Student's interval cut at -1 and 1, which it may exceed."""
-    # A correlation is NaN where a prediction does not vary, such as the drift without unbalanced groups.
     found = mean_over_seeds([each for each in values if np.isfinite(each)])
     return Interval(
         found.estimate, float(np.maximum(found.low, -1.0)), float(np.minimum(found.high, 1.0)), found.level

@@ -127,8 +127,6 @@ def _task_rows(studies: Sequence[StudyErrors]) -> list[tuple[str, ...]]:
                 ]
                 for name in FORECASTS
             ]
-            # Counted by study and not pooled: studies of a task share runs of GRPO, so their seeds are not
-            # independent.
             differences = [difference(each.forecasts[share]) for each in of_task]
             better = (sum(each.high < 0 for each in differences), sum(each.low > 0 for each in differences))
             cells = (_range(values) for values in means)

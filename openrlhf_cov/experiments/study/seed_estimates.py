@@ -16,7 +16,7 @@ FEWEST = 2
 
 
 def mean_over_seeds(values: ArrayLike) -> Interval:
-    """Return the mean of one number for each seed, with Student's interval; its ends are NaN for fewer than two.
+    """Mean of one number for each seed, with Student's interval; its ends are NaN for fewer than two.
 
     It is about other seeds of the same task and base policy. Numbers that are all alike, 1.00 of 1.00 say, give an
     interval without width, which is too narrow.
