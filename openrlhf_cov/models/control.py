@@ -28,7 +28,7 @@ class Control:
     at_target: int = 0
 
     def moved(self, value: float, direction: int) -> float:
-        """The value one step up (1), down (-1) or where it is (0), within the bounds.
+        """Return the value one step up (1), down (-1) or where it is (0), within the bounds.
 
         A value that doubles goes up the ladder ..., -2 step, -step, step, 2 step, ...: twice or half its size.
         """
@@ -45,7 +45,7 @@ class Control:
         return self.within(value)
 
     def within(self, value: float) -> float:
-        """The nearest value that the loop can be at."""
+        """Return the nearest value that the loop can be at."""
         value = min(max(value, self.low), self.high)
         return math.copysign(self.step, value) if self.doubles and 0 < abs(value) < self.step else value
 
@@ -111,7 +111,7 @@ class Controller:
         return {self.control.setting: self._value if self._open or not self.control.gated else 0.0}
 
     def step(self, entropy: float, target: float) -> dict[str, float]:
-        """The metrics of a step that is over; its entropy moves the value, unless it is not finite."""
+        """Return the metrics of a step that is over; its entropy moves the value, unless it is not finite."""
         gap = target - entropy
         metrics = {"control/value": self.applied[self.control.setting], "control/gap": gap}
         if math.isfinite(gap) and self.gains:

@@ -51,7 +51,7 @@ OF_METHODS = tuple(dict.fromkeys(each.settings for each in METHODS.values() if e
 
 
 def methods_of(cov_type: str, method: str) -> list[Method[Slot]]:
-    """The methods that ``--cov_type`` and ``--method`` name, each once, in the order of the registry.
+    """Return the methods that ``--cov_type`` and ``--method`` name, each once, in the order of the registry.
 
     That is one order for all ways of writing them, those by covariance first.
     """
@@ -112,7 +112,7 @@ def _names(method: str) -> list[str]:
 
 
 def _names_by_slot() -> str:
-    """A line for each slot."""
+    """Return a line for each slot."""
     named = {slot: [name for name, method in METHODS.items() if fills(method, slot)] for slot in SLOTS}
     return "\n".join(f"{slot.name}: {', '.join(names)}" for slot, names in named.items())
 
@@ -233,7 +233,7 @@ class CovConfig(*OF_METHODS):
 
     @property
     def token_slots(self) -> list[TokenSlot]:
-        """What the methods do to tokens, in the order of the methods. Each makes one plan per micro-batch."""
+        """The slots that act on tokens, in the order of the methods. Each makes one plan per micro-batch."""
         return [slot for method in self.methods for slot in method.token_slots]
 
     @property
@@ -314,7 +314,7 @@ class CovConfig(*OF_METHODS):
         return {name: max(extremes(value)) for name, value in values.items() if value is not None}
 
     def check_reachable(self, vocabulary: int) -> None:
-        """ValueError if no distribution over so many tokens has an entropy that a setting asks for."""
+        """Raise ValueError if no distribution over so many tokens has an entropy that a setting names."""
         for name, highest in self.entropies.items():
             if highest >= math.log(vocabulary):
                 raise ValueError(
@@ -327,7 +327,7 @@ class CovConfig(*OF_METHODS):
         return [getattr(self, name, name) for name in named if name]
 
     def at(self, step: int, controller: Controller | None = None) -> "CovConfig":
-        """The settings of global step ``step`` (from 0): every schedule, and what is controlled, is a value."""
+        """Return the settings of global step ``step`` (from 0): every schedule, and what is controlled, is a value."""
         scheduled = {f.name: getattr(self, f.name) for f in fields(self) if f.metadata["scheduled"]}
         values = {n: v.at(step) for n, v in scheduled.items() if isinstance(v, Schedule)}
         return replace(self, **values, **(controller.applied if controller else {}))
@@ -340,7 +340,7 @@ class CovConfig(*OF_METHODS):
         return Controller(control, getattr(self, control.setting), self.entropy_band, self._gains(control))
 
     def _gains(self, control: Control) -> Gains | None:
-        """The gains of ``--entropy_control_form pi`` in units of the setting per nat; None for the sign form."""
+        """Return the gains of ``--entropy_control_form pi`` in units of the setting per nat; None for another form."""
         if self.entropy_control_form == "sign":
             return None
         limit = math.inf if self.entropy_integral_limit is None else self.entropy_integral_limit
@@ -514,7 +514,7 @@ class CovConfig(*OF_METHODS):
         return bool(surrogate and method is not surrogate and method.ppo_clip and not surrogate.slot.bounded)
 
     def _conflicts_of_responses(self) -> Iterator[str]:
-        """Conflicts with methods that are defined for whole responses, or for all tokens of a step."""
+        """Yield conflicts with methods that are defined for whole responses, or for all tokens of a step."""
         surrogate = self.surrogate
         apart = [
             each

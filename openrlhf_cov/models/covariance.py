@@ -18,7 +18,13 @@ class TokenMeans:
 
     @classmethod
     def of(cls, log_probs: Tensor, advantages: Tensor, action_mask: Tensor) -> "TokenMeans":
-        """Means over the unmasked tokens of (B, A) tensors; 0 where every token is masked."""
+        """Return the means over the unmasked tokens of one set; 0 where every token is masked.
+
+        Args:
+            log_probs: Log-probs (B, A).
+            advantages: Advantages (B, A).
+            action_mask: Mask (B, A) of the action tokens.
+        """
         return cls(masked_mean(log_probs, action_mask), masked_mean(advantages, action_mask))
 
 
@@ -50,7 +56,7 @@ def token_covariance(
 
 
 def select_largest(priority: Tensor, count: Tensor | int) -> Tensor:
-    """Boolean mask (B, A) of the ``count`` largest entries of ``priority`` (B, A); fewer if fewer are above -inf.
+    """Return the mask (B, A) of the ``count`` largest entries of ``priority`` (B, A); fewer if fewer are above -inf.
 
     Equal entries are taken in order of their position.
     """

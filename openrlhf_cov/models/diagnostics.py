@@ -18,7 +18,7 @@ RATIO_HISTOGRAM = LogHistogram(-8.0, 8.0)
 
 @torch.no_grad()
 def update_metrics(record: LossRecord) -> list[Metric]:
-    """Selection, gradients and ratios of one micro-batch at its update; ``docs/metrics.md`` defines each name.
+    """Return metrics of selection, gradients and ratios of one micro-batch; ``docs/metrics.md`` defines each name.
 
     The same names come back for any data.
     """
@@ -75,5 +75,5 @@ def update_metrics(record: LossRecord) -> list[Metric]:
 
 
 def empty_update_frac(selected_counts: Tensor) -> float:
-    """Share of the updates in which no token was selected; (U,) counts over all ranks, NaN if there was no update."""
+    """Return the share of updates in which no token was selected, from counts (U,) over all ranks; NaN without one."""
     return (selected_counts == 0).double().mean().item()

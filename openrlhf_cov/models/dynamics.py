@@ -11,7 +11,7 @@ from openrlhf_cov.utils.estimates import HIGHEST_ENTROPY, SMALLEST_SPREAD, corre
 
 
 def spearman(x: Sequence[float], y: Sequence[float]) -> float:
-    """Rank correlation of two series of equal length, equal values sharing their mean rank; NaN if one is constant."""
+    """Return the rank correlation of two series, equal values sharing their mean rank; NaN if one is constant."""
     return correlation(_centred_ranks(x), _centred_ranks(y)) if len(x) else math.nan
 
 
@@ -90,7 +90,7 @@ class RunningLaw:
         self._products = np.zeros((2, 2))  # of their deviations from the means
 
     def add(self, entropy: float, reward: float) -> dict[str, float]:
-        """``law/ceiling`` and ``law/r2`` with this point, which counts if ``LawPoints`` would take it.
+        """Return ``law/ceiling`` and ``law/r2`` with this point, which counts if ``LawPoints`` would take it.
 
         NaN before there are ``fewest_points``, and where exp(H) varies no more than by ``SMALLEST_SPREAD``.
         """

@@ -38,7 +38,7 @@ class LossRecord:
 
     @property
     def selected(self) -> Tensor:
-        """Mask of the action tokens that the first plan acts on; of none without a plan."""
+        """Mask (B, A) of the action tokens that the first plan acts on; of none without a plan."""
         mask = self.batch.action_mask.bool()
         return self.plans[0].tokens & mask if self.plans else torch.zeros_like(mask)
 
@@ -161,7 +161,14 @@ def plan_micro_batch(
 
 
 def draws_of_step(seed: int, global_step: int, rank: int, device: torch.device | str) -> torch.Generator:
-    """Return the generator of ``plan_micro_batch``, a function of (seed, global step, rank) alone."""
+    """Return the generator of ``plan_micro_batch``, a function of (seed, global step, rank) alone.
+
+    Args:
+        seed: Seed of the run.
+        global_step: Number of the global step.
+        rank: Number of the data-parallel rank, so that ranks draw independently.
+        device: Device of the generator, which must be that of the micro-batches.
+    """
     state = np.random.SeedSequence((seed, global_step, rank)).generate_state(1, np.uint64)
     return torch.Generator(device).manual_seed(int(state[0]))
 

@@ -1,4 +1,4 @@
-"""What a method against entropy collapse is, and what its functions get and return.
+"""Define a method against entropy collapse, and the records that its functions get and return.
 
 A method is a record of pure functions, one in each file of ``models/methods``. The record says what the method is
 called; what it does is the record of its slot (``models/slots.py``).
@@ -38,7 +38,7 @@ CORRECT = 0.5
 
 
 def _floating(values: Tensor) -> Tensor:
-    """Values of whole numbers as float32: weights and advantages made like them would be rounded."""
+    """Return whole numbers as float32: weights and advantages of their type would be rounded."""
     return values if values.is_floating_point() else values.float()
 
 
@@ -58,17 +58,17 @@ class TokenBatch:
 
     @property
     def ratio(self) -> Tensor:
-        """exp(log_probs - old_log_probs) without gradient, the log cut at ``LOG_RATIO_LIMIT``."""
+        """exp(log_probs - old_log_probs), (B, A) without gradient, the log cut at ``LOG_RATIO_LIMIT``."""
         return self.log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
 
     @property
     def log_ratio(self) -> Tensor:
-        """log_probs - old_log_probs, without gradient."""
+        """log_probs - old_log_probs, (B, A) without gradient."""
         return self.log_probs.detach() - self.old_log_probs
 
     @property
     def cut(self) -> Tensor:
-        """Mask of the action tokens without a gradient in PPO's loss because the cut takes it."""
+        """Mask (B, A) of the action tokens without a gradient in PPO's loss because the cut takes it."""
         return (self.log_ratio.abs() > LOG_RATIO_LIMIT) & self.action_mask.bool()
 
     @property
@@ -77,7 +77,13 @@ class TokenBatch:
         return self.geometric_mean(self.log_ratio)
 
     def geometric_mean(self, log_ratio: Tensor) -> Tensor:
-        """(B, 1): exp of the mean of ``log_ratio`` (B, A) over a sequence's action tokens, the mean cut, too."""
+        """Return exp of the mean of a log ratio over the action tokens of each sequence, (B, 1).
+
+        The mean is cut at ``LOG_RATIO_LIMIT``.
+
+        Args:
+            log_ratio: Log ratio (B, A) of each token.
+        """
         total = log_ratio.masked_fill(~self.action_mask.bool(), 0.0).sum(1, keepdim=True)
         mean = total / self.action_mask.sum(1, keepdim=True).clamp(min=1)
         return mean.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
@@ -149,7 +155,7 @@ class ProcessReward:
 
 @dataclass(frozen=True)
 class Plan:
-    """What one method does to the tokens of a micro-batch in an update; (B, A) and without gradient."""
+    """The effect of one method on the tokens of a micro-batch in an update; tensors (B, A) without gradient."""
 
     # Mask of those it acts on.
     tokens: Tensor
@@ -173,7 +179,7 @@ class Plan:
 
 
 def transformed(advantages: Tensor, plans: Sequence[Plan]) -> Tensor:
-    """A' (B, A) from A (B, A): all that is added, then all weights, then 0 where a plan drops.
+    """Return A' (B, A) from A (B, A): all that is added, then all weights, then 0 where a plan drops.
 
     An advantage of 0 makes a surrogate and its gradient exactly 0. Where no plan does anything A' is A, bit for bit.
     """
@@ -229,7 +235,7 @@ class Method(Generic[FilledSlot]):
 
     @property
     def flag(self) -> str:
-        """How it is chosen."""
+        """The flag and value that choose the method."""
         return f"--method {self.name}"
 
     @property

@@ -93,6 +93,11 @@ def plan_window(step: PlanningStep, parts: Sequence[WindowPart], seen: PolicySee
 
     The methods see all tokens of the step at once, those of other ranks included, so every rank must call this
     function together.
+
+    Args:
+        step: What the windows of the global step share.
+        parts: The micro-batches of this rank, as they were sampled.
+        seen: The policy that the methods see on the same micro-batches.
     """
     # A method's log-probs may be those of the current policy; the old ones in the batch are always those of the
     # rollout.

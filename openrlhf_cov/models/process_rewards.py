@@ -47,6 +47,11 @@ def process_rewards(log_ratios: Tensor, action_mask: Tensor, beta: float) -> Ten
     """Return beta * q of every token of a response but the last one, (K, A); 0 elsewhere.
 
     The last token carries the outcome reward.
+
+    Args:
+        log_ratios: q, the log ratios (K, A) to the reference.
+        action_mask: True where a token belongs to the response, (K, A).
+        beta: Scale of the log ratios.
     """
     from openrlhf_cov.models.returns import sums_to_the_end
 

@@ -41,7 +41,16 @@ def token_keys(seed: int, global_step: int, sample_ids: Tensor, num_actions: int
 
 
 def value_scores(values: Tensor, action_mask: Tensor, keys: Tensor) -> Tensor:
-    """Scores (B, A) that order tokens by their float32 ``values``, equal ones by key; NaN is no candidate."""
+    """Return scores that order tokens by value, and tokens of equal value by key.
+
+    Args:
+        values: Values (B, A), which are compared as float32.
+        action_mask: Mask (B, A) of the action tokens.
+        keys: Keys (B, A) of ``token_keys``.
+
+    Returns:
+        int64 (B, A); ``NOT_A_CANDIDATE`` for masked tokens and for NaN.
+    """
     # The upper 32 bits are the value, the lower 32 bits the upper bits of the key: a key only decides between equal
     # values.
     scores = ordered_bits(values).long() * 2**32 + (keys >> 31)
@@ -49,27 +58,44 @@ def value_scores(values: Tensor, action_mask: Tensor, keys: Tensor) -> Tensor:
 
 
 def lottery_scores(candidates: Tensor, keys: Tensor) -> Tensor:
-    """Scores (B, A) of a lottery among ``candidates`` (B, A)."""
+    """Return scores (B, A) that order the candidates at random, by key.
+
+    Args:
+        candidates: Booleans (B, A).
+        keys: Keys (B, A) of ``token_keys``.
+    """
     return keys.masked_fill(~candidates, NOT_A_CANDIDATE)
 
 
 def fixed_point_sums(log_probs: Tensor, advantages: Tensor, action_mask: Tensor) -> Tensor:
-    """(sum of log_probs, sum of advantages, number of tokens) over unmasked tokens: int64 (3,), the first two scaled.
+    """Return the sum of log-probs, the sum of advantages and the number of unmasked tokens, int64 (3,).
 
-    Integers add up to the same value in any grouping, so the means do not depend on placement.
+    The first two are scaled by ``FIXED_POINT``. Integers add up to the same value in any grouping, so the means do not
+    depend on placement.
+
+    Args:
+        log_probs: Log-probs (B, A).
+        advantages: Advantages (B, A).
+        action_mask: Mask (B, A) of the action tokens.
     """
     sums = [fixed_point_sum(values, action_mask) for values in (log_probs, advantages)]
     return torch.stack([*sums, action_mask.bool().sum()])
 
 
 def fixed_point_sum(values: Tensor, action_mask: Tensor, parts: float = FIXED_POINT) -> Tensor:
-    """Sum of the finite, unmasked ``values`` (B, A), scaled by ``parts``: 0-d int64."""
+    """Return the sum of the finite, unmasked values as an integer, 0-d int64.
+
+    Args:
+        values: Values (B, A).
+        action_mask: Mask (B, A) of the action tokens.
+        parts: Units of the result for a value of one; each value is rounded to a whole number of them.
+    """
     kept = values.detach().double().masked_fill(~action_mask.bool(), 0.0)
     return (kept.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) * parts).round().long().sum()
 
 
 def means_of(sums: Tensor) -> TokenMeans:
-    """Means from the added ``fixed_point_sums`` of all parts, 0-d float64; 0 if there is no token."""
+    """Return the means from the added ``fixed_point_sums`` (3,) of all parts, 0-d float64; 0 if there is no token."""
     means = sums[:2].double() / FIXED_POINT / sums[2].clamp(min=1)
     return TokenMeans(log_prob=means[0], advantage=means[1])
 
@@ -79,6 +105,6 @@ def _signed(constant: int) -> int:
 
 
 def _shifted(values: Tensor, bits: int) -> Tensor:
-    """Logical right shift of int64."""
+    """Return the logical right shift of int64."""
     # torch shifts the sign bit in from the left; the mask removes it.
     return (values >> bits) & (2 ** (64 - bits) - 1)

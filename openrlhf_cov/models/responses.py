@@ -20,7 +20,7 @@ EPSILON = 1e-9
 
 
 def group_normalised(rewards: Tensor) -> Tensor:
-    """GRPO's advantages (G, K) of rewards (G, K): about the mean of a group, over its sample standard deviation.
+    """Return GRPO's advantages (G, K) of rewards (G, K): less the group's mean, over its sample standard deviation.
 
     0 in a group of equal rewards, where rounding of the mean over that of the deviation may be anything.
     """
@@ -31,12 +31,12 @@ def group_normalised(rewards: Tensor) -> Tensor:
 
 
 def are_equal(rewards: Tensor) -> Tensor:
-    """Mask (G, 1) of the groups whose rewards (G, K) are all the same."""
+    """Return the mask (G, 1) of the groups whose rewards (G, K) are all the same."""
     return (rewards == rewards[:, :1]).all(1, keepdim=True)
 
 
 def right(rewards: Tensor) -> Tensor:
-    """Mask of the responses that are right."""
+    """Return the mask of the responses that are right, of the shape of their rewards."""
     return rewards > CORRECT
 
 

@@ -58,12 +58,15 @@ class RolloutTokens:
         return self.log_probs.exp() * self.advantages
 
     def token_covariance(self, sums: Tensor) -> Tensor:
-        """Paper eq. 10, (B, A), centred by the ``token_sums`` of all ranks."""
+        """Return the covariance (B, A) of paper eq. 10, centred by the ``token_sums`` of all ranks."""
         return token_covariance(self.log_probs, self.advantages, self.action_mask, means_of(sums[:3]))
 
 
 def token_sums(rollout: RolloutTokens) -> Tensor:
-    """int64 (7,): ``fixed_point_sums`` of (log pi, A) and of (log pi, pi * A), ``fixed_point_sum`` of the entropy."""
+    """Return the sums from which the means of all ranks follow, int64 (7,).
+
+    They are ``fixed_point_sums`` of (log pi, A) and of (log pi, pi * A), and ``fixed_point_sum`` of the entropy.
+    """
     mask = rollout.action_mask
     return torch.cat(
         [
@@ -75,9 +78,10 @@ def token_sums(rollout: RolloutTokens) -> Tensor:
 
 
 def mean_entropy(sums: Tensor) -> Tensor:
-    """Mean entropy of all tokens from the added ``token_sums`` of all ranks, 0-d float64; the same for any placement.
+    """Return the mean entropy of all tokens, in nats, 0-d float64; NaN without a token. It is equal for any placement.
 
-    NaN without a token.
+    Args:
+        sums: ``token_sums`` (7,) added over all ranks.
     """
     return sums[6].double() / FIXED_POINT / sums[2]
 
@@ -106,12 +110,21 @@ class Responses:
 
     @property
     def prob_weighted(self) -> Tensor:
-        """pi(y|x) A(y|x) of paper eq. 8, pi = exp of the length-normalised log pi."""
+        """pi(y|x) A(y|x) of paper eq. 8, (B,), pi = exp of the length-normalised log pi."""
         return self.log_prob.exp() * self.advantage * self.counted
 
 
 def group_sums(rollout: RolloutTokens, samples_per_prompt: int, groups: int) -> Tensor:
-    """float64 (groups, 5) per prompt: responses with a token, sums of their log pi, A and pi A, correct ones."""
+    """Return sums over the responses to each prompt; the sums of several ranks add up.
+
+    Args:
+        rollout: Tokens of this rank.
+        samples_per_prompt: Responses to a prompt.
+        groups: Number of prompts of the step on all ranks.
+
+    Returns:
+        float64 (groups, 5): responses with a token, the sums of their log pi, A and pi A, and the correct responses.
+    """
     means = Responses.of(rollout)
     columns = (means.counted, means.log_prob, means.advantage, means.prob_weighted, rollout.scores > CORRECT)
     # (B, 5), and below (groups, 5): the responses of a prompt may lie on several ranks.
@@ -121,9 +134,17 @@ def group_sums(rollout: RolloutTokens, samples_per_prompt: int, groups: int) -> 
 
 
 def positive_sums(rollout: RolloutTokens, samples_per_prompt: int, groups: int) -> Tensor:
-    """Return float64 (groups, 2) per prompt: its responses with a token, and the sum of their positive advantages.
+    """Return sums over the responses to each prompt that tell if it has a positive advantage; sums of ranks add up.
 
-    An advantage of a response is the mean of those of its tokens. The rows of several ranks add up.
+    An advantage of a response is the mean of those of its tokens.
+
+    Args:
+        rollout: Tokens of this rank.
+        samples_per_prompt: Responses to a prompt.
+        groups: Number of prompts of the step on all ranks.
+
+    Returns:
+        float64 (groups, 2): responses with a token, and the sum of their positive advantages.
     """
     means = Responses.of(rollout)
     rows = torch.stack([means.counted, means.advantage.clamp(min=0.0)], dim=1)
@@ -132,7 +153,11 @@ def positive_sums(rollout: RolloutTokens, samples_per_prompt: int, groups: int) 
 
 
 def positive_share(sums: Tensor) -> Tensor:
-    """Return the share of prompts with a positive advantage, 0-d, from the added ``positive_sums`` of all ranks."""
+    """Return the share of prompts with a positive advantage, 0-d.
+
+    Args:
+        sums: ``positive_sums`` (groups, 2) added over all ranks.
+    """
     return (sums[:, 1] > 0).sum().double() / (sums[:, 0] > 0).sum().clamp(min=1)
 
 
@@ -169,7 +194,13 @@ def rollout_metrics(rollout: RolloutTokens, sums: Tensor, groups: Tensor, sample
 
 
 def entropy_metrics(entropy: Tensor, action_mask: Tensor, scores: Tensor) -> list[Metric]:
-    """Mean, quantiles, and means over correct and other responses; (B, A), (B, A) and (B,)."""
+    """Return the metrics of the entropy: mean, quantiles, and means by correctness and by position in the response.
+
+    Args:
+        entropy: Entropies (B, A), in nats.
+        action_mask: Mask (B, A) of the action tokens.
+        scores: Score (B,) of each response. A response with NaN is neither correct nor incorrect.
+    """
     mask = action_mask.bool()
     correct = mask & (scores > CORRECT)[:, None]
     wrong = mask & (scores <= CORRECT)[:, None]
@@ -183,7 +214,7 @@ def entropy_metrics(entropy: Tensor, action_mask: Tensor, scores: Tensor) -> lis
 
 
 def position_metrics(entropy: Tensor, mask: Tensor) -> list[Metric]:
-    """Means over the first, second, ... action token of every response, (B, A) and boolean (B, A)."""
+    """Return means over the first, second, ... action token of every response, from (B, A) and bool (B, A)."""
     # Number of each action token within its response, from 0. Masked and later tokens go to a last place, which is not
     # read.
     place = (mask.cumsum(1) - 1).masked_fill(~mask, POSITIONS).clamp(max=POSITIONS).flatten()
@@ -194,7 +225,13 @@ def position_metrics(entropy: Tensor, mask: Tensor) -> list[Metric]:
 
 
 def selection_metrics(entropy: Tensor, action_mask: Tensor, selected: Tensor) -> list[Metric]:
-    """Entropies of the tokens that an update of the step selected, and of the others; all (B, A)."""
+    """Return the mean entropies of the tokens that an update of the step selected, and of the other action tokens.
+
+    Args:
+        entropy: Entropies (B, A), in nats.
+        action_mask: Mask (B, A) of the action tokens.
+        selected: Mask (B, A) of the selected tokens.
+    """
     mask = action_mask.bool()
     picked = mask & selected
     others = mask & ~selected
@@ -205,7 +242,13 @@ def selection_metrics(entropy: Tensor, action_mask: Tensor, selected: Tensor) ->
 
 
 def covariance_metrics(rollout: RolloutTokens, cov: Tensor, weighted_means: TokenMeans) -> list[Metric]:
-    """The distribution of ``cov`` (B, A), and Cov(log pi, pi * A) centred by ``weighted_means``."""
+    """Return the metrics of the covariances of all tokens, and the mean of Cov(log pi, pi * A).
+
+    Args:
+        rollout: Tokens of this rank.
+        cov: Covariance (B, A) of each token.
+        weighted_means: Means of log pi and of pi * A over all ranks.
+    """
     mask = rollout.action_mask.bool()
     weighted = token_covariance(rollout.log_probs, rollout.prob_weighted, mask, weighted_means)
     tokens = mask.sum()

@@ -30,7 +30,7 @@ class SharedLayout:
     places: Tensor
 
     def additive(self, dtype: torch.dtype) -> Tensor:
-        """The mask (M, 1, R, R) that is added to the scores of attention."""
+        """Return the mask (M, 1, R, R) that is added to the scores of attention."""
         hidden = torch.zeros(self.visible.shape, dtype=dtype, device=self.visible.device)
         return hidden.masked_fill_(~self.visible, torch.finfo(dtype).min)[:, None]
 
@@ -98,8 +98,13 @@ def shared_layout(
 
 
 def cost(rows: int, width: int, token_cost: float) -> float:
-    """Of a layer on ``rows`` of ``width`` tokens; ``token_cost`` is that of its products with weights for a token,
-    in units of one token's attention to another."""
+    """Return the cost of one layer on some rows, in units of the attention of one token to one other token.
+
+    Args:
+        rows: Number of rows.
+        width: Tokens of a row.
+        token_cost: Cost of the products of one token with the weights of the layer, in the same unit.
+    """
     return rows * width * (token_cost + width)
 
 
@@ -121,7 +126,7 @@ def _samples(
 
 
 def _halvings(count: int) -> Iterator[int]:
-    """``count``, half of it and so on, down to 1."""
+    """Yield ``count``, half of it and so on, down to 1."""
     while count > 1:
         yield count
         count = (count + 1) // 2
@@ -129,7 +134,7 @@ def _halvings(count: int) -> Iterator[int]:
 
 
 def _filled(trees: Sequence[_Tree], count: int) -> list[list[_Tree]]:
-    """``count`` rows; the longest tree goes first, each into the emptiest row."""
+    """Return ``count`` rows; the longest tree goes first, each into the emptiest row."""
     rows: list[list[_Tree]] = [[] for _ in range(count)]
     fill = [(0, number) for number in range(count)]
     for tree in sorted(trees, key=lambda tree: tree.length, reverse=True):

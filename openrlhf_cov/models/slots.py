@@ -30,7 +30,7 @@ UNCLIPPED = (math.inf, math.inf)
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
-    """What a method does. Each subclass has the fields of one slot."""
+    """The base of all slots: the effect that a method has. Each subclass has the fields of one slot."""
 
     # How the command line calls the slot.
     name: ClassVar[str]

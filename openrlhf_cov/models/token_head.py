@@ -177,7 +177,9 @@ def min_p_scores_of_logits(logits: Tensor, targets: Tensor, temperature: float, 
 
 
 class _TokenScores(torch.autograd.Function):
-    """With z = logits / temperature, p = softmax(z), H the entropy and y the target of a token:
+    """Compute log-probs and entropies with a backward pass that holds one block of logits at a time.
+
+    With z = logits / temperature, p = softmax(z), H the entropy and y the target of a token:
 
     d log p_y / dz_v = [v = y] - p_v,  dH / dz_v = -p_v (log p_v + H).
     """
@@ -267,7 +269,7 @@ def _blocks(vocabulary: int, tokens: int, block: int) -> Iterator[tuple[int, int
 
 
 def _scaled(hidden: Tensor, rows: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
-    """Logits / temperature (N, columns) in fp32, a tensor of its own."""
+    """Return logits / temperature (N, columns) in fp32, a tensor of its own."""
     logits = functional.linear(hidden, rows, bias)
     z = logits.float()
     if temperature != 1.0:

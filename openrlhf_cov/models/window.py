@@ -1,4 +1,4 @@
-"""What a method can see of one optimizer step before its update: exact for any micro-batch size, rank and order.
+"""Show a method one optimizer step before its update: exact for any micro-batch size, rank and order.
 
 Three primitives serve every method: counts and exact sums, the k largest, the maximum. Each may be used more than
 once, one round of collectives after another. Nothing here carries gradient.
@@ -76,22 +76,22 @@ class WindowItem:
 
     @property
     def entropy(self) -> Tensor:
-        """Entropies of the policy that the methods ask for."""
+        """Entropies (B, A), in nats, of the policy that the methods ask for."""
         return _given(self._entropy, "entropies")
 
     @property
     def old_entropy(self) -> Tensor:
-        """Entropies of the policy that sampled."""
+        """Entropies (B, A), in nats, of the policy that sampled."""
         return _given(self._old_entropy, "entropies of the policy that sampled")
 
     @property
     def proxy(self) -> Tensor:
-        """Log-probs among the probable tokens of the policy that sampled."""
+        """Log-probs (B, A) among the probable tokens of the policy that sampled."""
         return _given(self._proxy, "log-probs among the probable tokens")
 
     @property
     def discriminator_mean(self) -> Tensor:
-        """Expectations of the entropy discriminator."""
+        """Expectations (B, A) of the entropy discriminator."""
         return _given(self._discriminator_mean, "expectations of the entropy discriminator")
 
 
@@ -136,17 +136,17 @@ class Window:
         return [item.mask for item in self.items]
 
     def covariance(self) -> list[Tensor]:
-        """Covariance of log-prob and advantage (B, A) about the means of the whole window (paper eq. 10)."""
+        """Return the covariance (B, A) of log-prob and advantage about the means of the window (paper eq. 10)."""
         batches = [item.batch for item in self.items]
         means = TokenMeans(*self.means([b.log_probs for b in batches], [b.advantages for b in batches]))
         return [token_covariance(b.log_probs, b.advantages, b.action_mask, means) for b in batches]
 
     def ppo_clipped(self) -> list[Tensor]:
-        """Masks (B, A) of the tokens whose gradient the PPO clip removes."""
+        """Return the masks (B, A) of the tokens whose gradient the PPO clip removes."""
         return [ppo_clipped(item.batch, *self._ppo_clip) for item in self.items]
 
     def total(self, masks: Sequence[Tensor]) -> Tensor:
-        """Number of tokens in the masks (B, A) of all ranks, 0-d int64."""
+        """Return the number of tokens in the masks (B, A) of all ranks, 0-d int64."""
         return self._ranks.all_reduce_sum(torch.stack([mask.sum() for mask in masks]).sum(0, keepdim=True))[0]
 
     def constant_length_factor(self, length: float) -> Tensor:
@@ -161,7 +161,7 @@ class Window:
         return self.count.double() / (responses.clamp(min=1).double() * length)
 
     def means(self, *series: Sequence[Tensor]) -> Tensor:
-        """Means (S,), float64, of S series of values (B, A) over all action tokens; the same in any grouping of these.
+        """Return the means (S,), float64, of S series of values (B, A) over all action tokens, equal for any grouping.
 
         Integers add up exactly. They count parts of the power of two above the largest value, so that values of any
         size have the same relative precision. What is not finite counts as 0. 16 bytes of each rank for each series.
@@ -182,7 +182,7 @@ class Window:
         return totals.double() / PARTS * units.double() / self.count.clamp(min=1)
 
     def mean(self, values: Sequence[Tensor]) -> Tensor:
-        """Mean of the values (B, A) over all action tokens, 0-d float64; as ``means``."""
+        """Return the mean of the values (B, A) over all action tokens, 0-d float64; see ``means``."""
         return self.means(values)[0]
 
     def mean_and_deviation(self, values: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -196,14 +196,19 @@ class Window:
         return mean, self.mean([(v.double() - mean).square() for v in values]).sqrt()
 
     def maximum(self, values: Sequence[Tensor]) -> Tensor:
-        """The largest value (B, A) of an action token, 0-d; -inf without one."""
+        """Return the largest value (B, A) of an action token, 0-d; -inf without one."""
         tops = [v.masked_fill(~mask, -torch.inf).max().view(1) for v, mask in zip(values, self._masks, strict=True)]
         return self._ranks.all_gather(torch.cat(tops).max().view(1)).max()
 
     def largest(self, values: Sequence[Tensor], fraction: float) -> list[Tensor]:
-        """Masks (B, A) of the ``fraction`` of all action tokens with the largest values (B, A), equal ones by key.
+        """Select the share of all action tokens of the step with the largest values; keys order equal values.
 
-        The quota is max(1, floor(fraction * count)); NaN is never among them.
+        Args:
+            values: Values (B, A) of each micro-batch; NaN is never selected.
+            fraction: Share of the action tokens to select: max(1, floor(fraction * count)) tokens.
+
+        Returns:
+            Masks (B, A) of each micro-batch.
         """
         scores = [value_scores(v, item.mask, item.keys) for v, item in zip(values, self.items, strict=True)]
         return self._best(scores, int(quota(self.count, fraction)))
@@ -231,7 +236,15 @@ class Window:
         return self._best(scores, max(1, share(int(self.total(masks)), fraction)))
 
     def lottery(self, candidates: Sequence[Tensor], fraction: float) -> list[Tensor]:
-        """Masks (B, A) of as many ``candidates`` (B, A), drawn uniformly; all of them if there are fewer."""
+        """Sample as many tokens as ``largest`` selects, uniformly; all candidates if there are fewer.
+
+        Args:
+            candidates: Masks (B, A) of each micro-batch: the tokens that may be sampled.
+            fraction: Share of all action tokens of the step.
+
+        Returns:
+            Masks (B, A) of each micro-batch.
+        """
         scores = [lottery_scores(c & item.mask, item.keys) for c, item in zip(candidates, self.items, strict=True)]
         return self._best(scores, int(quota(self.count, fraction)))
 
@@ -257,20 +270,20 @@ class LocalWindow:
         self._mask = batch.action_mask.bool()
 
     def covariance(self) -> list[Tensor]:
-        """Like ``Window.covariance``, of this micro-batch."""
+        """Return the covariance (B, A) about the means of this micro-batch; see ``Window.covariance``."""
         return [token_covariance(self._batch.log_probs, self._batch.advantages, self._batch.action_mask)]
 
     def ppo_clipped(self) -> list[Tensor]:
-        """Like ``Window.ppo_clipped``, of this micro-batch."""
+        """Return the mask (B, A) of ``Window.ppo_clipped`` for this micro-batch."""
         return [ppo_clipped(self._batch, *self._ppo_clip)]
 
     def largest(self, values: Sequence[Tensor], fraction: float) -> list[Tensor]:
-        """Like ``Window.largest``, of this micro-batch; ties are broken by position."""
+        """Return the mask (B, A) of ``Window.largest`` for this micro-batch; ties are broken by position."""
         candidates = values[0].masked_fill(~self._mask, -torch.inf)
         return [select_largest(candidates, quota(self._mask.sum(), fraction))]
 
     def lottery(self, candidates: Sequence[Tensor], fraction: float) -> list[Tensor]:
-        """Like ``Window.lottery``, with random numbers of this micro-batch's generator instead of keys."""
+        """Return the mask of ``Window.lottery`` for this micro-batch, by random numbers of its generator."""
         drawn = torch.rand(candidates[0].shape, generator=self._generator, device=candidates[0].device)
         return self.largest([drawn.masked_fill(~candidates[0], -torch.inf)], fraction)
 
@@ -293,10 +306,15 @@ def ppo_clipped(batch: TokenBatch, eps_low: float, eps_high: float, by_sequence:
 
 
 def kth_largest(scores: Tensor, k: int, ranks: Ranks = ALONE) -> Tensor:
-    """The k-th largest of the scores of all ranks, 0-d int64; the smallest possible one if there are fewer.
+    """Return the k-th largest of the scores of all ranks, 0-d int64; the smallest possible score if there are fewer.
 
-    ``scores`` is this rank's int64 (n,). No rank can hold more than k of the k largest, so for a small k its own k
-    best are enough, 8 bytes each; beyond ``GATHERED`` of all ranks it is found digit by digit, from ``BINS`` counts.
+    No rank can hold more than k of the k largest scores, so for a small k the k best of each rank are enough, 8 bytes
+    each. If these are more than ``GATHERED`` on all ranks, the score is found digit by digit, from ``BINS`` counts.
+
+    Args:
+        scores: Scores of this rank, int64 (n,).
+        k: Which score to return, from 1.
+        ranks: The collectives of the data-parallel ranks.
     """
     if k * ranks.size > GATHERED:
         return _by_digits(scores, k, ranks)

@@ -60,14 +60,30 @@ class CovActor(Actor):
         with_discriminator_mean: bool = False,
         **mm_inputs: Any,
     ) -> Any:
-        """Upstream's log-probs (B, A) of the action tokens, 0 elsewhere; with ``return_output`` the output, too.
+        """Return the log-probs of the action tokens, and with ``return_output`` the output of the model, too.
 
-        That has no logits, and the entropies (B, A) as ``entropy`` if ``return_entropy`` asks for them, 0 where there
-        is no action; upstream's are (B, T - 1), of all tokens. Without ``action_mask`` it is upstream's result.
+        Upstream's forward pass runs without ``action_mask`` or ``attention_mask``, with ring attention, and for the
+        models that the class names. ``proxy_min_p`` and ``with_discriminator_mean`` then have no effect.
 
-        With ``proxy_min_p`` the output has log-probs by ``min_p_scores`` as ``proxy`` (B, A), and with
-        ``with_discriminator_mean`` it has ``discriminator_means`` as ``discriminator_mean`` (B, A), unless upstream's
-        forward pass runs.
+        Args:
+            sequences: Token ids, int64 (B, T).
+            action_mask: True where a token is an action, (B, A). The columns are about the last A tokens.
+            attention_mask: 1 where a token is no padding, (B, T).
+            return_output: True to return the pair of log-probs and output.
+            allgather_logits: Upstream's: gather the logits of packed samples when no log-probs are requested.
+            return_logprobs: Upstream's: return the log-probs of all tokens when there is no ``action_mask``.
+            ring_attn_group: The ranks that share the tokens of a sample; None without ring attention.
+            packed_seq_lens: Part of upstream's signature, which does not use it.
+            return_entropy: True to compute entropies as well. Upstream's forward pass then requires ``return_output``.
+            proxy_min_p: The p of ``min_p_scores``; None to compute no such log-probs.
+            with_discriminator_mean: True to compute ``discriminator_means``.
+            mm_inputs: Upstream's inputs of a vision-language model.
+
+        Returns:
+            Log-probs (B, A), 0 where a token is no action; with ``return_output`` also the output of the model. The
+            output has no logits. It has ``entropy`` in nats, the log-probs ``proxy`` and ``discriminator_mean``, each
+            (B, A) and 0 where a token is no action, as far as the arguments request them. Upstream's ``entropy`` is
+            (B, T - 1), of all tokens, and its output lacks the other two.
         """
         if action_mask is not None and attention_mask is not None and ring_attn_group is None:
             head = self._plain_head()
@@ -96,7 +112,7 @@ class CovActor(Actor):
         )
 
     def _layout(self, sequences: Tensor, attention_mask: Tensor, before: Tensor) -> SharedLayout | None:
-        """Samples of one prompt side by side, where the model reads them so and that is cheaper."""
+        """Return samples of one prompt side by side, where the model reads them so and that is cheaper; else None."""
         sharing = self._sharing  # whatever the samples are: with ZeRO-3 all ranks must call the model together
         if sharing is None or (self.training and sharing.draws):
             return None
@@ -205,7 +221,7 @@ class CovActor(Actor):
         return True
 
     def _plain_head(self) -> nn.Linear | None:
-        """The output head, if it can answer for the model."""
+        """Return the output head if it can answer for the model; else None."""
         if self.is_vlm or getattr(self.model, "is_compiled", False):
             return None
         head = self.model.get_output_embeddings()
@@ -291,7 +307,7 @@ def _rope_types(config: Mapping[str, Any]) -> set[str]:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """While the body runs, the model is not in training."""
+    """Put the model into evaluation mode while the body runs."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -303,7 +319,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def answering(head: nn.Module, answer: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """While the body runs, the head gives what ``answer`` makes of its input."""
+    """Replace the output of a head by ``answer`` of its input while the body runs."""
     head.forward = answer
     try:
         yield

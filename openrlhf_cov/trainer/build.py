@@ -82,7 +82,14 @@ def make_groups(args: SimpleNamespace, shared: PlacementGroup | None) -> ModelGr
 
 
 def load_models(strategy: CovStrategy, groups: ModelGroups, engines: list[Any], max_steps: int) -> None:
-    """Load the models of all roles; ``max_steps`` is the number of optimizer steps of the run."""
+    """Load the models of all roles, and return when all ranks have theirs.
+
+    Args:
+        strategy: The strategy of the run, which carries the flags to the ranks.
+        groups: The groups of Ray actors whose models are loaded.
+        engines: Handles of the vLLM engines that the policy sends its weights to; empty if the run needs none.
+        max_steps: Number of optimizer steps of the run, from which learning rates are scheduled.
+    """
     args = strategy.args
     model = args.actor.model_name_or_path
     loading = groups.policy.async_run_method("load", strategy, model, max_steps, engines)

@@ -78,7 +78,13 @@ def vocabulary_of(args: SimpleNamespace) -> int:
 
 
 def weight_check_of(args: SimpleNamespace, groups: ModelGroups, engines: list[Any]) -> WeightCheck | None:
-    """Return the check of ``--train.check_weight_update``; None if it is off, or if there is no engine."""
+    """Return the check of ``--train.check_weight_update``; None if it is off, or if there is no engine.
+
+    Args:
+        args: The flags of the run.
+        groups: The models; the policy scores the texts of the check.
+        engines: Handles of the vLLM engines that are checked.
+    """
     if args.check_weight_update == "off" or not engines:
         return None
 

@@ -15,6 +15,13 @@ from openrlhf_cov.trainer.windows import loss_normalizers, start_micro_batch, wi
 def update_critic(critic: TrainedModel, settings: StepSettings, samples: Sequence[TrainSample]) -> StepResult:
     """Train the critic on the samples that this rank got in a global step: values toward returns.
 
+    Every rank calls this function with its own samples. All of them make the same number of updates.
+
+    Args:
+        critic: The critic of this rank.
+        settings: The settings of the step, of which the number of the step is used.
+        samples: The samples of this rank, with values and returns.
+
     Returns:
         Metrics that are means over the micro-batches of all ranks, and the number of skipped updates.
 

@@ -34,7 +34,7 @@ EDGE = 64 * 1024
 
 
 def open_backend(args: argparse.Namespace) -> "Engines | Server":
-    """The backend that the flags ask for. Raises UsageError."""
+    """Return the backend that the flags select. Raises UsageError."""
     for name in ("num_engines", "tensor_parallel_size", "max_model_len", "concurrency", "limit"):
         value = getattr(args, name)
         if value is not None and value < 1:
@@ -74,7 +74,7 @@ class Engines:  # ``Server`` has the same methods
         self.tokenizer: Any = _tokenizer(args.model, args.trust_remote_code)
 
     def template(self, name: str) -> str:
-        """The template that makes the text sent for --template ``name``: itself."""
+        """Return the name of the template that makes the text sent for ``--template``: the name itself."""
         return name
 
     def settings(self, plan: EvaluationPlan) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class Engines:  # ``Server`` has the same methods
     def generate(
         self, requests: Sequence[Request], settings: RunSettings
     ) -> Iterator[tuple[Request, Completion | None]]:
-        """Completions from engines that are started here and stopped at the end."""
+        """Yield completions from engines that are started here and stopped at the end."""
         cpu_host.install()
         import ray
 
@@ -165,18 +165,18 @@ class Server:
         return "plain" if name == "chat" else name
 
     def settings(self, plan: EvaluationPlan) -> dict[str, Any]:
-        """The model's name; prompts are cut to no length here."""
+        """Return the fields of ``RunSettings`` that are known of the server's model. Prompts are not cut here."""
         return {"model": self.model, "max_model_len": self.endpoint.max_model_len, "packages": packages()}
 
     def generate(
         self, requests: Sequence[Request], settings: RunSettings
     ) -> Iterator[tuple[Request, Completion | None]]:
-        """Completions of the server."""
+        """Yield completions of the server."""
         return self.endpoint.generate(requests)
 
 
 def fingerprint(folder: Path) -> str:
-    """SHA-256 over name, size and both ends of every file of a model in ``folder``: another model has another one.
+    """Return the SHA-256 over name, size and both ends of every file of a model, which differs between models.
 
     Differs from a hash of all bytes: it takes milliseconds, and a change in the middle of a file that leaves its size
     and both ends alone goes unseen; training changes every tensor.
@@ -192,7 +192,7 @@ def fingerprint(folder: Path) -> str:
 
 
 def packages(names: Sequence[str] = PACKAGES) -> dict[str, str]:
-    """Versions of those of ``names`` that are installed."""
+    """Return the versions of those of ``names`` that are installed."""
     return {name: version for name in names if (version := distribution_version(name))}
 
 

@@ -21,7 +21,7 @@ class _State:
 
 
 def balanced_partitions(lengths: Sequence[int], count: int) -> list[list[int]]:
-    """The places of ``lengths`` in ``count`` parts of nearly equal sums, each part in order.
+    """Return the places of ``lengths`` in ``count`` parts of nearly equal sums, each part in order.
 
     The result is that of upstream's ``get_seqlen_balanced_partitions`` with ``equal_size=False``. Upstream carries
     all ``count`` parts through every merge, although few of them hold a sample before the end.

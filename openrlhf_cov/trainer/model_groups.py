@@ -114,7 +114,13 @@ class ModelGroups:
     def score_process_reward(
         self, tokens: list[Tensor], attention_mask: list[Tensor], action_mask: list[Tensor]
     ) -> Sequence[Tensor]:
-        """Return the log-probs of the process reward model batch by batch, (B, A); the arguments are of ``score``."""
+        """Return the log-probs of the process reward model, one tensor (B, A) for each batch.
+
+        Args:
+            tokens: Of each batch, int64 (B, T).
+            attention_mask: Of each batch, 1 where a token is no padding, (B, T).
+            action_mask: Of each batch, True where a token is an action, (B, A).
+        """
         train = self.args.train
         action = {"tokens": tokens, "action_mask": action_mask, "attention_mask": attention_mask}
         shares_gpu = train.colocate_all or train.colocate_actor_ref
@@ -196,6 +202,15 @@ class ModelGroups:
         """Write checkpoints of the trained models, and exported models as the flags say.
 
         The state of the rollouts lies in Ray's store until one rank fetches it, so that not every rank gets it.
+
+        Args:
+            tag: Name of the checkpoints.
+            client_states: The states of the run beside the models, which the checkpoint of the policy takes.
+            metric_value: Value of the metric by which checkpoints are kept; None without an evaluation.
+            metric_key: Name of that metric; None without one.
+
+        Raises:
+            RunStopped: The disk of a rank refuses a checkpoint.
         """
         named = {"tag": tag, "metric_value": metric_value, "metric_key": metric_key}
         # Only the rollouts are large: waiting groups and their tokens. The other states are numbers.

@@ -74,10 +74,15 @@ def load_policy(strategy: Any, pretrain: str, max_steps: int) -> LoadedPolicy:
 
 
 def load_process_reward(strategy: Any, pretrain: str, max_steps: int) -> LoadedProcessReward:
-    """Load the process reward model for training; the arguments are those of ``load_policy``.
+    """Load the process reward model for training.
 
     It has the architecture of a language model, like the policy. Its optimizer is Adam, with a constant learning rate
     and without weight decay.
+
+    Args:
+        strategy: The strategy of the rank, after ``setup_distributed``.
+        pretrain: Name or folder of the model.
+        max_steps: Number of optimizer steps of the run.
     """
     args = strategy.args
     options = process_reward_of(args)
@@ -98,9 +103,14 @@ def load_process_reward(strategy: Any, pretrain: str, max_steps: int) -> LoadedP
 
 
 def load_critic(strategy: Any, pretrain: str, max_steps: int) -> LoadedCritic:
-    """Load the critic for training; the arguments are those of ``load_policy``.
+    """Load the critic for training.
 
     A critic that starts from the policy's files gets a new value head, because those files have none.
+
+    Args:
+        strategy: The strategy of the rank, after ``setup_distributed``.
+        pretrain: Name or folder of the model.
+        max_steps: Number of optimizer steps of the run, from which the learning rate is scheduled.
     """
     args = strategy.args
     critic = get_llm_for_sequence_regression(

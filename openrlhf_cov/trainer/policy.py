@@ -55,7 +55,15 @@ class Policy:
 
     @classmethod
     def of(cls, strategy: Any, actor: Any, scheduler: Any, ema_model: Any, tokenizer: Any) -> "Policy":
-        """Make the policy of this rank from a loaded model and its DeepSpeed engine."""
+        """Make the policy of this rank from a loaded model and its DeepSpeed engine.
+
+        Args:
+            strategy: The strategy of the rank, with the flags of the run.
+            actor: ``CovActor`` around the DeepSpeed engine.
+            scheduler: The scheduler of the learning rate.
+            ema_model: The moving average of the model; None without ``--train.enable_ema``.
+            tokenizer: The tokenizer of the policy.
+        """
         args = strategy.args
         config = CovConfig.from_args(args)
         ranks = ranks_of(strategy.ds_device_mesh["dp"].get_group())

@@ -96,7 +96,13 @@ def labelled_samples(samples: Sequence[Sample], scores: Sequence[Scores]) -> lis
 
 
 def prompt_tokens(samples: Sequence[Sample], scores: Sequence[Scores], log_probs: Sequence[Tensor]) -> PromptTokens:
-    """Pad the responses to one prompt to the longest of them."""
+    """Return the log ratios of the responses to one prompt, padded to the longest of them: tensors (K, A).
+
+    Args:
+        samples: The K responses.
+        scores: The outputs of the other models for each response, with the log-probs of the reference.
+        log_probs: Log-probs of the process reward model, one tensor (A,) of its own length for each response.
+    """
     ratios = []
     for found, each in zip(log_probs, scores, strict=True):
         assert each.base_log_probs is not None  # a run with a process reward model has a reference

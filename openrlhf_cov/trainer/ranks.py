@@ -8,7 +8,7 @@ from openrlhf_cov.models.window import Ranks
 
 
 def ranks_of(group: dist.ProcessGroup) -> Ranks:
-    """The collectives of a torch.distributed group."""
+    """Return the collectives of a torch.distributed group."""
 
     def all_reduce_sum(tensor: Tensor) -> Tensor:
         dist.all_reduce(tensor, group=group)

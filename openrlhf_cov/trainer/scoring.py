@@ -28,7 +28,13 @@ class ScoringBatch:
 
     @classmethod
     def of(cls, samples: Sequence[Sample], places: Sequence[int], pad_token_id: int) -> "ScoringBatch":
-        """Pad the samples at some places to the longest of them."""
+        """Return the samples at some places, padded to the longest of them.
+
+        Args:
+            samples: All samples of the step.
+            places: Places of the samples of the batch.
+            pad_token_id: Token id that fills ``tokens``; the masks are filled with 0.
+        """
         chosen = [samples[place] for place in places]
         tokens = [sample.tokens for sample in chosen]
         return cls(
@@ -64,14 +70,26 @@ def scoring_batches(lengths: Sequence[int], args: SimpleNamespace, ranks: int) -
 
 
 def padded_batches(samples: Sequence[Sample], groups: ModelGroups, pad_token_id: int) -> list[ScoringBatch]:
-    """Return the samples of a step as the models score them."""
+    """Return the samples of a step in the batches in which the models score them.
+
+    Args:
+        samples: The samples of the step.
+        groups: The models; their flags and the ranks of the policy decide the sizes of the batches.
+        pad_token_id: Token id that fills shorter samples.
+    """
     lengths = [len(sample.tokens) for sample in samples]
     places_of_batches = scoring_batches(lengths, groups.args, groups.policy_ranks)
     return [ScoringBatch.of(samples, places, pad_token_id) for places in places_of_batches]
 
 
 def process_log_probs(samples: Sequence[Sample], batches: Sequence[ScoringBatch], groups: ModelGroups) -> list[Tensor]:
-    """Return the log-probs of the process reward model, float32 (A,) of each sample of a step."""
+    """Return the log-probs of the process reward model, float32 (A,) of each sample of a step.
+
+    Args:
+        samples: The samples of the step.
+        batches: The same samples, as the models score them (``padded_batches``).
+        groups: The models.
+    """
     scored = groups.score_process_reward(
         tokens=[batch.tokens for batch in batches],
         attention_mask=[batch.attention_mask for batch in batches],

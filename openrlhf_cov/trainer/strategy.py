@@ -35,6 +35,12 @@ class CovStrategy(DeepspeedStrategy):
 
         Upstream saves the adapters alone, beside a config.json that promises a whole model. They go to the folder
         ``adapter`` in ``output_dir``. Called on every rank.
+
+        Args:
+            model: The model, or what upstream unwraps to it.
+            tokenizer: The tokenizer, which is saved beside the model.
+            output_dir: The folder to write.
+            kwargs: Arguments of ``save_pretrained`` of transformers.
         """
         peft_model = self._unwrap_model(model)
         if not isinstance(peft_model, PeftModel):

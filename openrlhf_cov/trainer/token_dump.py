@@ -131,12 +131,12 @@ def token_records(
 
 
 def merge_records(parts: Iterable[list[Record]], count: int) -> list[Record]:
-    """The ``count`` records of highest covariance of all ranks, in an order that does not depend on the ranks."""
+    """Return the ``count`` records of highest covariance of all ranks, in an order that is equal for any ranks."""
     records = [record for part in parts for record in part]
     return sorted(records, key=lambda record: (-record["cov"], record["sample_id"], record["position"]))[:count]
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:
-    """One JSON object per line; the file appears when it is complete."""
+    """Write one JSON object per line; the file appears when it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_lines(path, [json.dumps(record, ensure_ascii=False, allow_nan=False) for record in records])

@@ -32,7 +32,16 @@ class TrainedModel:
 
     @classmethod
     def of(cls, name: str, title: str, strategy: Any, model: Any, engine: Any, scheduler: Any) -> "TrainedModel":
-        """Make the model of this rank from its DeepSpeed engine; ``title`` names it in messages."""
+        """Make the model of this rank from its DeepSpeed engine.
+
+        Args:
+            name: ``critic`` or ``prm``, as in folders and metrics.
+            title: Name of the model in messages.
+            strategy: The strategy of the rank, with the flags of the run.
+            model: What runs forward: the engine, or ``CovActor`` around it.
+            engine: The DeepSpeed engine.
+            scheduler: The scheduler of the learning rate.
+        """
         ranks = ranks_of(strategy.ds_device_mesh["dp"].get_group())
         kept = Path(strategy.args.ckpt.output_dir) / "bad_updates" / name
         bad_updates = BadUpdates(engine, strategy.args.on_nan, kept, strategy.get_rank(), model=title)

@@ -44,7 +44,13 @@ class BatchLayout:
 
     @classmethod
     def of(cls, strategy: Any, ranks: Ranks, groups_prompts: bool = False) -> "BatchLayout":
-        """Read the layout off the flags of a run and the number of data-parallel ranks."""
+        """Read the layout off the flags of a run and the number of data-parallel ranks.
+
+        Args:
+            strategy: The strategy of the rank, with the flags and the number of micro-batches of an update.
+            ranks: The data-parallel ranks, which share the samples of an update.
+            groups_prompts: True if the samples of a prompt are to lie in one micro-batch.
+        """
         args = strategy.args
         rollout_samples = args.rollout.batch_size * args.rollout.n_samples_per_prompt
         return cls(
@@ -75,6 +81,14 @@ def windows_of_epoch(
     """Yield the optimizer steps of one epoch over the samples of this rank. All ranks call it together.
 
     Static batches take their order from torch's random state, dynamic ones from (seed, step, epoch).
+
+    Args:
+        samples: The samples of this rank.
+        layout: The sizes of updates and micro-batches.
+        ranks: The data-parallel ranks, over which the totals of an update are summed.
+        step: Number of the global step.
+        epoch: Number of the epoch within the step, from 0.
+        device: The device of the totals.
 
     Raises:
         RunStopped: Static batches do not divide the samples into whole updates.
@@ -159,6 +173,11 @@ def start_micro_batch(engine: Any, layout: BatchLayout, *, ends_update: bool) ->
     number of updates would shift all updates that follow. With dynamic batches DeepSpeed takes every micro-batch for
     a whole update unless it is told otherwise, and would keep the gradient of the last one alone.
 
+    Args:
+        engine: The DeepSpeed engine.
+        layout: The sizes of updates and micro-batches.
+        ends_update: True if the optimizer is to step after the micro-batch.
+
     Raises:
         RunStopped: DeepSpeed would end the update elsewhere.
     """
@@ -176,6 +195,16 @@ def loss_normalizers(window: UpdateWindow, layout: BatchLayout, ranks: Ranks) ->
 
     The loss of an update is one mean over its tokens, or its samples, on all ranks. DeepSpeed averages gradients over
     the ranks, which ``dp_size`` undoes, and divides the loss of each static micro-batch by their number.
+
+    Args:
+        window: The update, with its totals over all ranks.
+        layout: The sizes of updates and micro-batches.
+        ranks: The data-parallel ranks.
+
+    Returns:
+        Keyword arguments of ``aggregate_loss``: ``dp_size``, the number of ranks; ``batch_num_tokens`` and
+        ``global_batch_size``, 0-d: action tokens and samples of the update on all ranks, with static batches divided
+        by the number of micro-batches.
     """
     scale = 1 if layout.dynamic else layout.micro_batches
     return {

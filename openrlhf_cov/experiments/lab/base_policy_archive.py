@@ -26,15 +26,22 @@ NUMBERS = ("greedy", "sampled", f"pass@{SAMPLES}", "decision_entropy")
 def make(output: Path, task_name: str, seed: int) -> dict[str, Any]:
     """Make or read one base policy and measure it.
 
+    Args:
+        output: Folder of base policies, in which the policy is kept.
+        task_name: Name of an embedded task of the lab.
+        seed: Seed of the base policy.
+
     Returns:
         The entry of the manifest: ``name`` of the folder, ``task``, ``seed``, ``files`` with the SHA-256 of each, and
         ``numbers`` of the validation questions: accuracy (greedy), pass@1, pass@32 and the entropy of the decision
         token in nats.
     """
+    # The parser requires a folder for the run. Nothing is written there, because the policy is evaluated only.
     words = ["--output", str(output / "unused"), "--base_policies", str(output), "--task", task_name]
     words += ["--base_seed", str(seed), "--eval.n_samples_per_prompt", str(SAMPLES)]
     evaluation = prepare(LabRequest.of(build_parser(), words)).evaluate()
     name = f"{task_name}-{seed}"
+    # Names that begin with a dot are those of files that were not completed.
     files = sorted(path for path in (output / name).iterdir() if path.is_file() and not path.name.startswith("."))
     return {
         "name": name,
@@ -46,7 +53,13 @@ def make(output: Path, task_name: str, seed: int) -> dict[str, Any]:
 
 
 def pack(folder: Path, entries: Sequence[dict[str, Any]], path: Path) -> None:
-    """Write the policies and their manifest to one archive; equal policies give equal bytes."""
+    """Write base policies and their manifest to one archive; equal policies give equal bytes.
+
+    Args:
+        folder: Folder of base policies.
+        entries: Results of ``make``, in the order of the archive.
+        path: The archive to write; an existing file is replaced.
+    """
     manifest = json.dumps({entry["name"]: entry for entry in entries}, indent=2, sort_keys=True).encode()
     with replacing(path) as file, tarfile.open(fileobj=file, mode="w:xz", format=tarfile.USTAR_FORMAT) as archive:
         _add(archive, MANIFEST, manifest)
@@ -86,6 +99,7 @@ def unpack(path: Path, folder: Path) -> list[str]:
         raise UsageError(f"--unpack {path} is not an archive of base policies: {reason_of(error)}") from error
     for name, content in contents.items():
         kept = folder / name
+        # All files are compared before the first one is written, so that a refusal leaves the folder as it was.
         if kept.exists() and kept.read_bytes() != content:
             raise UsageError(
                 f"--output {folder} holds another base policy {kept.parent.name}; give another folder or delete it"
@@ -111,9 +125,11 @@ def _read_archive(path: Path) -> dict[str, bytes]:
     with tarfile.open(path, mode="r:xz") as archive:
         for member in archive:
             parts = PurePosixPath(member.name).parts
+            # A name with .. or an absolute one would be written outside of the folder of policies.
             is_plain = member.name == MANIFEST or (len(parts) == 2 and not any(part in ("..", "/") for part in parts))
             if not member.isfile() or not is_plain or member.name in contents:
                 raise ValueError(f"{member.name!r} is not a file of a base policy")
+            # A small archive can unpack to any size.
             if member.size > MAX_BYTES or len(contents) >= MAX_FILES:
                 raise ValueError(f"it has more than {MAX_FILES} files, or one of more than {MAX_BYTES:,} bytes")
             file = archive.extractfile(member)

@@ -2,6 +2,7 @@
 
 import ctypes
 
+# Names of parameters in glibc's malloc.h.
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
 # Bytes: glibc takes no more.
@@ -16,4 +17,5 @@ def keep_freed_memory() -> None:
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
         library.mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)
+        # Up to 1 GiB of free memory at the end of the heap is not returned to the kernel.
         library.mallopt(M_TRIM_THRESHOLD, 2**30)

@@ -67,6 +67,7 @@ def sample(
     """
     cache: Cache = []
     logits = logits_of(model, prompts, 1, cache)[:, -1].repeat_interleave(each, 0)
+    # All responses to a prompt start from a copy of its keys and values, so that the prompt is read once.
     cache[:] = [(k.repeat_interleave(each, 0), v.repeat_interleave(each, 0)) for k, v in cache]
     ended = torch.zeros(len(logits), dtype=torch.bool)
     steps: list[dict[str, Tensor]] = []
@@ -74,6 +75,7 @@ def sample(
         log_p = logits.log_softmax(-1)
         p = log_p.exp()
         drawn = log_p.argmax(-1) if generator is None else torch.multinomial(p, 1, generator=generator)[:, 0]
+        # After the draw, so that the generator is where it would be if these responses had been sampled.
         if forced is not None:
             drawn = forced[:, len(steps)]
         token = drawn.masked_fill(ended, pad)
@@ -85,31 +87,48 @@ def sample(
             scores["discriminator_mean"] = (p * p * (entropy[:, None] + log_p)).sum(-1)
         steps.append(scores)
         ended |= token == eos
+        # Stop when all responses have ended: the longest one is as wide as the result.
         if len(steps) == (tokens if forced is None else forced.shape[1]) or ended.all():
             return Samples(**{name: torch.stack([each[name] for each in steps], 1) for name in scores})
         logits = logits_of(model, token[:, None], 1, cache)[:, -1]
 
 
 def among_probable(log_p: Tensor, tokens: Tensor, min_p: float) -> Tensor:
-    """Log-probs (B,) of ``tokens`` (B,) among those at least ``min_p`` times as probable as the most probable one.
+    """Return the log-probs (B,) of tokens under the policy that keeps only tokens near the most probable one.
 
-    ``log_p`` is (B, V); a token that is none of them has ``EXCLUDED``.
+    Args:
+        log_p: Log-probs (B, V) of the vocabulary.
+        tokens: Token ids (B,).
+        min_p: Smallest probability of a kept token, as a share of the largest probability.
+
+    Returns:
+        Log-probs (B,); ``EXCLUDED`` for a token that is not kept.
     """
+    # The tokens that remain share all probability, so their log-probs lose the log of their mass.
     log_p = log_p.masked_fill(log_p < log_p.amax(-1, keepdim=True) + math.log(min_p), -math.inf)
     chosen = log_p.gather(-1, tokens[:, None])[:, 0] - log_p.logsumexp(-1)
     return chosen.masked_fill(chosen.isinf(), EXCLUDED)
 
 
 def until_end(responses: Tensor, eos: int) -> Tensor:
-    """Booleans (B, A): the tokens of each response up to its end. Padding that the policy drew is one of them."""
+    """Return the mask (B, A) of the tokens of each response up to its end, also of padding that the policy sampled."""
+    # The number of ends before each token: 0 up to and including the first end.
     ends = responses.eq(eos).long()
     return ends.cumsum(1) - ends == 0
 
 
 def log_probs_and_entropy(model: LlamaForCausalLM, prompts: Tensor, responses: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probs of the responses (B, A) and entropies (B, A) in nats, with gradient where it is on.
+    """Return the log-probs of responses and the entropies at their tokens, with gradient where it is on.
 
-    Padding stands behind what counts, so that no attention mask is needed.
+    Padding follows the tokens that count, so that no attention mask is needed.
+
+    Args:
+        model: The policy.
+        prompts: Token ids (B, P).
+        responses: Token ids (B, A), padded on the right.
+
+    Returns:
+        Log-probs (B, A) and entropies (B, A) in nats.
     """
     ids = torch.cat([prompts, responses[:, :-1]], 1)
     log_p = logits_of(model, ids, responses.shape[1], []).log_softmax(-1)
@@ -152,6 +171,7 @@ def logits_of(model: LlamaForCausalLM, ids: Tensor, last: int, cache: Cache) -> 
             cache[number] = k, v
         else:
             cache.append((k, v))
+        # The keys and values of the last layer are kept for all tokens; its output is needed for the last ones alone.
         if number == len(layers) - 1:
             x = x[:, -last:]
             h = h[:, -last:]
@@ -174,7 +194,7 @@ def _normed(x: Tensor, norm: Any) -> Tensor:
 
 
 def _rotations(model: LlamaForCausalLM, start: int, end: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines (end - start, size) of the places of tokens."""
+    """Return the cosines and sines (end - start, size) of the places of tokens."""
     angles = torch.outer(torch.arange(start, end).float(), model.model.rotary_emb.inv_freq)
     return angles.cos().repeat(1, 2), angles.sin().repeat(1, 2)
 

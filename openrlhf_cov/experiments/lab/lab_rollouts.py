@@ -37,6 +37,7 @@ def recorded_samples(
         tokenizer: Writes the text of a prompt.
         eos: Token id of the end of a response; a response without it was truncated.
     """
+    # Entry t of a record is about token t + 1, so a prompt of P tokens has P - 1 entries, which are 0.
     before = torch.zeros(prompts.shape[1] - 1)
     found: list[RecordedSample] = []
     for number, length in enumerate(mask.sum(1).tolist()):
@@ -68,6 +69,7 @@ def tensors_of(samples: Sequence[RecordedSample], pad: int) -> tuple[Tensor, Ten
     Raises:
         RunStopped: The samples are of another kind, as those of a model with a chat template or of an agent.
     """
+    # Groups are found by place, so the samples of a prompt must follow one another.
     ordered = sorted(samples, key=lambda sample: sample.sample_id)
     responses = [int(sample.action_mask.sum()) for sample in ordered]
     prompts = [len(sample.tokens) - length for sample, length in zip(ordered, responses, strict=True)]
@@ -87,7 +89,16 @@ def tensors_of(samples: Sequence[RecordedSample], pad: int) -> tuple[Tensor, Ten
 
 
 def write_step(folder: Path, header: RolloutHeader, samples: Sequence[RecordedSample]) -> None:
-    """Write the file of a step. Raises RunStopped if the disk refuses."""
+    """Write the file of a step.
+
+    Args:
+        folder: ``--dump_dir``; it is created if it does not exist.
+        header: The step, and what a run that reads the file must have in common with this one.
+        samples: Result of ``recorded_samples``.
+
+    Raises:
+        RunStopped: The disk refuses the file.
+    """
     path = rollout_path(folder, header.step)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -58,6 +58,7 @@ class LabSettings(Settings):
     @property
     def evaluated(self) -> tuple[int, ...]:
         """The steps after which there is an evaluation, and 0 for the one before the first."""
+        # The last step has an evaluation also where it is no multiple of eval_every: its numbers are those of the run.
         return tuple(sorted({0, 1, self.steps, *range(self.eval_every, self.steps, self.eval_every)}))
 
     def check(self) -> None:
@@ -77,6 +78,7 @@ class LabSettings(Settings):
         self.require("kl_coef", lambda coef: 0.0 <= coef < math.inf, "must be a finite number of at least 0")
         self.require("clip", lambda ends: all(end >= 0.0 for end in ends), "must be distances from 1 of at least 0")
         self.require("shortcut_share", lambda share: 0.0 <= share <= 1.0, "must be from 0 to 1")
+        # All updates of a rollout have equally many samples.
         samples = self.prompts * self.group
         if samples % self.updates:
             raise ValueError(f"--updates {self.updates}: must divide the {samples} samples of a rollout")

@@ -1,4 +1,4 @@
-"""What ``--record_mechanism`` adds to a run's metrics and evaluations: names of skills, and predicted entropy changes.
+"""Compute what ``--record_mechanism`` records: probabilities of the names of skills, and predicted entropy changes.
 
 Where each prompt of a task belongs to a skill, the decision token is the name of a skill. *Own* prompts of a name are
 those of its skill, for which the name is correct. *Other* prompts are all others.

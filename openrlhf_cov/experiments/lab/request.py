@@ -75,7 +75,10 @@ class LabRequest:
 
     @classmethod
     def of(cls, parser: Parser, words: Sequence[str]) -> "LabRequest":
-        """ValueError for settings that are refused; the parser refuses words that are no flags."""
+        """Return the request of a command line; ValueError for settings that are refused.
+
+        The parser itself refuses words that are no flags.
+        """
         args = parser.parse_args(list(words))
         for name, lowest, most in (("threads", 1, MAX_THREADS), ("base_seed", 0, 2**31 - 1)):
             if not lowest <= getattr(args, name) <= most:
@@ -113,7 +116,8 @@ class LabRequest:
         return {f"--{names.get(name, name)}": value for name, value in record.items()}
 
     def check(self) -> None:
-        """UsageError where this host cannot make the run, or its folder cannot take it; nothing is written."""
+        """Raise UsageError where this host cannot make the run, or its folder cannot take it; write nothing."""
+        # The lab needs no Ray, vLLM and DeepSpeed, which ``require`` checks by default.
         require(("torch", "transformers", "openrlhf"))
         tracker_names(self.args.log_to)
         if self.args.task == "code":
@@ -164,7 +168,7 @@ class LabRequest:
         return there and not self._is_of_this_run()
 
     def _is_of_this_run(self) -> bool:
-        """A setting that did not exist yet when a run was made had what is its default now."""
+        """Return True if the folder holds this run. Settings that a file lacks had what is the default now."""
         recorded = read_json(self.args.output / RUN_FILE)
         if not isinstance(recorded, dict):
             return False
@@ -173,7 +177,7 @@ class LabRequest:
 
 
 def configured(args: Any, given: Collection[str]) -> CovConfig:
-    """The settings of the policy loss. ValueError for what a method, or the trainer, refuses of what was ``given``."""
+    """Return the settings of the policy loss; ValueError for what a method, or the trainer, refuses."""
     known = {each.name: getattr(args, each.name) for each in fields(CovConfig) if hasattr(args, each.name)}
     config = CovConfig(**known)
     flags = {
@@ -186,6 +190,7 @@ def configured(args: Any, given: Collection[str]) -> CovConfig:
             raise ValueError(
                 f"{method.flag} needs a process reward model, which the lab does not have; use openrlhf-cov train"
             )
+    # Methods refuse flags that they are given, and not the defaults of the lab.
     clip = {"actor.eps_clip_low_high": args.clip} if "clip" in given else {}
     refused = filter(None, (method.refuses(config, flags | clip) for method in config.methods))
     for reason in (*unread_flags(config, given), *unread_clip(config, clip), *refused):
@@ -194,7 +199,7 @@ def configured(args: Any, given: Collection[str]) -> CovConfig:
 
 
 def prepare(request: LabRequest) -> Any:
-    """The ``Lab`` of a run, with the base policy made or read. Nothing is written to the run's folder."""
+    """Return the ``Lab`` of a run, with the base policy made or read. Nothing is written to the run's folder."""
     cpu_host.install()
     import torch
     from transformers.utils.logging import disable_progress_bar
@@ -219,8 +224,9 @@ def prepare(request: LabRequest) -> Any:
 
 
 def measure(request: LabRequest, steps: int) -> dict[str, float]:
-    """Seconds of a ``step``, the mean after a first one, and of the ``rest`` of a run, its evaluations and test."""
+    """Return the seconds of a ``step``, the mean after a first one, and of the ``rest``: evaluations and test."""
     lab = prepare(request)
+    # The first step also allocates the memory that later steps use again, so it is not timed.
     lab.step(1)
     clock = time.monotonic()
     for step in range(2, steps + 2):
@@ -231,12 +237,13 @@ def measure(request: LabRequest, steps: int) -> dict[str, float]:
     evaluation = time.monotonic() - clock
     clock = time.monotonic()
     lab.test()
+    # About as many as ``LabSettings.evaluated`` has: those at intervals, and those at steps 0 and 1.
     evaluations = request.settings.steps // request.settings.eval_every + 2
     return {"step": a_step, "rest": evaluations * evaluation + time.monotonic() - clock}
 
 
 def train(request: LabRequest) -> dict[str, float]:
-    """The result of a run that writes ``metrics.jsonl``, ``eval.jsonl``, ``test.json`` and, last, ``result.json``."""
+    """Make a run and return its result; write ``metrics.jsonl``, ``eval.jsonl``, ``test.json`` and ``result.json``."""
     lab = prepare(request)
     with alone_in(request.args.output):
         return _train(lab, request)
@@ -275,6 +282,7 @@ def _train(lab: Any, request: LabRequest) -> dict[str, float]:
     questions = len(test["greedy"])
     sampled = sum(test["right"]) / (questions * test["samples"])
     result |= {"test/greedy": sum(test["greedy"]) / questions, "test/sampled": sampled}
+    # With --stop_early a complete run may have fewer steps; without the entry it would look cut off.
     if step < request.settings.steps:
         result[STOPPED_AT] = step
     write_json(output / RESULT_FILE, result)
@@ -283,7 +291,7 @@ def _train(lab: Any, request: LabRequest) -> dict[str, float]:
 
 
 def test_record(lab: Any) -> dict[str, Any]:
-    """The test of a ``Lab``, question by question: greedy answers, and how many of the sampled ones are right."""
+    """Return the test of a ``Lab``: for each question the greedy answer and the number of correct samples."""
     greedy, drawn = lab.test()
     return {
         "prompts": [problem.prompt for problem in lab.task.test],

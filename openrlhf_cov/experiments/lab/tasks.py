@@ -120,6 +120,7 @@ class Task:
         kept = folder / f"{self.name}-{seed}"
         record = kept / "lab.json"
         config = read_json(kept / "config.json")  # without it the library makes the largest model of the kind
+        # The files may be those of a process that was killed while it saved them.
         is_whole = isinstance(config, dict) and "hidden_size" in config
         is_whole = is_whole and all((kept / name).is_file() for name in ("model.safetensors", "tokenizer.json"))
         parts: Made | tuple[()] = ()
@@ -129,7 +130,9 @@ class Task:
             for part in parts:
                 part.save_pretrained(kept)
             if parts:
+                # Written last: without it, or with other settings in it, the policy is made again.
                 record.write_text(json.dumps(made), encoding="utf-8")
+            # Read from the files even when just made, so that a first run has the weights of all later ones.
             model = LlamaForCausalLM.from_pretrained(kept)
             tokenizer = PreTrainedTokenizerFast.from_pretrained(kept)
         except Exception as error:  # of a full disk or a damaged file the libraries raise what they like
@@ -169,6 +172,7 @@ def _addition() -> Task:
     split = problems.split_problems(seed=0, held_out=HELD_OUT_SUMS)
     return Task(
         name="addition",
+        # The longest answer that the base policy has learned has 18 tokens with its end.
         tokens=24,
         draw=lambda rng: rng.choice(split.train),
         validation=split.held_out[: HELD_OUT_SUMS // 2],
@@ -184,6 +188,7 @@ def _code() -> Task:
     train, held_out = programs.split_exercises(seed=0, held_out=HELD_OUT_PROGRAMS)
 
     def is_right(response: str, label: str) -> bool:
+        # A response without an end was cut off, even if what is there is a program.
         return response.endswith(addition.EOS_TOKEN) and grade_code(response, label, programs.REWARD).correct
 
     return Task(
@@ -261,6 +266,7 @@ def _two_peaks() -> Task:
         name="two_peaks",
         tokens=1,
         draw=lambda rng: rng.choice(replicas),
+        # Every replica has logits of its own, so there is no question that could be held out.
         validation=replicas,
         test=replicas,
         kind=lambda question: "",

@@ -51,7 +51,7 @@ ENDS = (EOS_TOKEN, PAD_TOKEN)
 
 
 class Lab:
-    """One run: ``model`` is trained in place, a global step at a time. Two with equal settings give equal numbers."""
+    """One run: ``model`` is trained in place, a global step at a time. Runs with equal settings give equal numbers."""
 
     def __init__(
         self,
@@ -76,6 +76,8 @@ class Lab:
         self.optimizer = torch.optim.AdamW(
             model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
         )
+        # Prompts and coins have generators of their own. Methods with the same seed then train on the same prompts,
+        # however many random numbers their responses take.
         self.generator = torch.Generator().manual_seed(settings.seed)
         self.problems = random.Random(f"problems {settings.seed}")
         self.coin = random.Random(f"coin {settings.seed}")
@@ -87,7 +89,7 @@ class Lab:
         self.controller = config.controller()
 
     def run(self) -> Iterator[tuple[int, dict[str, float], dict[str, float] | None]]:
-        """(global step from 1, its metrics, the evaluation after it or None) of every step.
+        """Yield the number of every global step from 1, its metrics, and the evaluation after it or None.
 
         With ``--stop_early`` the run ends at the second evaluation in a row with the same ``outcome_of``.
         """
@@ -100,12 +102,13 @@ class Lab:
             if evaluation is None or not self.settings.stop_early:
                 continue
             outcome = outcome_of(evaluation)
+            # Twice in a row, because a single evaluation may cross a bound by chance.
             if outcome and outcome == outcome_before:
                 return
             outcome_before = outcome
 
     def step(self, step: int) -> dict[str, float]:
-        """One rollout and its updates, and what was measured on the way."""
+        """Make one rollout and its updates, and return what was measured on the way."""
         prompts, samples, scores = self.roll_out() if self.replay_dir is None else self.replay(self.replay_dir, step)
         if self.dump_dir is not None:
             self.dump(self.dump_dir, step, prompts, samples, scores)
@@ -121,17 +124,19 @@ class Lab:
         if self.controller:
             logged |= self.controller.step(mean_entropy(sums).item(), config.entropy_target)
         values = buffer.reduce(lambda tensor, op: tensor)
+        # Stands for the step size of the theorems, which is known up to a constant.
         eta = self.settings.learning_rate * self.settings.updates
         names = ("entropy/mean", "cov/prob_weighted_mean", "cov/mean")
         entropy, weighted, covariance = (values[name] for name in names)
         values |= self.dynamics.step(entropy, weighted, covariance, eta)
         lengths = rollout.action_mask.sum(1).float()
+        # A response without an end was cut at the limit of its length.
         cut = ~samples.responses.eq(self.eos).any(1)
         values |= {"response_length": lengths.mean().item(), "truncated": cut.float().mean().item()}
         return values | logged | {"reward": scores.mean().item()}
 
     def roll_out(self) -> tuple[Tensor, Samples, Tensor]:
-        """Prompts (B, P), samples (B, A) and scores (B,), the samples of a group one after another."""
+        """Return prompts (B, P), samples (B, A) and scores (B,); the samples of a group follow one another."""
         asked = self.task.questions(self.problems, self.settings.prompts)
         prompts, samples = self._ask(
             asked,
@@ -143,6 +148,8 @@ class Lab:
         if self.task.mean_reward is None:
             scores = self._right(samples, asked, self.settings.group).flatten().float()
         else:
+            # The task says how often a response is rewarded. Each sample gets a reward of 0 or 1 with that
+            # probability.
             means = torch.tensor([self.task.mean_reward(text) for text in self._texts(samples)])
             scores = torch.bernoulli(means, generator=self.generator)
         if self.settings.random_reward:
@@ -154,7 +161,14 @@ class Lab:
         return self.config.needs_discriminator_mean or self.settings.record_mechanism
 
     def dump(self, folder: Path, step: int, prompts: Tensor, samples: Samples, scores: Tensor) -> None:
-        """Write the file of a global step, from 1. The arguments are what ``roll_out`` returns.
+        """Write the file of a global step.
+
+        Args:
+            folder: ``--dump_dir``.
+            step: Number of the global step, from 1.
+            prompts: Token ids (B, P).
+            samples: The responses (B, A) with their log-probs.
+            scores: The rewards (B,).
 
         Raises:
             RunStopped: The file cannot be written.
@@ -182,12 +196,24 @@ class Lab:
         return prompts, samples, scores
 
     def rollout_tokens(self, samples: Samples, scores: Tensor, config: CovConfig) -> RolloutTokens:
-        """The samples with the advantages of an estimator of ``config`` or GRPO's; log-probs and entropies are those
-        that the sampler saw."""
+        """Return the samples with their advantages, by the estimator of the run's method or else by GRPO.
+
+        Log-probs and entropies are those of the policy that sampled.
+
+        Args:
+            samples: The responses (B, A), the responses to one prompt one after another.
+            scores: The rewards (B,).
+            config: The settings of the step.
+
+        Raises:
+            RunStopped: An estimator for correct and incorrect responses meets other rewards.
+        """
         mask = until_end(samples.responses, self.eos)
         rewards = scores.view(-1, self.settings.group)
         entropy = samples.entropy[mask].mean().item()
         log_probs = mean_log_probs(samples.log_probs, mask).view_as(rewards)
+        # No reward of the lab abstains, so every response is graded. NaN is a response that an estimator leaves out;
+        # the plan of its method drops the tokens with advantage 0.
         advantages = response_advantages(
             rewards, torch.ones_like(rewards, dtype=torch.bool), "group_norm", config, entropy, log_probs
         ).nan_to_num(0.0)
@@ -205,12 +231,21 @@ class Lab:
     def planning(
         self, step: int, config: CovConfig, rollout_entropy: Tensor, positive_prompts: Tensor | None = None
     ) -> PlanningStep:
-        """Return what the updates of a global step have in common."""
+        """Return what the updates of a global step have in common.
+
+        Args:
+            step: Number of the global step, from 1.
+            config: The settings of the step.
+            rollout_entropy: Mean entropy of all tokens of the rollout, 0-d, in nats.
+            positive_prompts: Share of the prompts with a response of positive advantage, 0-d; None where no method
+                uses it.
+        """
         clip = clip_of(self.ppo_loss(config))
         return PlanningStep(config, self.settings.seed, step, clip, rollout_entropy, positive_prompts=positive_prompts)
 
     def ppo_loss(self, config: CovConfig) -> PolicyLoss:
         """Return upstream's PPO loss with the clip that is in force under the settings of a step."""
+        # A clip of the flags wins over the clip that a method was published with.
         of_run = self.settings.clip if any(self.settings.clip) else self.config.at(0).ppo_clip or PPO_CLIP
         low, high = config.clip_of_step(of_run)
         # Without a published aggregation, as with --actor.loss_agg_mode token-mean.
@@ -233,10 +268,12 @@ class Lab:
         """
         order = torch.randperm(len(prompts), generator=self.generator)
         chosen = torch.zeros_like(rollout.action_mask)
+        # Rank 0: the lab is a single process.
         draws = draws_of_step(planning.seed, planning.global_step, 0, "cpu")
         losses: list[float] = []
         norms: list[float] = []
         for number, rows in enumerate(order.chunk(self.settings.updates)):
+            # The first update sees the policy that sampled, so methods need no forward pass of their own for it.
             loss, norm, selected = self.optimize(
                 planning, prompts, responses, rollout, rows, moved=number > 0, draws=draws, buffer=buffer
             )
@@ -312,6 +349,7 @@ class Lab:
             self._plans(planning, prompts, responses, rollout, parts, moved) if config.plans_globally else []
         )
         tokens = rollout.action_mask[rows].sum()
+        # Every micro-batch divides by the tokens and samples of the whole step, so that the losses add up to one mean.
         normalizers = {"batch_num_tokens": tokens, "global_batch_size": len(rows)}
         bonus = config.entropy_bonus_in_force
         bonus = self.settings.entropy_coef if bonus is None else bonus
@@ -322,6 +360,7 @@ class Lab:
             log_probs, entropy = log_probs_and_entropy(self.model, prompts[part], responses[part])
             mask = rollout.action_mask[part]
             old = rollout.log_probs[part]
+            # The sampler is the trained model itself, so its log-probs are also those of the engine.
             batch = TokenBatch(log_probs, old, rollout.advantages[part], mask, rollout_log_probs=old)
             if config.plans_globally:
                 plans: Sequence[Plan] = window_plans[number]
@@ -339,6 +378,7 @@ class Lab:
                 kl = compute_approx_kl(log_probs, base, kl_estimator="k3")
                 loss = loss + self.settings.kl_coef * aggregate_loss(kl, mask, batch_num_tokens=tokens)
             loss.backward()
+        # The default of --actor.max_norm in the trainer.
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         return total, norm.item(), torch.cat(selected)
@@ -377,7 +417,7 @@ class Lab:
         return log_probs_and_entropy(self.base, prompts, responses)[0]
 
     def evaluate(self) -> dict[str, float]:
-        """Greedy accuracy, and at temperature 1 accuracy, pass@k, entropy and length, on the validation split.
+        """Return greedy accuracy, and at temperature 1 accuracy, pass@k, entropy and length, on the validation split.
 
         ``base_kl`` is the KL divergence of the policy from the base policy in nats per token, estimated by the mean
         log ratio of these samples. Accuracy and pass@k of each kind of problem, too. The prompts and random numbers
@@ -388,6 +428,7 @@ class Lab:
         settings = self.settings
         asked = self.task.validation
         greedy = self._greedy(asked)
+        # The same draws in every evaluation, so that a difference between two of them comes from the policy.
         prompts, samples = self._ask(asked, settings.eval_samples, torch.Generator().manual_seed(1))
         right = self._right(samples, asked, settings.eval_samples)
         mask = until_end(samples.responses, self.eos)
@@ -402,6 +443,7 @@ class Lab:
             of_kind = torch.tensor([each == kind for each in kinds])
             values |= {f"{name}/{kind}": each[of_kind].mean().item() for name, each in scores.items()}
         hard = torch.tensor([self.task.needs_exploration(problem) for problem in asked])
+        # Where all questions need exploration, the number would repeat "greedy".
         if not hard.all():
             values["greedy_hard"] = greedy[hard].float().mean().item()
         if self.task.has_many_answers:
@@ -411,7 +453,9 @@ class Lab:
         base = self._base_log_probs(prompts.repeat_interleave(settings.eval_samples, 0), samples.responses)
         values |= {"entropy": (entropy.sum() / mask.sum()).item(), "length": mask.sum(1).float().mean().item()}
         values["base_kl"] = ((samples.log_probs - base) * mask).sum().item() / mask.sum().item()
+        # The mean at each position is over the responses that are so long.
         positions = (entropy.sum(0) / tokens).tolist()
+        # No response reaches the decision token if all end before it.
         if self.task.decision_token < len(positions):
             values[DECISION_ENTROPY] = positions[self.task.decision_token]
         if settings.record_mechanism:
@@ -448,7 +492,7 @@ class Lab:
         min_p: float | None = None,
         with_discriminator_mean: bool = False,
     ) -> tuple[Tensor, Samples]:
-        """Prompts (N, P) and ``each`` samples of every one (N * each, A), greedy ones without a generator."""
+        """Return prompts (N, P) and ``each`` samples of every one (N * each, A), greedy ones without a generator."""
         prompts = torch.tensor(prompts_ids([problem.prompt for problem in asked], self.tokenizer))
         samples = sample(
             self.model,
@@ -464,7 +508,7 @@ class Lab:
         return prompts, samples
 
     def _right(self, samples: Samples, asked: Sequence[Question], each: int) -> Tensor:
-        """Booleans (N, each)."""
+        """Return which samples are correct, bool (N, each)."""
         texts = self._texts(samples)
         found = [self.task.is_right(text, asked[place // each].label) for place, text in enumerate(texts)]
         return torch.tensor(found).view(-1, each)
@@ -490,5 +534,5 @@ class Lab:
 
 
 def frozen(model: LlamaForCausalLM) -> LlamaForCausalLM:
-    """A copy that nothing trains."""
+    """Return a copy that nothing trains."""
     return copy.deepcopy(model).eval().requires_grad_(False)

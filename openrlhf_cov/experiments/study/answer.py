@@ -42,7 +42,13 @@ def differs(apart: Interval) -> bool:
 
 
 def verdict(apart: Interval, below: str, above: str) -> str:
-    """Return what the interval of a difference says in words."""
+    """Return in words, with the numbers, if the interval of a difference excludes 0 and on which side.
+
+    Args:
+        apart: The difference and its interval; without an interval there are too few runs.
+        below: Words for a difference below 0.
+        above: Words for a difference above 0.
+    """
     if not math.isfinite(apart.low):
         return "has too few runs"
     if not differs(apart):
@@ -55,7 +61,13 @@ def verdict(apart: Interval, below: str, above: str) -> str:
 
 
 def shown(value: Interval, digits: int = 2, signed: bool = False) -> str:
-    """Return "0.80 [0.71, 0.89]"; the estimate alone without an interval, "-" without an estimate."""
+    """Return "0.80 [0.71, 0.89]"; the estimate alone without an interval, "-" without an estimate.
+
+    Args:
+        value: The estimate and its interval.
+        digits: Digits after the decimal point.
+        signed: True to write a plus before positive numbers.
+    """
     sign = "+" if signed else ""
     if not math.isfinite(value.estimate):
         return "-"

@@ -33,7 +33,7 @@ HOPELESS = 3
 
 
 def study_of(args: argparse.Namespace) -> Study:
-    """The study of a spec; UsageError where it, or one of its folders, cannot be."""
+    """Return the study of a spec; UsageError where it, or one of its folders, cannot be."""
     spec = read_spec(args.spec)
     written = spec.engine
     engine = args.engine or spec.engine
@@ -55,7 +55,7 @@ def study_of(args: argparse.Namespace) -> Study:
 
 
 def packed(study: Study, path: Path) -> set[StudyRun]:
-    """The runs in a file that ``--pack`` is to replace; UsageError for one with anything else in it."""
+    """Return the runs in a file that ``--pack`` is to replace; UsageError for one with anything else in it."""
     check_folder(path.absolute().parent, "--pack")
     if path.is_dir():
         raise UsageError(f"--pack {path} is a folder; give a file")
@@ -105,7 +105,11 @@ class Campaign:
         return f"{len(self.failed)} of the runs failed, and are tried again by the same command: {reasons}"
 
     def due(self) -> list[StudyRun]:
-        """The runs that can be made now, in flight or not, the most urgent first; none in a study without hope."""
+        """Return the runs that can be made now, in flight or not, the most urgent first.
+
+        There are none after ``HOPELESS`` failures without a success.
+        """
+        # Settings that fail in every run would cost hours before the user sees it.
         hopeless = len(self.scores) == self.before and len(self.failed) >= HOPELESS
         return [] if hopeless else runs_due(self.study.spec, self.scores, self.failed)
 
@@ -113,6 +117,7 @@ class Campaign:
         """Make what is due until nothing is, or until a process is killed."""
         with workers(self.jobs) as pool:
             try:
+                # Before the runs, because several workers would otherwise make the same base policy at the same time.
                 result_of(pool, self.study.prepare, self.due()[0])
             except BrokenProcessPool as error:
                 raise RunStopped("what makes the base policy was killed, perhaps for lack of memory") from error
@@ -129,6 +134,7 @@ class Campaign:
         """Start as many runs as there is room for; suspects come first, each alone."""
         due = self.due()
         suspects = [run for run in due if run in self.suspects]
+        # Alone: if a process is killed again, it is clear which run was the cause.
         room = 1 if suspects else self.jobs
         for run in suspects or due:
             if len(self.in_flight) < room and run not in self.in_flight.values():
@@ -162,7 +168,7 @@ class Campaign:
         say(f"failed: {run.folder}: {reason}\n", sys.stderr)
 
     def suspect(self) -> None:
-        """A process was killed: a run that was alone in flight has failed, several are suspects."""
+        """Note that a process was killed: a run that was alone in flight has failed, several are suspects."""
         self.suspects = set(self.in_flight.values())
         self.in_flight.clear()
         if len(self.suspects) == 1:
@@ -172,7 +178,7 @@ class Campaign:
 
 
 def write(study: Study, pack_to: Path | None = None) -> None:
-    """``study.html``, ``study.md`` and ``figures/`` of the finished runs, in the folder of the study."""
+    """Write ``study.html``, ``study.md`` and ``figures/`` of the finished runs to the folder of the study."""
     from openrlhf_cov.analysis.pages.picture import write_pictures
     from openrlhf_cov.experiments.study.document import document, in_short, markdown, page
 
@@ -185,6 +191,7 @@ def write(study: Study, pack_to: Path | None = None) -> None:
     say(f"\n{in_short(study.spec, results)}")
     say(f"{len(results)} of {number_of_runs(study.spec)} runs: {study.output / PAGE_FILE}\n")
     if pack_to:
+        # A file that several machines fill may hold runs that only other machines have.
         if lost := packed(study, pack_to) - {each.run for each in results}:
             raise RunStopped(
                 f"--pack {pack_to} holds {len(lost)} runs that are not finished here, and stays as it is; give "

@@ -64,10 +64,12 @@ def fit_critical_value(values: Sequence[float], learned: Sequence[bool], level: 
     outcomes = np.asarray(learned, dtype=bool)
     grid = np.linspace(places.min() - math.log(REACH), places.max() + math.log(REACH), GRID)
     slopes, fits = profile_likelihood(grid, places, outcomes)
+    # The likelihood then rises towards one end of the grid and has no maximum inside.
     if outcomes.all() or not outcomes.any():
         best = len(grid) - 1 if outcomes.all() else 0
     else:
         [equal] = np.nonzero(fits >= fits.max() - ROUNDING)
+        # Where outcomes are perfectly separated, a range of values fits equally well; its middle is the estimate.
         best = int(equal[len(equal) // 2])
     quantile = NormalDist().inv_cdf((1 + level) / 2) ** 2
     [inside] = np.nonzero(2 * (fits.max() - fits) <= quantile)
@@ -89,6 +91,7 @@ def profile_likelihood(criticals: Floats, places: Floats, learned: ArrayLike) ->
     # The log-likelihood is concave in the slope, so its derivative has one sign change at most.
     low = np.zeros(len(criticals))
     high = np.full(len(criticals), STEEPEST)
+    # 80 halvings of STEEPEST go beyond the precision of float64.
     for _ in range(80):
         middle = (low + high) / 2
         # The derivative of log sigmoid(slope * margin) is margin * sigmoid(-slope * margin).
@@ -101,6 +104,7 @@ def profile_likelihood(criticals: Floats, places: Floats, learned: ArrayLike) ->
 
 
 def _sigmoid(logits: Floats) -> Floats:
+    # 1 / (1 + exp(-x)) would overflow at large negative logits.
     return np.exp(-np.logaddexp(0.0, -logits))
 
 

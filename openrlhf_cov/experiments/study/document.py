@@ -147,6 +147,7 @@ def _mixed(results: Sequence[Result]) -> list[str]:
     beginnings: dict[str, list[StudyRun]] = {}
     for each in results:
         if each.evaluations.steps[0] == 0 and "entropy" in each.evaluations.columns:
+            # Rounded as packed runs are, so that a run from a file agrees with one from a folder.
             entropy = f"{each.evaluations.column('entropy')[0]:.{DIGITS}g}"
             beginnings.setdefault(entropy, []).append(each.run)
     if len(beginnings) < 2:

@@ -47,6 +47,7 @@ def headroom_answer(spec: Spec, results: Sequence[Result]) -> Answer | None:
     base = base_policy_row(spec, known)
     differences = {arm: _differences(known, spec.arms[0].name, arm) for arm in known if arm != spec.arms[0].name}
     tested = {arm: paired_p_value(values) for arm, values in differences.items() if len(values) >= 2}
+    # Corrected over the methods that are tested, because each test is one more chance of a false positive.
     corrected = dict(zip(tested, holm(list(tested.values())), strict=True)) if tested else {}
     has_distinct = any("distinct_correct" in each.evaluations.columns for of in known.values() for each in of.values())
     rows = [base] if base else []

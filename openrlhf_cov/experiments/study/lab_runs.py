@@ -40,7 +40,8 @@ KILLED = "its process was killed, perhaps for lack of memory; fewer --jobs need 
 
 
 def given_of(words: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """The words that a parser takes for one of these flags, in any spelling, without what stands behind a ``=``."""
+    """Return the words that a parser takes for one of these flags, in any spelling, without their values."""
+    # argparse takes --flag=value for two words, and any beginning of a flag for the flag itself.
     names = [word.partition("=")[0] for word in words]
     short = ("-h",) if "--help" in flags else ()
     return [
@@ -85,7 +86,7 @@ class Study(ABC):
         return ["--task", self.spec.task, *self.flags(run)] if known else []
 
     def one_of_each_cell(self) -> Iterator[StudyRun]:
-        """A run for every cell of every arm, by which its flags are checked before anything runs."""
+        """Yield a run for every cell of every arm, by which its flags are checked before anything runs."""
         yield from (StudyRun(arm.name, SCREEN, cell, 0) for arm in self.spec.arms for cell in arm.cells)
         if self.spec.sweep:
             swept = self.spec.sweep.cells
@@ -94,7 +95,7 @@ class Study(ABC):
             )
 
     def refuse_own_flags(self, path: Path, *own: str) -> None:
-        """UsageError for a flag that the study sets itself, in any spelling that a parser takes for it."""
+        """Raise UsageError for a flag that the study sets itself, in any spelling that a parser accepts."""
         of_arms = ((f"arm {arm.name}", (*arm.words, *cell)) for arm in self.spec.arms for cell in arm.cells)
         swept = self.spec.sweep.cells if self.spec.sweep else ()
         for place, words in (("flags", self.spec.words), *of_arms, *(("sweep", cell) for cell in swept)):
@@ -102,13 +103,13 @@ class Study(ABC):
                 raise UsageError(f"{path}: {place}: {name} is what the study sets itself; drop it")
 
     def refuse_looks(self, path: Path) -> None:
-        """UsageError for flags of a look at the trained model, where the task says how it is looked at."""
+        """Raise UsageError for flags that evaluate the trained model, where the task has splits of its own."""
         for name in LOOKS:
             if getattr(self.spec, name):
                 raise UsageError(f"{path}: {name} has no effect: task {self.spec.task} has splits of its own; drop it")
 
     def check(self, path: Path) -> None:
-        """Every cell of every arm is a run that can be made; UsageError names the file, the arm and what is wrong."""
+        """Check that every cell of every arm can be run; UsageError names the file, the arm and the fault."""
         self.check_spec(path)
         for run in self.one_of_each_cell():
             try:
@@ -118,7 +119,7 @@ class Study(ABC):
 
     @abstractmethod
     def check_spec(self, path: Path) -> None:
-        """UsageError for flags and fields of the spec that this kind of study refuses."""
+        """Raise UsageError for flags and fields of the spec that this kind of study refuses."""
 
     @abstractmethod
     def request(self, run: StudyRun) -> Any:
@@ -137,7 +138,7 @@ class Study(ABC):
         """True if its folder holds anything else than this run or a part of it."""
 
     def evaluated(self, run: StudyRun) -> Collection[int]:
-        """The steps of its evaluations, () where they are not known."""
+        """Return the steps after which a run is evaluated; () where they are not known."""
         return ()
 
     @abstractmethod
@@ -146,7 +147,7 @@ class Study(ABC):
 
     @contextmanager
     def running(self, jobs: int) -> Iterator[None]:
-        """While its runs are made, ``jobs`` side by side: what they share beside files."""
+        """Provide what runs share beside files while they are made, ``jobs`` side by side."""
         yield
 
     @abstractmethod
@@ -164,12 +165,12 @@ class Study(ABC):
             scores |= found
 
     def score(self, run: StudyRun) -> Score | None:
-        """None where the run is not finished."""
+        """Return the score of a run; None where it is not finished."""
         result = self.result(run)
         return score_of(result) if result else None
 
     def result(self, run: StudyRun) -> Result | None:
-        """None where the run is not finished, or its files are damaged; UsageError where its folder holds another."""
+        """Return a finished run; None for an unfinished or damaged one, UsageError where its folder holds another."""
         if run in self.given:
             return self.given[run]
         if self.is_another(run):
@@ -182,6 +183,7 @@ class Study(ABC):
         except ValueError as error:
             if run not in self.damaged:
                 say(f"{error}; the run does not count as finished\n", sys.stderr)
+            # Reported once, although a study reads its results several times.
             self.damaged.add(run)
             return None
 
@@ -189,6 +191,7 @@ class Study(ABC):
         """Return the results of all finished runs in the order of the spec."""
         runs = all_runs(self.spec, self.scores())
         found = [result for run in runs if (result := self.result(run))]
+        # Runs of another version may have another test, and a mean over both would compare different questions.
         sizes = Counter(len(each.greedy) for each in found)
         for each in found:
             if (size := len(each.greedy)) != (usual := sizes.most_common(1)[0][0]):
@@ -200,7 +203,7 @@ class Study(ABC):
 
 
 def check_lab_spec(study: Study, path: Path) -> None:
-    """UsageError for flags and fields that no spec has that is written for the lab."""
+    """Raise UsageError for flags and fields that a spec for the lab cannot have."""
     own = (*OF_THE_STUDY, "--base_seed") if study.spec.base_policies > 1 else OF_THE_STUDY
     study.refuse_own_flags(path, *own)
     study.refuse_looks(path)
@@ -235,6 +238,7 @@ class LabStudy(Study):
         finished = len(self.scores())
         say(f"{self.spec.title}: {total} runs, {finished} of them finished\n")
         lengths = []
+        # Timed in a process of its own, as the runs are made, so that this one need not import PyTorch.
         with workers(1) as pool:
             for arm in self.spec.arms:
                 run = StudyRun(arm.name, SCREEN, arm.cells[0], 0)
@@ -255,12 +259,12 @@ class LabStudy(Study):
         return self.request(run).settings.evaluated
 
     def prepare(self, run: StudyRun) -> None:
-        """The base policies."""
+        """Make the base policies."""
         for seed in range(self.spec.base_policies):
             lab.prepare(self.request(replace(run, seed=seed)))
 
     def train(self, run: StudyRun) -> None:
-        """One run, from its beginning."""
+        """Make one run, from its beginning."""
         with redirect_stdout(io.StringIO()):
             lab.train(self.request(run))
 
@@ -271,7 +275,8 @@ class LabStudy(Study):
 
 @contextmanager
 def workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that end with this one, however it ends."""
+    """Provide processes that end with this one, however it ends."""
+    # Spawned and not forked: this process may have threads by now, whose locks a fork would copy as they are.
     pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=begin)
     try:
         yield pool
@@ -288,13 +293,23 @@ def workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def begin() -> None:
-    """A worker ends with its parent, and what it started with it; Ctrl-C is the parent's."""
+    """Let a worker end with its parent, and ignore Ctrl-C, which the parent handles."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def result_of(pool: ProcessPoolExecutor, work: Callable[[StudyRun], Made], run: StudyRun) -> Made:
-    """Return the result of a run from a worker; RunStopped if it fails."""
+    """Return the result of a run from a worker.
+
+    Args:
+        pool: The processes in which the work is done.
+        work: The function that makes the run.
+        run: The run.
+
+    Raises:
+        RunStopped: The run failed.
+        BrokenProcessPool: A process of the pool was killed. This error, UsageError and OSError are raised as they are.
+    """
     try:
         return pool.submit(work, run).result()
     except (UsageError, BrokenProcessPool, OSError):

@@ -1,4 +1,4 @@
-"""What each method does to the names of rare skills: a figure and a table (pure)."""
+"""Write the figure and the table of what each method does to the names of rare skills (pure)."""
 
 from collections.abc import Sequence
 
@@ -130,6 +130,7 @@ def mechanism_chart(runs: Runs) -> Chart:
                         "line",
                         look,
                         steps,
+                        # A logarithmic axis has no place for 0.
                         np.maximum(values, LOWEST_SHOWN),
                         name=name if not place else "",
                         group=name,

@@ -110,6 +110,7 @@ def has_collapsed(result: Result, by: float = MIDDLE) -> bool | None:
     steps = result.evaluations.steps
     entropy = result.evaluations.column("entropy/position_0")
     early = entropy[steps <= steps[-1] * by]
+    # A fall needs a beginning and one later evaluation.
     if len(early) < 2 or not np.isfinite(early).all():
         return None
     return bool(early.min() < COLLAPSED_BELOW * early[0])
@@ -164,6 +165,7 @@ def held_target(runs: Runs) -> Answer | None:
     if not targets:
         return None
     question = "How well is the target entropy held?"
+    # Methods follow one target, but their runs may have different lengths; the longest one has all its steps.
     longest = max(targets, key=len)
     same = all(np.allclose(each, longest[: len(each)], atol=TARGETS_AGREE, equal_nan=True) for each in targets)
     if not same:

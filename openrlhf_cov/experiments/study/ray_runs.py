@@ -65,7 +65,7 @@ class RayStudy(Study):
     environment: Mapping[str, str] = MappingProxyType({})
 
     def words(self, run: StudyRun) -> list[str]:
-        """The run as a command line of the trainer; an embedded task brings policy, data and reward."""
+        """Return the run as a command line of the trainer; an embedded task brings policy, data and reward."""
         folder = self.output / run.folder
         flags = self.train_flags(run)
         if self.spec.task in TINY_TASKS:
@@ -115,10 +115,11 @@ class RayStudy(Study):
             )
 
     def request(self, run: StudyRun) -> SimpleNamespace:
-        """See ``Study``; what the trainer checks beside flags it checks when it starts."""
+        """Return the parsed flags of a run. The trainer checks data and models when it starts."""
         from openrlhf_cov.trainer.flags.parser import parse_args
         from openrlhf_cov.trainer.preflight import preflight
 
+        # The trainer's parser reads sys.argv, as OpenRLHF's does.
         argv = sys.argv
         sys.argv = ["train_ppo_ray", *self.words(run)]
         try:
@@ -126,19 +127,20 @@ class RayStudy(Study):
                 args = parse_args()
         finally:
             sys.argv = argv
+        # Checked here, because a fault in the flags of the last run would otherwise show after days of other runs.
         for fault in preflight.flag_faults(args):
             raise UsageError(fault)
         return args
 
     @cached_property
     def slots(self) -> int:
-        """The most that a training asks of its Ray."""
+        """The most Ray slots that a training of the study needs."""
         layouts = (layout_of(self.request(run)) for run in self.one_of_each_cell())
         return max(sum(group.slots for group in layout.groups()) for layout in layouts)
 
     @contextmanager
     def running(self, jobs: int) -> Iterator[None]:
-        """See ``Study``: where one run after another would start a Ray on a CPU host, they share one and its engines.
+        """Let runs share one Ray and its engines, where one run after another would start a Ray on a CPU host.
 
         Runs side by side have a Ray each, as they would hand out each other's slots. So have those of which one asks
         for more than this host is given, which then says so.
@@ -154,7 +156,7 @@ class RayStudy(Study):
         self.environment = {}
 
     def dry_run(self, jobs: int) -> None:
-        """See ``Study``: every run that is known before tuning, as a line for a shell."""
+        """Print every run that is known before tuning as a command line, and the expected duration."""
         known = all_runs(self.spec, self.scores())
         for run in known:
             say(shlex.join(["python", "-m", "openrlhf_cov.cli.train_ppo_ray", *self.words(run)]) + "\n")
@@ -177,7 +179,7 @@ class RayStudy(Study):
         return there and read_json(folder / ASKED_FILE) != self.asked(run)
 
     def prepare(self, run: StudyRun) -> None:
-        """The embedded task, if it is one."""
+        """Make the embedded task, if the study is on one."""
         name = self.spec.task
         if name not in TINY_TASKS or read_task(self.task, name) is not None:
             return
@@ -188,9 +190,10 @@ class RayStudy(Study):
         call(words, log)
 
     def train(self, run: StudyRun) -> None:
-        """A training goes on from its last checkpoint; without one, or where its log is damaged, it begins again.
+        """Make a run, or continue one from its last checkpoint, and evaluate the trained model.
 
-        What a look at the trained model left damaged is looked for again.
+        A training without a checkpoint, or with a damaged log, begins again. Damaged evaluations of a complete
+        training are made again.
         """
         if self.result(run):
             return
@@ -199,11 +202,13 @@ class RayStudy(Study):
             self._train(run, folder)
         look = seen_by_laboratory if self.spec.task in TINY_TASKS else seen_by_evaluate
         evaluations, test = look(self, folder)
+        # Lines of an evaluation that was cut off would stand before the new ones.
         (folder / VALIDATION_FILE).unlink(missing_ok=True)
         curve = MetricsLog(folder / VALIDATION_FILE)
         for step, values in evaluations.items():
             curve.write(step, values)
         write_json(folder / TEST_FILE, test)
+        # Last, because its existence says that the run is finished.
         write_json(folder / RESULT_FILE, evaluations[max(evaluations)])
 
     def _train(self, run: StudyRun, folder: Path) -> None:
@@ -223,6 +228,7 @@ class RayStudy(Study):
         there = is_ray_of_this_host(self.environment.get("RAY_ADDRESS", ""))  # the shared one may have ended
         call(words, folder / LOG_FILE, self.environment if there else {})
         write_json(folder / TRAINED_FILE, {"step": last_step(folder)})
+        # Checkpoints of a finished training only take disk space.
         shutil.rmtree(folder / STATE, ignore_errors=True)
 
 
@@ -230,16 +236,16 @@ class RayStudyOfLabFlags(RayStudy):
     """Each run is one of ``openrlhf-cov train``, of a spec that is written for the lab."""
 
     def train_flags(self, run: StudyRun) -> list[str]:
-        """See ``RayStudy``."""
+        """Implement ``RayStudy``."""
         return trainer_flags(self._of_lab(self.flags(run)))
 
     @property
     def looks(self) -> LabSettings:
-        """See ``RayStudy``; a policy is looked at before training and behind it, whatever the spec says of others."""
+        """Return the lab's settings of the spec. A policy is evaluated before and after its training only."""
         return self._of_lab(self.flags(next(self.one_of_each_cell()))).settings  # in which all arms are alike
 
     def asked(self, run: StudyRun) -> list[str]:
-        """See ``Study``; the lab's runs of these flags are others."""
+        """Return the flags of a run with ``--engine ray``, as the lab's run with the same flags is another run."""
         return [*asked, "--engine", "ray"] if (asked := super().asked(run)) else []
 
     def check_spec(self, path: Path) -> None:
@@ -252,7 +258,7 @@ class RayStudyOfLabFlags(RayStudy):
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """A parser that would end this process raises UsageError with its reason; what it says beside that is dropped."""
+    """Raise UsageError with the reason where a parser would end this process; drop all other output of the parser."""
     said = io.StringIO()
     try:
         with redirect_stderr(said), redirect_stdout(io.StringIO()):
@@ -299,7 +305,7 @@ def _check_evaluation(flags: Sequence[str], place: str) -> None:
 
 
 def _check_asked(args: argparse.Namespace) -> None:
-    """UsageError or ValueError for benchmarks, sampling or grading that cannot be; no file is read."""
+    """Raise UsageError or ValueError for benchmarks, sampling or grading that cannot be; no file is read."""
     if not args.benchmarks:
         raise UsageError("--benchmarks is missing; --list shows the benchmarks")
     if args.limit is not None and args.limit < 1:
@@ -313,7 +319,7 @@ def _check_asked(args: argparse.Namespace) -> None:
 
 
 def seen_by_laboratory(study: RayStudy, folder: Path) -> Seen:
-    """The base policy and the trained one on the validation split, and the test."""
+    """Return the evaluations of the base policy and the trained one on the validation split, and the test."""
     cpu_host.install()
     import torch
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -334,7 +340,7 @@ def seen_by_laboratory(study: RayStudy, folder: Path) -> Seen:
 
 
 def seen_by_evaluate(study: RayStudy, folder: Path) -> Seen:
-    """The test, with the length of its samples; greedy accuracy by ``validation``, or of the test without."""
+    """Return the test, and greedy accuracy by ``validation``, or by the test without it, with the mean length."""
     from openrlhf_cov.evaluation.samples import BenchmarkSamples, read_samples
 
     def asked(name: str, flags: Sequence[str]) -> list[BenchmarkSamples]:

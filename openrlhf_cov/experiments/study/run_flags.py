@@ -24,7 +24,7 @@ COIN = ("--reward.remote_url", str(PACKAGE / "experiments" / "tiny_task" / "coin
 
 
 def lab_request(words: Sequence[str]) -> LabRequest:
-    """What the flags of ``openrlhf-cov lab`` ask for; UsageError for what it refuses."""
+    """Return the request that the flags of ``openrlhf-cov lab`` make; UsageError for flags that the lab refuses."""
     try:
         return LabRequest.of(build_parser(_Strict), words)
     except ValueError as error:
@@ -32,10 +32,10 @@ def lab_request(words: Sequence[str]) -> LabRequest:
 
 
 def trainer_flags(request: LabRequest) -> list[str]:
-    """The flags of ``openrlhf-cov train`` for a run of the lab, but for its task; those of methods are shared.
+    """Return the flags of ``openrlhf-cov train`` for a run of the lab, without those of its task.
 
-    Those that say how a policy is looked at, and with how many threads, have no counterpart. UsageError for another
-    base policy than the first.
+    Flags of methods are the same. The lab's flags of evaluations and of threads have no counterpart. UsageError for
+    another base policy than the first, and for a task that only the lab has.
     """
     if request.args.base_seed:
         raise UsageError(f"--base_seed {request.args.base_seed} has no counterpart in the trainer; drop it")
@@ -51,6 +51,7 @@ def trainer_flags(request: LabRequest) -> list[str]:
     flags = {
         "--rollout_limit": settings.steps,
         "--data.max_samples": settings.steps * settings.prompts,
+        # The lab samples problems with replacement; the trainer passes over its file as often as the steps need.
         "--train.num_episodes": math.ceil(settings.steps / max(1, whole)),
         "--rollout.batch_size": settings.prompts,
         "--rollout.n_samples_per_prompt": settings.group,
@@ -75,7 +76,7 @@ def trainer_flags(request: LabRequest) -> list[str]:
 
 
 def _of_methods(words: Sequence[str]) -> list[str]:
-    """Those of the words that are neither the lab's settings nor say where and what it trains."""
+    """Return the words that are neither settings of the lab nor flags of folders, task and threads."""
     others = _Strict(prog="lab", add_help=False)
     for flag in OF_THE_LAB:
         others.add_argument(flag)

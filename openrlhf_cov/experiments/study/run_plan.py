@@ -1,4 +1,4 @@
-"""Which runs a study has, and which of them can start, given what is finished (pure)."""
+"""Plan the runs of a study, and which of them can start, given what is finished (pure)."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping
@@ -27,7 +27,7 @@ class StudyRun:
 
     @property
     def folder(self) -> PurePosixPath:
-        """Where it lies below the study's folder; tuning and report never share one."""
+        """The path of the run below the study's folder; tuning and report never share one."""
         stage = REPORT if self.stage == REPORT else "tuning"
         return PurePosixPath(stage, slug(self.arm), slug(" ".join(self.cell)) or "point", f"seed-{self.seed}")
 
@@ -50,10 +50,15 @@ Scores = Mapping[StudyRun, Score]
 
 
 def runs_due(spec: Spec, scores: Scores, failed: Collection[StudyRun] = ()) -> list[StudyRun]:
-    """The runs that can start and are neither finished nor failed, the most urgent first.
+    """Return the runs that can start and are neither finished nor failed, the most urgent first.
 
-    Tier by tier; in a tier the tuning of all arms, cell by cell, then the fresh seeds of all, seed by seed: at any
-    time every arm of a tier is about as far as the others. A tier waits for those before it.
+    The order is tier by tier; in a tier the tuning of all arms, cell by cell, then the fresh seeds of all, seed by
+    seed. At any time every arm of a tier is about as far as the others. A tier waits for those before it.
+
+    Args:
+        spec: The study.
+        scores: Scores of the finished runs.
+        failed: Runs that failed, which are not tried again.
     """
     for tier in sorted({arm.tier for arm in spec.arms}):
         of_tier = [arm for arm in spec.arms if arm.tier == tier]
@@ -66,12 +71,22 @@ def runs_due(spec: Spec, scores: Scores, failed: Collection[StudyRun] = ()) -> l
             if run not in scores and run not in failed
         ]
         if due:
+            # By stage, then by place in the stage, then by arm, so that all arms advance together.
             return [run for *_, run in sorted(due, key=lambda each: each[:3])]
     return []
 
 
 def chosen(spec: Spec, arm: Arm, scores: Scores) -> Cell | None:
-    """The arm's point: the best mean over all seeds of tuning; None while a run of its tuning is missing."""
+    """Return the cell that tuning selects for an arm, that of the best mean over all seeds of tuning.
+
+    Args:
+        spec: The study.
+        arm: The arm; one with ``at`` takes the cell of that arm, and one with a single cell has nothing to select.
+        scores: Scores of the finished runs.
+
+    Returns:
+        The cell; None while a run of the arm's tuning is missing.
+    """
     if arm.at is not None:
         return chosen(spec, spec.arm(arm.at), scores)
     if len(arm.cells) == 1:
@@ -85,44 +100,63 @@ def chosen(spec: Spec, arm: Arm, scores: Scores) -> Cell | None:
 
 
 def best_cells(spec: Spec, arm: Arm, scores: Scores) -> list[Cell]:
-    """The finalists, the best first; empty while a cell has not been seen with every seed of ``tuning.seeds``."""
+    """Return the finalists of an arm, the best first; one cell where the spec has no ``final_seeds``.
+
+    Args:
+        spec: The study.
+        arm: The arm.
+        scores: Scores of the finished runs.
+
+    Returns:
+        The cells; empty while a cell has not been run with every seed of ``tuning.seeds``.
+    """
     runs = {cell: [tuning_run(spec, arm, cell, seed) for seed in spec.tuning.seeds] for cell in arm.cells}
     if any(run not in scores for each in runs.values() for run in each):
         return []
     ranked = sorted(arm.cells, key=lambda cell: merit(scores, runs[cell]), reverse=True)
+    # Without final seeds nothing more is known of the finalists, so the best cell is selected at once.
     return ranked[: spec.tuning.finalists if spec.tuning.final_seeds else 1]
 
 
 def merit(scores: Scores, runs: list[StudyRun]) -> tuple[float, float]:
-    """Mean accuracy of the last step, equal ones by the mean area under the curve: the greater the better.
+    """Return the mean accuracy of the last step, and for equal ones the mean area under the curve: greater is better.
 
-    Accuracies are the same to four digits, as packed numbers have five.
+    Accuracies count as equal if they agree to four decimals, because packed numbers are rounded.
     """
     found = [scores[run] for run in runs]
     return round(sum(each.last for each in found) / len(found), 4), sum(each.area for each in found) / len(found)
 
 
 def tuning_run(spec: Spec, arm: Arm, cell: Cell, seed: int) -> StudyRun:
-    """The run of tuning with this cell and seed."""
+    """Return the run of tuning with a cell and a seed, in the stage of the seed.
+
+    Args:
+        spec: The study.
+        arm: The arm.
+        cell: A cell of the arm.
+        seed: One of ``tuning.seeds``, or else of ``tuning.final_seeds``.
+    """
     return StudyRun(arm.name, SCREEN if seed in spec.tuning.seeds else FINAL, cell, seed)
 
 
 def all_runs(spec: Spec, scores: Scores) -> list[StudyRun]:
-    """Every run that is known, finished or not; what is chosen from tuning is known when that is finished."""
+    """Return every run that is known, finished or not; what is chosen from tuning is known when that is finished."""
     return [run for arm in spec.arms for run in _runs(spec, arm, scores)]
 
 
 def number_of_runs(spec: Spec) -> int:
-    """How many runs the whole study has."""
+    """Return the number of runs of the whole study."""
     tuned = [arm for arm in spec.arms if arm.at is None and len(arm.cells) > 1]
     finals = [min(spec.tuning.finalists, len(arm.cells)) * len(spec.tuning.final_seeds) for arm in tuned]
     screens = [len(arm.cells) * len(spec.tuning.seeds) for arm in tuned]
+    # Known in advance: how many runs tuning and a bisection take does not depend on their outcomes.
     of_a_seed = spec.sweep.runs_of_a_seed if spec.sweep else 1
     return sum(finals) + sum(screens) + sum(len(arm.seeds) for arm in spec.arms) * of_a_seed
 
 
 def _runs(spec: Spec, arm: Arm, scores: Scores) -> Iterator[StudyRun]:
     if arm.at is None and len(arm.cells) > 1:
+        # All cells with one seed before the next seed: a study that is cut off has compared all cells.
         yield from (StudyRun(arm.name, SCREEN, cell, seed) for seed in spec.tuning.seeds for cell in arm.cells)
         finalists = best_cells(spec, arm, scores)
         yield from (StudyRun(arm.name, FINAL, cell, seed) for seed in spec.tuning.final_seeds for cell in finalists)
@@ -152,6 +186,7 @@ def bisection(spec: Spec, arm: Arm, point: Cell, seed: int, scores: Scores) -> I
         scores: Scores of the finished runs.
     """
     assert spec.sweep is not None
+    # Both ends lie outside of the sweep: no value may be learned, or all of them.
     learned_up_to = -1
     failed_from = len(spec.sweep.cells)
     while failed_from - learned_up_to > 1:

@@ -1,4 +1,4 @@
-"""What the runs of a study left behind: curves, the test question by question; as folders, or packed in one file."""
+"""Read and pack the results of a study's runs: curves, and the test question by question."""
 
 import json
 import lzma
@@ -74,14 +74,14 @@ class Result:
 
 
 def area(steps: ArrayLike, values: ArrayLike) -> float:
-    """Mean of a curve over its steps, straight between the points; NaN with fewer than three, which are no curve."""
+    """Return the mean of a curve over its steps, linear between them; NaN with fewer than three points."""
     steps = np.asarray(steps, dtype=np.float64)
     values = np.asarray(values, dtype=np.float64)
     return float(np.trapezoid(values, steps) / (steps[-1] - steps[0])) if len(steps) > 2 else float("nan")
 
 
 def score_of(result: Result) -> Score:
-    """What tuning and sweeps decide by."""
+    """Return the numbers of a run by which tuning and sweeps decide."""
     greedy = result.evaluations.column("greedy")
     return Score(float(greedy[-1]), area(result.evaluations.steps, greedy), float(hard_accuracy(result)[-1]))
 
@@ -97,24 +97,42 @@ def hard_accuracy(result: Result) -> Floats:
 
 
 def read_result(folder: Path, run: StudyRun, evaluated: Collection[int] = ()) -> Result | None:
-    """The finished run in a study's folder, see ``read_run``; None where it is missing or unfinished."""
+    """Return a run in a study's folder; None where it is missing or unfinished.
+
+    Args:
+        folder: The folder of the study.
+        run: The run.
+        evaluated: See ``read_run``.
+
+    Raises:
+        ValueError: See ``read_run``.
+    """
     place = folder / run.folder
     return read_run(place, run, evaluated=evaluated) if (place / RESULT_FILE).is_file() else None
 
 
 def read_run(place: Path, run: StudyRun = ALONE, *, evaluated: Collection[int] = ()) -> Result:
-    """The finished run in its folder; ValueError where its files are cut, of another form, or lack steps.
+    """Return the finished run in a folder.
 
-    ``evaluated``: the steps that have an evaluation, where they are known.
+    Args:
+        place: The folder of the run.
+        run: The run that the folder holds; ``ALONE`` for one that is no part of a study.
+        evaluated: The steps that have an evaluation; empty where they are not known.
+
+    Raises:
+        ValueError: A file is missing, cut or of another form, or lacks steps.
     """
+    # The trainer writes an eval.jsonl of its own, so the study keeps its evaluations in another file there.
     seen = VALIDATION_FILE if (place / VALIDATION_FILE).exists() else EVAL_FILE
     try:
         ended = read_record(LastEvaluation, place / RESULT_FILE)
         test = read_record(Answers, place / TEST_FILE)
         result = _result(run, _table(place / METRICS_FILE), _table(place / seen), test)
+        # A run that stopped early has only the evaluations up to its last step.
         last = max(evaluated, default=0) if ended.stopped_at is None else ended.stopped_at
         if evaluated and result.evaluations.steps.tolist() != [step for step in evaluated if step <= last]:
             raise ValueError("evaluations are missing")
+        # The files are written one after another. A different value shows that they are of two runs.
         if ended.greedy != result.evaluations.column("greedy")[-1]:
             raise ValueError(f"{RESULT_FILE} has not the last evaluation")
         return result
@@ -160,7 +178,7 @@ def pack(
 
 
 def unpack(path: Path, asked: Callable[[StudyRun], Sequence[str]] | None = None) -> Iterator[Result]:
-    """The results in a file of ``pack``, with ``asked`` those whose flags are these; UsageError for another file."""
+    """Yield the results in a file of ``pack``, with ``asked`` those of these flags; UsageError for another file."""
     try:
         with regular(path).open("rb") as file:
             for line in _unpacked_lines(file, path.stat().st_size):
@@ -207,7 +225,7 @@ CHUNK = 2**20
 
 
 def _result(run: StudyRun, metrics: Table, evaluations: Table, test: Answers) -> Result:
-    """ValueError where metrics lack a step up to the last evaluation, or columns or the test are of another form."""
+    """Return a run; ValueError where a step up to the last evaluation is missing, or columns or the test are wrong."""
     last = int(evaluations.steps[-1]) if len(evaluations) else 0
     if last < 1 or (np.diff(evaluations.steps) <= 0).any() or not np.isfinite(evaluations.column("greedy")).all():
         raise ValueError("evaluations are missing")
@@ -239,7 +257,7 @@ def _unpacked(columns: Columns) -> Table:
 
 
 def _columns(table: Table, names: Collection[str] | None = None) -> dict[str, list[float | None]]:
-    """Every column that has a number, of these names alone if there are any; "x/" stands for all that begin so."""
+    """Return the columns that have a number, with ``names`` these alone; "x/" stands for all that begin so."""
     asked = table.columns
     if names is not None:
         beginnings = tuple(name for name in names if name.endswith("/"))

@@ -32,7 +32,7 @@ def mean_over_seeds(values: ArrayLike) -> Interval:
 
 
 def mean_over_questions(scores: Sequence[NDArray[np.float64]]) -> Interval:
-    """Mean of scores (N,) of each seed over questions, with the percentile interval of resampled questions.
+    """Return the mean of scores (N,) of each seed over questions, with the percentile interval of a bootstrap.
 
     It is about other questions for the same runs; the seeds of a question stay together.
     """
@@ -44,7 +44,7 @@ def mean_over_questions(scores: Sequence[NDArray[np.float64]]) -> Interval:
 
 
 def difference_of_means(first: ArrayLike, second: ArrayLike) -> Interval:
-    """Mean of ``first`` minus mean of ``second``, of runs that are no pairs: Welch's interval (1947).
+    """Return the mean of ``first`` minus that of ``second``, of unpaired runs, with Welch's interval (1947).
 
     All NaN for a group of fewer than two values, and for values that are not finite, such as pass@32 of a test with
     fewer samples.
@@ -54,6 +54,7 @@ def difference_of_means(first: ArrayLike, second: ArrayLike) -> Interval:
         return Interval(math.nan, math.nan, math.nan, LEVEL)
     errors = [group.var(ddof=1) / len(group) for group in groups]
     difference = float(groups[0].mean() - groups[1].mean())
+    # Two groups without any spread: Welch's degrees of freedom would be 0 / 0.
     if not sum(errors):
         return Interval(difference, difference, difference, LEVEL)
     freedom = sum(errors) ** 2 / sum(e**2 / (len(g) - 1) for e, g in zip(errors, groups, strict=True))
@@ -103,6 +104,7 @@ def _root(increasing: Callable[[float], float]) -> float:
     """Return where a function that increases from below 0 to above 0 on [0, 1] is 0."""
     low = 0.0
     high = 1.0
+    # 60 halvings of an interval of length 1 reach the precision of float64.
     for _ in range(60):
         middle = (low + high) / 2
         if increasing(middle) < 0:

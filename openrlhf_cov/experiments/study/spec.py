@@ -11,7 +11,7 @@ Cell = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Arm:
-    """One method with its settings, and the cells among which its point is chosen (one: nothing to choose)."""
+    """One method with its settings, and the cells from which tuning selects; one cell leaves nothing to select."""
 
     name: str
     words: tuple[str, ...]
@@ -25,7 +25,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Tuning:
-    """How an arm's point is chosen: every cell with ``seeds``, then the ``finalists`` with ``final_seeds``, too."""
+    """The seeds of tuning: every cell runs with ``seeds``, and the ``finalists`` also run with ``final_seeds``."""
 
     seeds: tuple[int, ...] = ()
     finalists: int = 1
@@ -77,10 +77,10 @@ class Spec:
     sweep: Sweep | None = None
 
     def arm(self, name: str) -> Arm:
-        """The arm of this name."""
+        """Return the arm of this name."""
         return next(arm for arm in self.arms if arm.name == name)
 
 
 def slug(text: str) -> str:
-    """Text as a part of a path: letters, digits, dots, hyphens and underscores."""
+    """Return text as a part of a path: letters, digits, dots, hyphens and underscores."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", text.replace("--", "")).strip("_.")

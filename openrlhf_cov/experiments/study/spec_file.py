@@ -113,7 +113,7 @@ class ArmFields(_Fields):
 
 
 class TuningFields(_Fields):
-    """How settings are selected."""
+    """The fields that say how settings are selected."""
 
     seeds: Seeds = []
     finalists: Count = 1
@@ -166,10 +166,10 @@ class SpecFields(_Fields):
 
 
 class _OneOfEach(yaml.SafeLoader):
-    """Of a key that stands twice YAML takes the last."""
+    """A YAML loader that refuses keys that stand twice, of which YAML would take the last, and aliases."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """See ``yaml.SafeLoader``; ValueError for a key that stands twice."""
+        """Return the mapping of a node; ValueError for a key that stands twice."""
         keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
         for key, times in keys.items():
             if times > 1:
@@ -179,14 +179,14 @@ class _OneOfEach(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """See ``yaml.SafeLoader``; ValueError for an alias, a few of which unpack to any number of fields."""
+        """Return the next node; ValueError for an alias, a few of which unpack to any number of fields."""
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()
             raise ValueError(f"line {event.start_mark.line + 1}: *{event.anchor} is an alias; write out what it means")
         return super().compose_node(parent, index)
 
     def construct_scalar(self, node: yaml.ScalarNode) -> str:
-        """See ``yaml.SafeLoader``; ValueError for text that no file and no command line can have."""
+        """Return the text of a node; ValueError for characters that no file and no command line can have."""
         text = super().construct_scalar(node)
         if "\0" in text or text != valid_text(text):
             raise ValueError(f"line {node.start_mark.line + 1}: {short(text)} has a character that no text has")
@@ -209,6 +209,7 @@ def read_spec(path: Path) -> Spec:
             and what the field must be.
     """
     try:
+        # A spec is written by hand. A larger file is something else, and is not read into memory.
         if (size := regular(path).stat().st_size) > MAX_BYTES:
             raise ValueError(f"a study is a file of at most {MAX_BYTES} bytes, got {size}")
         content = yaml.load(path.read_text(encoding="utf-8"), _OneOfEach)
@@ -282,6 +283,7 @@ def _arm(fields: ArmFields, before: Sequence[Arm], common: Grid, seeds: Sequence
     if fields.grid is not None:
         raise ValueError(f"{place}: it takes the point of {model.name}, so a grid has no effect; drop one of the two")
     words = (*model.words, *fields.flags)
+    # Not before the tier of the arm whose point it takes.
     return Arm(fields.name, words, model.cells, model.name, max(fields.tier, model.tier), own_seeds)
 
 
@@ -309,15 +311,18 @@ def _check_flags(spec: Spec) -> None:
 
 def _cells(grid: Mapping[str, Sequence[str]], place: str) -> tuple[Cell, ...]:
     """Return the configurations of a grid. Each has a folder, whose name must be its own."""
+    # Counted before the cells are made, because a small file can ask for more of them than fit into memory.
     if math.prod(map(len, grid.values())) > MAX_CELLS:
         raise ValueError(f"{place}: grid has more than {MAX_CELLS} cells; give fewer values")
     cells = [
         tuple(word for flag, value in zip(grid, values, strict=True) for word in (flag, *shlex.split(value)))
         for values in itertools.product(*grid.values())
     ]
+    # In lower case, because some file systems do not distinguish cases.
     folders = {slug(" ".join(cell)).lower() for cell in cells}
     if len(folders) < len(cells):
         raise ValueError(f"{place}: grid has a value twice, as folders are called")
+    # 1e-3 and 0.001 have two folders, and would count as two configurations.
     if len({tuple(map(_meaning, cell)) for cell in cells}) < len(cells):
         raise ValueError(f"{place}: grid has a number twice, in two spellings")
     if max(map(len, folders)) > MAX_LETTERS:

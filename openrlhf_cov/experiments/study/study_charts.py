@@ -79,6 +79,7 @@ def _curve(name: str, title: str, number: str, share: bool, runs: Runs) -> Chart
 
 def _together(results: Sequence[Result], number: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the steps (n,) that all runs have, and their values (runs, n)."""
+    # A run that stopped early has fewer evaluations than the others.
     steps = sorted(set.intersection(*(set(each.evaluations.steps.tolist()) for each in results)))
     rows = [each.evaluations.column(number)[np.isin(each.evaluations.steps, steps)] for each in results]
     return np.array(steps), np.array(rows)

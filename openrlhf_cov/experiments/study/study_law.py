@@ -10,6 +10,7 @@ from openrlhf_cov.experiments.study.seed_estimates import mean_over_seeds
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.table_rows import NUMBERS, paired
 
+# The paper forecasts from the first 15 % of a run, too (its Figure 5).
 FORECAST_FROM = 0.15
 # Bootstrap resamples of one run's fit. Few suffice, because intervals here are over seeds.
 RESAMPLES = 400
@@ -18,6 +19,7 @@ RESAMPLES = 400
 def law(spec: Spec, runs: Runs) -> Answer:
     """Fit R = -a exp(H) + b to each run, forecast its end from its start, and compare it with the baseline's line."""
     question = "Does R = −a·exp(H) + b hold, and how well does it forecast?"
+    # By seed: a run is compared with the line of the baseline's run that saw the same prompts.
     base = {seed: fitted(each) for seed, each in runs[spec.arms[0].name].items()}
     base = {seed: fit for seed, fit in base.items() if fit}
     if len(base) < 2:
@@ -63,13 +65,13 @@ def law(spec: Spec, runs: Runs) -> Answer:
 
 
 def points(result: Result) -> LawPoints:
-    """Entropy and reward of the training batches."""
+    """Return entropy and reward of the training batches."""
     table = result.metrics
     return LawPoints.of(table.steps, table.column("entropy/mean"), table.column("reward"))
 
 
 def fitted(result: Result) -> LawFit | None:
-    """The law of a run; None where it has too few points or an entropy that does not vary."""
+    """Return the law of a run; None where it has too few points or an entropy that does not vary."""
     try:
         return fit_law(points(result), resamples=RESAMPLES)
     except ValueError:
@@ -77,7 +79,7 @@ def fitted(result: Result) -> LawFit | None:
 
 
 def forecast_errors(result: Result) -> tuple[float, float] | None:
-    """Errors (root mean square) of the forecast and of repeating the last reward; None with too few points."""
+    """Return the errors (RMSE) of the forecast and of repeating the last reward; None with too few points."""
     try:
         ahead = forecast(points(result), FORECAST_FROM, resamples=RESAMPLES)
     except ValueError:
@@ -86,7 +88,7 @@ def forecast_errors(result: Result) -> tuple[float, float] | None:
 
 
 def off_line(result: Result, line: LawFit) -> float:
-    """Mean distance of a run's rewards from another run's line at their entropies."""
+    """Return the mean distance of a run's rewards from another run's line at their entropies."""
     found = points(result)
     return float((found.reward - line.reward_at(found.entropy)).mean())
 

@@ -55,7 +55,7 @@ class Finished:
 
     @property
     def progress(self) -> str:
-        """How many of its runs are finished."""
+        """The number of finished runs, as words."""
         return f"{len(self.results)} of {number_of_runs(self.spec)} runs of `studies/{self.name}.yaml`"
 
     @property
@@ -168,7 +168,13 @@ def _said_of_progress(*studies: Finished) -> str:
 
 
 def said_of_figure(shortcut: Finished, learning_rates: Finished, mechanism: Finished) -> str:
-    """Return the caption of the figure, with how many runs each panel has."""
+    """Return the caption of the figure, with how many runs each panel has.
+
+    Args:
+        shortcut: The sweep of the shortcut's share, for the critical shares.
+        learning_rates: The sweep of the learning rate, for the map.
+        mechanism: The untuned runs, for the curves.
+    """
     parts = []
     if shortcut.results:
         parts.append(f"Dots: critical shares of tuned methods with 95 % intervals ({shortcut.progress}).")
@@ -237,7 +243,13 @@ def peak_ratio(result: Result) -> float:
 
 
 def figure(shortcut: Finished, learning_rates: Finished, mechanism: Finished) -> Chart:
-    """Return the figure: critical shares and the map of learning rates, if they have runs, and two curves."""
+    """Return the figure: critical shares and the map of learning rates, if they have runs, and two curves.
+
+    Args:
+        shortcut: The sweep of the shortcut's share, for the critical shares.
+        learning_rates: The sweep of the learning rate, for the map.
+        mechanism: The untuned runs, for the curves.
+    """
     runs = {method: mechanism.runs.get(method, {}) for method in METHODS}
     of_sweeps = (critical_panel(shortcut.spec, shortcut.results), map_panel(learning_rates))
     panels = [panel for panel in of_sweeps if panel]

@@ -1,4 +1,4 @@
-"""What a sweep says: the critical value of each method, or the region of settings in which it learns (pure)."""
+"""Summarise a sweep: the critical value of each method, or the region of settings in which it learns (pure)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,16 @@ def sweep_answer(spec: Spec, results: Sequence[Result]) -> Answer:
 
 
 def outcomes_of(spec: Spec, arm: Arm, results: Sequence[Result]) -> dict[Cell, dict[int, bool]]:
-    """Return whether each finished run of an arm's point learned the task, by the cell of the sweep and the seed."""
+    """Return whether each finished run of an arm learned the task, by the cell of the sweep and the seed.
+
+    Args:
+        spec: The study, which has a sweep.
+        arm: The arm; only runs with the settings that tuning selected for it count.
+        results: Finished runs of the study.
+
+    Returns:
+        Every cell of the sweep -> seed -> True if the run learned the task; no seed while tuning is not finished.
+    """
     assert spec.sweep is not None
     scores = {each.run: score_of(each) for each in results}
     point = chosen(spec, arm, scores)
@@ -41,6 +50,7 @@ def outcomes_of(spec: Spec, arm: Arm, results: Sequence[Result]) -> dict[Cell, d
         return found
     for run, score in scores.items():
         swept = run.cell[len(point) :]
+        # Other runs of the arm are those of tuning.
         if run.arm == arm.name and run.stage == REPORT and run.cell[: len(point)] == point and swept in found:
             found[swept][run.seed] = has_learned(spec, score)
     return found

@@ -19,47 +19,48 @@ Number = Callable[[Result], float]
 
 
 def _over_steps(result: Result, name: str, reduce: Callable[[Floats], np.floating]) -> float:
-    """A metric reduced over the steps that have it; NaN without."""
+    """Return a metric reduced over the steps that have it; NaN without."""
     values = result.metrics.column(name)
     values = values[np.isfinite(values)]
     return float(reduce(values)) if len(values) else float("nan")
 
 
 def passed(k: int) -> Number:
-    """pass@k of the test, unbiased; NaN of a run with fewer samples."""
+    """Return the function for pass@k of the test, unbiased; NaN of a run with fewer samples."""
     return lambda result: pass_at_k(result.sampled, k) if k <= result.samples else float("nan")
 
 
 def mean_of(name: str) -> Number:
-    """Mean of a metric over the steps of a run."""
+    """Return the function for the mean of a metric over the steps of a run."""
     return lambda result: _over_steps(result, name, np.mean)
 
 
 def seconds(result: Result) -> float:
-    """Median of a step: of the CPU where the run says so, else by the clock."""
+    """Return the median seconds of a step: of the CPU where the run has them, else by the clock."""
+    # Runs side by side share the cores, so the clock depends on what else runs.
     times = [_over_steps(result, name, np.median) for name in (CPU_TIME, STEP_TOTAL)]
     return next((each for each in times if np.isfinite(each)), float("nan"))
 
 
 def end_of(name: str) -> Number:
-    """A number of the last evaluation."""
+    """Return the function for a number of the last evaluation."""
     return lambda result: float(result.evaluations.column(name)[-1])
 
 
 def accuracy(result: Result) -> float:
-    """Greedy accuracy in the test."""
+    """Return the greedy accuracy in the test."""
     return float(result.greedy.mean())
 
 
 def half_way(result: Result) -> float:
-    """Greedy accuracy on the validation split in the middle of the run; NaN without an evaluation there."""
+    """Return the greedy accuracy on the validation split in the middle of the run; NaN without an evaluation there."""
     steps = result.evaluations.steps
     (found,) = np.nonzero(2 * steps == steps[-1])
     return float(result.evaluations.column("greedy")[found[0]]) if len(found) else float("nan")
 
 
 def worst_kind(result: Result) -> float:
-    """Greedy accuracy in the test on the kind of questions on which it is lowest; NaN where all are of one kind."""
+    """Return the lowest greedy accuracy in the test over the kinds of questions; NaN where all are of one kind."""
     kinds = np.array(result.kinds)
     names = set(result.kinds)
     return min(float(result.greedy[kinds == name].mean()) for name in names) if len(names) > 1 else float("nan")
@@ -107,7 +108,7 @@ class ArmRow:
 
 
 def main_rows(spec: Spec, results: Sequence[Result]) -> list[ArmRow]:
-    """A row for each arm, in the order of the spec; arms without a finished run have no seeds."""
+    """Return a row for each arm, in the order of the spec; arms without a finished run have no seeds."""
     scores = {each.run: score_of(each) for each in results}
     found = {arm.name: report_runs(arm, chosen(spec, arm, scores), results) for arm in spec.arms}
     first = found[spec.arms[0].name]
@@ -115,13 +116,25 @@ def main_rows(spec: Spec, results: Sequence[Result]) -> list[ArmRow]:
 
 
 def report_runs(arm: Arm, point: Cell | None, results: Sequence[Result]) -> dict[int, Result]:
-    """The finished runs of an arm's point with fresh seeds, by seed."""
+    """Return the finished runs with fresh seeds of an arm, by seed in increasing order.
+
+    Args:
+        arm: The arm.
+        point: The cell that tuning selected for the arm; None while it is not known, which leaves no run.
+        results: Finished runs of the study.
+    """
     wanted = {StudyRun(arm.name, REPORT, point, seed) for seed in arm.seeds} if point is not None else set()
     return {each.run.seed: each for each in sorted(results, key=lambda each: each.run.seed) if each.run in wanted}
 
 
 def paired(number: Number, first: dict[int, Result], second: dict[int, Result]) -> Interval:
-    """``number`` of ``first`` minus that of ``second``, over the seeds that both have."""
+    """Return the mean difference of two arms, over the seeds that both have.
+
+    Args:
+        number: Returns the number of a run that is compared.
+        first: Runs of one arm, by seed.
+        second: Runs of the other arm, by seed, which are subtracted.
+    """
     return mean_over_seeds([number(first[seed]) - number(second[seed]) for seed in first if seed in second])
 
 
@@ -141,7 +154,7 @@ def _row(arm: Arm, point: Cell | None, runs: dict[int, Result], first: dict[int,
 
 
 def by_question(result: Result) -> Floats:
-    """Greedy accuracy (N,) in the test."""
+    """Return the greedy accuracy (N,) in the test, question by question."""
     return problem_scores(result.greedy[:, None], avg_at_k)
 
 
@@ -156,7 +169,7 @@ class CellRow:
 
 
 def tuning_rows(spec: Spec, results: Sequence[Result]) -> list[CellRow]:
-    """Every cell of every arm that is tuned."""
+    """Return a row for every cell of every arm that is tuned."""
     scores = {each.run: score_of(each) for each in results}
     rows = []
     for arm in spec.arms:

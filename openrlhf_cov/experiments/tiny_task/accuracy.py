@@ -72,6 +72,7 @@ def evaluate_policy(
         raise ValueError("evaluate_policy needs at least one row")
     if temperature < 0:
         raise ValueError(f"temperature is 0 (greedy) or above, got {temperature}")
+    # Generation continues at the right end of a row, so prompts of different lengths are padded on the left.
     tokenizer = AutoTokenizer.from_pretrained(model_dir, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
     settings = _generation_config(tokenizer, temperature, max_new_tokens)

@@ -54,10 +54,15 @@ class BasePolicyConfig:
 def make_base_policy(
     problems: Sequence[Addition], config: BasePolicyConfig, seed: int
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerBase]:
-    """A policy trained on ``problems``, in fp32 on the CPU, and its tokenizer.
+    """Return a policy trained on additions, in fp32 on the CPU, and its tokenizer.
 
-    ``seed`` determines the weights: the same call on the same machine with the same number of threads gives identical
-    ones. The global random state of torch is left as it was.
+    The global random state of torch is left as it was.
+
+    Args:
+        problems: The additions to train on.
+        config: Architecture and supervised training.
+        seed: Determines the weights: the same call on the same machine with the same number of threads gives identical
+            ones.
     """
 
     def examples(rng: random.Random) -> list[Example]:
@@ -84,7 +89,13 @@ PROGRAMS_POLICY = BasePolicyConfig(
 def make_program_policy(
     exercises: Sequence[programs.Exercise], config: BasePolicyConfig, seed: int
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerBase]:
-    """``make_base_policy`` for one-line programs: it learns from careless programmers."""
+    """Return a policy trained on the one-line programs of careless programmers, and its tokenizer.
+
+    Args:
+        exercises: The exercises to train on.
+        config: Architecture and supervised training.
+        seed: Determines the weights, as in ``make_base_policy``.
+    """
 
     def examples(rng: random.Random) -> list[Example]:
         drawn = rng.choices(exercises, k=config.rows_per_step)
@@ -110,6 +121,7 @@ def make_policy(
     Returns:
         The model in evaluation mode, and the tokenizer.
     """
+    # Initial weights come from torch's global random state, which the caller keeps as it was.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = build_model(config, tokenizer)
@@ -118,7 +130,7 @@ def make_policy(
 
 
 def build_model(config: BasePolicyConfig, tokenizer: Any) -> LlamaForCausalLM:
-    """An untrained Llama with tied embeddings whose special tokens are those of ``tokenizer``.
+    """Return an untrained Llama whose special tokens are those of ``tokenizer``.
 
     The initial weights come from torch's global random state.
     """
@@ -180,13 +192,13 @@ def train_supervised(
 
 
 def learning_rate_factor(step: int, config: BasePolicyConfig) -> float:
-    """Factor on the learning rate at ``step`` (from 0): linear warm-up times a cosine that falls to 0 at the end."""
+    """Return the factor on the learning rate at ``step`` (from 0): linear warm-up times a cosine that ends at 0."""
     warmup = min(1.0, (step + 1) / config.warmup_steps)
     return warmup * 0.5 * (1.0 + math.cos(math.pi * step / config.steps))
 
 
 def supervised_batch(examples: Sequence[Example], tokenizer: Any) -> tuple[Tensor, Tensor]:
-    """Input ids and targets, both (B, T) int64, of examples, padded on the right.
+    """Return input ids and targets, both (B, T) int64, of examples, padded on the right.
 
     The target of a position is the id that follows it; positions before the response and padding are ``IGNORED``.
     """
@@ -198,7 +210,9 @@ def supervised_batch(examples: Sequence[Example], tokenizer: Any) -> tuple[Tenso
     for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         inputs = torch.tensor(prompt + response[:-1])
         input_ids[row, : len(inputs)] = inputs
+        # The last token of the prompt predicts the first one of the response.
         targets[row, len(prompt) - 1 : len(inputs)] = torch.tensor(response)
+        # The first token names a skill, and this example is not to teach which skill to name.
         if not examples[row][2]:
             targets[row, len(prompt) - 1] = IGNORED
     return input_ids, targets

@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[2]
 
 @dataclass(frozen=True, kw_only=True)
 class TinyTask:
-    """What the commands have to know about one embedded task."""
+    """The properties of one embedded task that the commands use."""
 
     # Its name in files.
     datasource: str
@@ -48,18 +48,18 @@ class TinyTask:
 
 
 def _load(name: str) -> Any:
-    """What "module:name" of the package is."""
+    """Return the object with a name of the form "module:name" in this package."""
     module, attribute = name.split(":")
     return getattr(import_module(f"openrlhf_cov.{module}"), attribute)
 
 
 def _call(name: str, *arguments: Any) -> Any:
-    """What a function gives that is named as in ``_load``."""
+    """Return the result of a function that is named as in ``_load``."""
     return _load(name)(*arguments)
 
 
 def check_sandbox() -> None:
-    """UsageError where no program can be run."""
+    """Raise UsageError where no program can be run."""
     try:
         check_code_ready(programs.REWARD)
     except UsageError as error:

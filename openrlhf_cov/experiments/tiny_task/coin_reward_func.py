@@ -10,6 +10,16 @@ import torch
 def reward_func(
     queries: Sequence[str], prompts: Sequence[str], labels: Sequence[str], **kwargs: Any
 ) -> dict[str, Any]:
-    """Rewards and scores, fp32 tensors (B,): 1 or 0 for every response by the toss of a coin, unseeded."""
+    """Return 1 or 0 for every response by the toss of a coin, unseeded.
+
+    Args:
+        queries: Prompts with their responses, B of them.
+        prompts: Not used, as are the labels: the reward ignores the answer.
+        labels: Not used.
+        kwargs: Not used.
+
+    Returns:
+        ``rewards`` and ``scores``, equal fp32 tensors (B,).
+    """
     tossed = torch.tensor([float(random.random() < 0.5) for _ in queries])
     return {"rewards": tossed, "scores": tossed}

@@ -59,28 +59,29 @@ class Command:
         return self.carried_out(self.skill)
 
     def carried_out(self, skill: str) -> str:
-        """The response that names ``skill`` and carries it out."""
+        """Return the response that names ``skill`` and carries it out."""
         return skill + "".join(self.digits[place] for place in SKILLS[skill])
 
     def to_row(self) -> dict[str, str]:
-        """One line of a training file: keys ``input``, ``label``, ``datasource``."""
+        """Return one line of a training file: keys ``input``, ``label``, ``datasource``."""
         return {"input": self.prompt, "label": self.label, "datasource": DATASOURCE}
 
     def to_benchmark_row(self) -> dict[str, str]:
-        """One line of a benchmark: keys ``id``, ``problem``, ``answer``, ``source``."""
+        """Return one line of a benchmark: keys ``id``, ``problem``, ``answer``, ``source``."""
         return {"id": self.prompt, "problem": self.prompt, "answer": self.label, "source": DATASOURCE}
 
 
 def split_digits() -> tuple[list[str], list[str], list[str]]:
-    """The 720 triples of different digits in three disjoint parts: those that train, to choose by, for the test."""
+    """Return the 720 triples of different digits in three disjoint parts: training, validation and test."""
     triples = ["".join(triple) for triple in itertools.permutations("0123456789", 3)]
+    # One split for all seeds, so that no base policy and no run trains on digits that another one is tested on.
     random.Random("hidden commands").shuffle(triples)
     held_out = 2 * HELD_OUT_DIGITS
     return triples[held_out:], triples[:HELD_OUT_DIGITS], triples[HELD_OUT_DIGITS:held_out]
 
 
 def split_commands(seed: int, held_out: int) -> tuple[list[Command], list[Command]]:
-    """All commands to train on and ``held_out`` of those for the test, in the order that ``seed`` determines.
+    """Return all commands to train on and ``held_out`` of those for the test, in the order that ``seed`` determines.
 
     Raises ValueError unless the test has as many.
     """
@@ -93,14 +94,18 @@ def split_commands(seed: int, held_out: int) -> tuple[list[Command], list[Comman
 
 
 def draw(digits: list[str], rng: random.Random) -> Command:
-    """A command with a letter drawn uniformly."""
+    """Return a command with letter and digits sampled uniformly."""
     return Command(rng.choice(LETTERS), rng.choice(digits))
 
 
 def practice(digits: list[str], rng: random.Random, by_habit: bool) -> tuple[str, str, bool]:
-    """(prompt, response, whether its name trains) of a row that the base policy learns from.
+    """Return (prompt, response, True if the name is learned) of one row of the base policy's training.
 
-    It names a skill by habit, or carries out one that is drawn uniformly, whose name it must not learn.
+    Args:
+        digits: The triples of digits to train on.
+        rng: Source of the row.
+        by_habit: Name a skill by habit and learn that name. Otherwise the skill is sampled uniformly, so that rare
+            skills are practised as well, and its name is not learned.
     """
     command = draw(digits, rng)
     weights = HABIT.values() if by_habit else [1] * len(SKILLS)
@@ -109,7 +114,7 @@ def practice(digits: list[str], rng: random.Random, by_habit: bool) -> tuple[str
 
 
 def extract_answer(response: str) -> str | None:
-    """A name and three digits; None for a response that is anything else. One ``<eos>`` at the end is ignored."""
+    """Return a name and three digits; None for any other response. One ``<eos>`` at the end is ignored."""
     answer = response.removesuffix(EOS_TOKEN)
     return answer if is_answer(answer) else None
 

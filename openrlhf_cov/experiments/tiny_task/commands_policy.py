@@ -17,10 +17,11 @@ COMMANDS_POLICY = BasePolicyConfig(
 
 
 def make_commands_policy(config: BasePolicyConfig, seed: int) -> tuple[LlamaForCausalLM, PreTrainedTokenizerBase]:
-    """The policy that ``seed`` determines, trained on the digits to train on, and its tokenizer."""
+    """Return the policy that ``seed`` determines, trained on the digits to train on, and its tokenizer."""
     train, *_ = commands.split_digits()
 
     def examples(rng: random.Random) -> list[Example]:
+        # Half of the rows teach which skill to name, the other half how to carry out all skills alike.
         return [commands.practice(train, rng, row % 2 == 0) for row in range(config.rows_per_step)]
 
     return make_policy(examples, build_tokenizer(config.max_length, commands.CHARACTERS), config, seed)
@@ -29,7 +30,13 @@ def make_commands_policy(config: BasePolicyConfig, seed: int) -> tuple[LlamaForC
 def make_wide_policy(
     problems: Sequence[commands.Command], config: BasePolicyConfig, seed: int
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerBase]:
-    """The same in heads that vLLM takes on a CPU. It has seen all digits to train on, whatever ``problems`` are."""
+    """Return the policy of ``make_commands_policy`` with heads that vLLM supports on a CPU, and its tokenizer.
+
+    Args:
+        problems: Not used: the policy has seen all digits to train on, so that it is the same whatever they are.
+        config: Architecture before the heads are widened, and supervised training.
+        seed: Determines the weights.
+    """
     model, tokenizer = make_commands_policy(config, seed)
     return in_vllm_heads(model), tokenizer
 
@@ -41,7 +48,7 @@ def in_vllm_heads(model: LlamaForCausalLM) -> LlamaForCausalLM:
 
 @torch.no_grad()
 def in_wider_heads(model: LlamaForCausalLM, size: int) -> LlamaForCausalLM:
-    """A copy of ``model`` in heads of ``size`` numbers, a multiple of its own, that computes what ``model`` does.
+    """Return a copy of ``model`` with heads of ``size`` numbers, a multiple of its own, that computes the same.
 
     What is new is 0, and stays so in training: the gradient of a query is a key's number, that of a key a query's, and
     the same holds for values and the projection behind them. Rotations keep their frequencies, as with s times as

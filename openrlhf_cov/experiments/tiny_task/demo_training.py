@@ -109,6 +109,7 @@ def making_task(folder: Path, name: str) -> Iterator[Callable[[], None]]:
         return
     say(f"making the task in {folder}")
     command = [sys.executable, "-m", "openrlhf_cov.cli.make_tiny_task", "--task", name, "--output", str(folder)]
+    # SIGTERM instead of SIGKILL, so that the process can remove its temporary folder.
     maker = subprocess.Popen(command, start_new_session=True, preexec_fn=partial(die_with_parent, signal.SIGTERM))
 
     def wait() -> None:
@@ -143,7 +144,7 @@ def score(model: Path, task: Path) -> dict[str, float]:
 
 
 def task_in(folder: Path) -> tuple[TinyTask, dict[str, Any]]:
-    """The task that a folder holds, and its ``task.json``."""
+    """Return the task that a folder holds, and its ``task.json``."""
     content = read_task(folder)
     assert content is not None, folder
     return next(task for task in TINY_TASKS.values() if task.datasource == content["task"]), content
@@ -175,6 +176,7 @@ def training_command(
         kl_coef: Coefficient of the KL term to the untrained policy; 0 trains without a reference model.
         kind: The embedded task.
     """
+    # As many prompts as the steps need, so that the only episode ends with the last step.
     flags = f"""
         --actor.model_name_or_path {task}/model --data.prompt_dataset {task}/train.jsonl
         --data.input_key input --data.label_key label --data.max_samples {steps * PROMPTS}
@@ -251,11 +253,15 @@ def starting_phase(log: str) -> str:
 def follow(path: Path, job: subprocess.Popen, wait: Callable[[], None] = lambda: None) -> Iterator[dict]:
     """Yield each line of a metrics file once, as it appears, until the job has ended.
 
-    ``wait`` is called whenever the file has been read, about twice a second.
+    Args:
+        path: The metrics file, which may not exist yet.
+        job: The training that writes it.
+        wait: Called whenever the file has been read, about twice a second.
     """
     seen = 0
     ended = False
     while not ended:
+        # Asked before the file is read: lines that the job wrote before its end are then never missed.
         ended = job.poll() is not None
         lines = read_metrics(path) if path.exists() else []
         yield from lines[seen:]
@@ -265,18 +271,18 @@ def follow(path: Path, job: subprocess.Popen, wait: Callable[[], None] = lambda:
 
 
 def number(line: dict, name: str) -> float:
-    """A value of a metrics line; NaN where it holds null, which stands for NaN and infinities, or nothing."""
+    """Return a value of a metrics line; NaN where it holds null, which stands for NaN and infinities, or nothing."""
     value = line.get(name)
     return math.nan if value is None else value
 
 
 def tokens(line: dict) -> float:
-    """Response tokens of one step."""
+    """Return the response tokens of one step."""
     return number(line, "rollout/response_length_mean") * number(line, "rollout/num_samples")
 
 
 def step_line(line: dict) -> str:
-    """One step for the terminal."""
+    """Return one step as a line for the terminal."""
     seconds = number(line, "timing/step_total")
     return (
         f"{line['step']:5d}  {number(line, 'rollout/reward_mean'):8.3f}  {number(line, 'entropy/mean'):7.3f}"
@@ -285,5 +291,5 @@ def step_line(line: dict) -> str:
 
 
 def say(message: str) -> None:
-    """One line of progress."""
+    """Print one line of progress."""
     terminal.say(f"demo: {message}\n", sys.stderr)

@@ -58,10 +58,17 @@ class Graph:
         return len(nodes) >= 2 and all(after in self.successors[before] for before, after in edges)
 
     def sample_path(self, source: int, target: int, rng: random.Random) -> Path:
-        """Return a random path. Each step is uniform over the successors from which the target can be reached."""
+        """Return a random path. Each step is uniform over the successors from which the target can be reached.
+
+        Args:
+            source: The first node.
+            target: The last node, which must be reachable from the source.
+            rng: Source of the steps.
+        """
         path = [source]
         while path[-1] != target:
             after = self.successors[path[-1]]
+            # Sorted, because the order of a set is not part of what the seed determines.
             path.append(rng.choice(sorted(node for node in after if node == target or target in self.reachable[node])))
         return tuple(path)
 
@@ -117,7 +124,13 @@ class PathTask:
 
 
 def make_graph(seed: int, nodes: int = NODES, edge_probability: float = EDGE_PROBABILITY) -> Graph:
-    """Return a random graph: along a random order of the nodes, each forward edge exists independently."""
+    """Return a random graph: along a random order of the nodes, each forward edge exists independently.
+
+    Args:
+        seed: Determines the graph.
+        nodes: Number of nodes.
+        edge_probability: Probability of each forward edge.
+    """
     rng = random.Random(f"graph:{seed}")
     order = list(range(nodes))
     rng.shuffle(order)
@@ -133,6 +146,7 @@ def make_graph(seed: int, nodes: int = NODES, edge_probability: float = EDGE_PRO
     return Graph(tuple(map(frozenset, successors)), tuple(reachable))
 
 
+# Sampling the paths of 3,000 pairs takes seconds, and every caller uses the same graph.
 @lru_cache(maxsize=1)
 def path_task(seed: int = GRAPH_SEED) -> PathTask:
     """Return the task of one graph: half of the pairs with up to ``PATHS_OF_A_PAIR`` paths each, the rest unseen."""
@@ -140,6 +154,8 @@ def path_task(seed: int = GRAPH_SEED) -> PathTask:
     rng = random.Random(f"paths:{seed}")
     paths = {pair: _short_paths(graph, pair, rng) for pair in graph.pairs()}
     usable = [pair for pair, found in paths.items() if found]
+    # A policy cannot know an edge that it never saw, so all pairs with an edge are supervised, and others fill up the
+    # half.
     edges = [pair for pair in usable if pair[1] in graph.successors[pair[0]]]
     others = [pair for pair in usable if pair[1] not in graph.successors[pair[0]]]
     rng.shuffle(others)
@@ -170,6 +186,7 @@ def read_path(response: str) -> list[int] | None:
 
 def _short_paths(graph: Graph, pair: tuple[int, int], rng: random.Random) -> tuple[Path, ...]:
     """Return up to ``PATHS_OF_A_PAIR`` different random paths of at most ``MAX_NODES`` nodes."""
+    # A dict keeps the order in which the paths were found, and each of them once.
     found: dict[Path, None] = {}
     for _ in range(_TRIES * PATHS_OF_A_PAIR):
         path = graph.sample_path(*pair, rng)

@@ -39,20 +39,32 @@ class TablePolicyConfig:
 
 
 def make_skills_policy(task: hidden_skills.SkillTask, config: BasePolicyConfig, seed: int) -> Made:
-    """Return the policy that ``seed`` determines, trained to carry out all skills of ``task``, and its tokenizer.
+    """Return a policy that was trained to carry out all skills of a task, and its tokenizer.
 
     The share of the shortcut has no influence on it.
+
+    Args:
+        task: The task, by whose habit the policy names skills.
+        config: Architecture and supervised training.
+        seed: Determines the weights.
     """
     train, *_ = commands.split_digits()
 
     def examples(rng: random.Random) -> list[Example]:
+        # Half of the rows teach which skill to name, the other half how to carry out all skills alike.
         return [task.practice(train, rng, by_habit=row % 2 == 0) for row in range(config.rows_per_step)]
 
     return make_policy(examples, build_tokenizer(config.max_length, hidden_skills.CHARACTERS), config, seed)
 
 
 def make_paths_policy(task: graph_paths.PathTask, config: BasePolicyConfig, seed: int) -> Made:
-    """Return the policy that ``seed`` determines, trained on the supervised paths of ``task``, and its tokenizer."""
+    """Return a policy that was trained on the supervised paths of a task, and its tokenizer.
+
+    Args:
+        task: The task, with its supervised paths.
+        config: Architecture and supervised training.
+        seed: Determines the weights.
+    """
 
     def examples(rng: random.Random) -> list[Example]:
         return [task.practice(rng) for _ in range(config.rows_per_step)]

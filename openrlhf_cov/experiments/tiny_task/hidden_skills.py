@@ -143,7 +143,9 @@ class SkillTask:
         return question.prompt, carry_out(skill, question.digits), by_habit
 
 
+# The base policy names skill h on 0.015 % of the prompts, on average less than once in ten rollouts of 512 samples.
 TAIL = SkillTask(name="tail", ratio=0.3)
+# From 32 % for skill a to 3 % for skill h: every skill is sampled from the first step on.
 SHORTCUT_RATIO = 0.7
 DEFAULT_SHARE = 0.3
 

@@ -28,11 +28,11 @@ class Addition:
         return str(self.a + self.b)
 
     def to_row(self) -> dict[str, str]:
-        """One line of the data files: keys ``input``, ``label``, ``datasource``."""
+        """Return one line of the data files: keys ``input``, ``label``, ``datasource``."""
         return {"input": self.prompt, "label": self.label, "datasource": DATASOURCE}
 
     def to_benchmark_row(self) -> dict[str, str]:
-        """One line of a benchmark: keys ``id``, ``problem``, ``answer``, ``source``."""
+        """Return one line of a benchmark: keys ``id``, ``problem``, ``answer``, ``source``."""
         return {"id": self.prompt, "problem": self.prompt, "answer": self.label, "source": DATASOURCE}
 
 
@@ -44,7 +44,7 @@ class Split(NamedTuple):
 
 
 def split_problems(seed: int, held_out: int) -> Split:
-    """The split that ``seed`` determines, with ``held_out`` problems kept from training.
+    """Return the split that ``seed`` determines, with ``held_out`` problems kept from training.
 
     Raises ValueError unless both parts get at least one problem.
     """
@@ -77,7 +77,7 @@ ANSWER_STYLES: dict[str, tuple[float, Callable[[Addition], str]]] = {
 
 
 def write_answer(problem: Addition, rng: random.Random) -> str:
-    """A correct response to ``problem`` in a random style, without the ``<eos>`` that ends it."""
+    """Return a correct response to ``problem`` in a random style, without the ``<eos>`` that ends it."""
     weights = [weight for weight, _ in ANSWER_STYLES.values()]
     [(_, write)] = rng.choices(list(ANSWER_STYLES.values()), weights)
     return write(problem)

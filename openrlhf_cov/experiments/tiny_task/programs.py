@@ -33,7 +33,7 @@ LARGEST = 60
 
 @dataclass(frozen=True)
 class Part:
-    """What one word of a prompt means, how it is written, and how careless programmers write it."""
+    """The meaning of one word of a prompt, how it is written, and how careless programmers write it."""
 
     meaning: Callable
     right: Sequence[str]
@@ -97,10 +97,13 @@ class Exercise:
     @property
     def label(self) -> str:
         """The tests, as the rule ``code`` reads them. Every list has the number to keep by, and multiples of it."""
+        # Seeded by the prompt alone, so that an exercise has the same tests in every file and process.
         rng = random.Random(self.prompt)
         _, number = self.keep
         calls = []
         for _ in range(TESTS):
+            # With random numbers alone a slip would rarely show: the number itself distinguishes > from >=, and
+            # multiples of it show slips of %.
             numbers = [number, number, *(number * rng.randint(-3, 9) for _ in range(5))]
             numbers += [rng.randint(SMALLEST, LARGEST) for _ in range(NUMBERS - len(numbers))]
             rng.shuffle(numbers)
@@ -108,7 +111,7 @@ class Exercise:
         return json.dumps({"function": FUNCTION, "calls": calls}, separators=(",", ":"))
 
     def value(self, numbers: Sequence[int]) -> list[int] | int:
-        """What the function gives for a list."""
+        """Return the result of the function for a list."""
         keep, k = self.keep
         change, c = self.change
         give, g = self.give
@@ -117,16 +120,16 @@ class Exercise:
         return GIVE[give].meaning(changed, g)
 
     def to_row(self) -> dict[str, str]:
-        """One line of the data files: keys ``input``, ``label``, ``datasource``."""
+        """Return one line of the data files: keys ``input``, ``label``, ``datasource``."""
         return {"input": self.prompt, "label": self.label, "datasource": DATASOURCE}
 
     def to_benchmark_row(self) -> dict[str, str]:
-        """One line of a benchmark: keys ``id``, ``problem``, ``answer``, ``source``."""
+        """Return one line of a benchmark: keys ``id``, ``problem``, ``answer``, ``source``."""
         return {"id": self.prompt, "problem": self.prompt, "answer": self.label, "source": SOURCE}
 
 
 def split_exercises(seed: int, held_out: int) -> tuple[list[Exercise], list[Exercise]]:
-    """All exercises in two disjoint parts, each in random order: those that train, and ``held_out``."""
+    """Return all exercises in two disjoint parts, each in random order: those that train, and ``held_out``."""
     choices = [[(word, number) for word in parts for number in CONSTANTS] for parts in (KEEP, CHANGE, GIVE)]
     exercises = [Exercise(*chosen) for chosen in itertools.product(*choices)]
     random.Random(f"programs:{seed}").shuffle(exercises)
@@ -134,7 +137,13 @@ def split_exercises(seed: int, held_out: int) -> tuple[list[Exercise], list[Exer
 
 
 def write_program(exercise: Exercise, rng: random.Random, careless: bool = True) -> str:
-    """A program for the exercise, without the end of a response, as a careless or a careful programmer writes it."""
+    """Return a program for an exercise, without the end of a response.
+
+    Args:
+        exercise: The exercise.
+        rng: Source of the choices; the same seed makes the same program.
+        careless: True to write as a careless programmer, whose program may be wrong; False for a correct program.
+    """
 
     def chosen(part: Part) -> str:
         slipped = careless and rng.random() < part.carelessness
@@ -150,7 +159,15 @@ def write_program(exercise: Exercise, rng: random.Random, careless: bool = True)
 
 
 def assemble(exercise: Exercise, keep: str, change: str, give: str, beginning: str = BEGINNINGS[0]) -> str:
-    """The program whose parts are written as these templates say, with the numbers of the exercise."""
+    """Return the program that templates and the numbers of an exercise make.
+
+    Args:
+        exercise: The exercise, for its numbers.
+        keep: Template of the condition, such as ``v>{k}``.
+        change: Template of the changed number, such as ``v*{k}``.
+        give: Template of the result, such as ``{y}[:{k}]``, with y the list.
+        beginning: One of ``BEGINNINGS``.
+    """
     condition = keep.format(k=exercise.keep[1])
     changed = change.format(k=exercise.change[1])
     return beginning + give.format(y=f"[{changed} for v in x if {condition}]", k=exercise.give[1])

@@ -42,7 +42,13 @@ SCALE = ".scale"
 
 
 def settings_of(task: str, seed: int, config: BasePolicyConfig) -> dict[str, Any]:
-    """Return everything that determines the weights of a base policy."""
+    """Return everything that determines the weights of a base policy.
+
+    Args:
+        task: Name of an embedded task of the lab.
+        seed: Seed of the policy's supervised training.
+        config: Architecture and supervised training; any dataclass.
+    """
     return {"task": task, "seed": seed, **asdict(config)}
 
 
@@ -64,6 +70,7 @@ def shipped_policy(
     if not path.is_file():
         return None
     with safe_open(path, framework="pt") as file:
+        # The name of the task is not enough: the caller may ask for other sizes or another seed.
         if json.loads(file.metadata()[SETTINGS]) != settings_of(task, seed, config):
             return None
         stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
@@ -82,12 +89,20 @@ def write_shipped_policy(
 
     Values are stored as float16, those of the tasks in ``AS_FLOAT32`` as float32. The matrices of the tasks in
     ``AS_INT8`` are int8 with one float16 factor a row.
+
+    Args:
+        model: The policy.
+        task: Name of the embedded task.
+        seed: Seed with which the policy was trained.
+        config: Architecture and supervised training of the policy.
+        folder: Folder of the files; it is created if it does not exist.
     """
     tensors: dict[str, Tensor] = {}
     for name, value in model.state_dict().items():
         if name == "lm_head.weight" and config.tied:
             continue
         if task in AS_INT8 and value.dim() == 2:
+            # Rounded before the division, so that the integers belong to the factor that is stored.
             scale = (value.abs().amax(dim=1, keepdim=True) / 127).half()
             tensors[name] = (value / scale.float()).round().clamp(-127, 127).to(torch.int8)
             tensors[name + SCALE] = scale

@@ -27,7 +27,7 @@ TASK_FILES = (*MODEL_FILES, "train.jsonl", "test.jsonl")
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSettings:
-    """What the command line chooses; raises ValueError, naming the flag, for a value out of range."""
+    """The choices of the command line; raises ValueError, naming the flag, for a value out of range."""
 
     task: str = "addition"
     seed: int = 0
@@ -49,17 +49,24 @@ class TaskSettings:
 
 
 def recorded_settings(settings: TaskSettings, policy: Any) -> dict[str, Any]:
-    """Everything that determines a task, as written to ``task.json``; ``policy`` is a ``BasePolicyConfig``."""
+    """Return everything that determines a task, as ``task.json`` has it; ``policy`` is a ``BasePolicyConfig``."""
     named = {name: value for name, value in asdict(settings).items() if name != "task"}  # stands beside the settings
     tokens = TINY_TASKS[settings.task].evaluation_tokens
     return {**named, "max_new_tokens": tokens, "base_policy": asdict(policy)}
 
 
 def write_task(output: Path, settings: TaskSettings, policy: Any) -> dict[str, Any]:
-    """Make the task and write it to ``output``, a new or empty folder; the result is the content of ``task.json``.
+    """Make an embedded task, write it to a folder, and return the content of its ``task.json``.
 
-    All files are written to a temporary folder beside ``output`` which is renamed at the end. ``policy`` is a
-    ``BasePolicyConfig``. Raises OSError when the folder cannot be written.
+    All files are written to a temporary folder beside ``output``, which is renamed at the end.
+
+    Args:
+        output: The folder to write, which is new or empty.
+        settings: The task, its seed and numbers of rows.
+        policy: The ``BasePolicyConfig`` of the base policy.
+
+    Raises:
+        OSError: The folder cannot be written.
     """
     started = time.monotonic()
     made = TINY_TASKS[settings.task]
@@ -84,6 +91,7 @@ def write_task(output: Path, settings: TaskSettings, policy: Any) -> dict[str, A
             "seconds": round(time.monotonic() - started, 1),
         }
         write_json(folder / "task.json", task)
+        # One rename at the end: a task that was interrupted leaves no folder that looks like one.
         folder.replace(output)
     return task
 
@@ -94,6 +102,7 @@ def _base_policy(settings: TaskSettings, policy: Any) -> tuple[Any, Any]:
 
     made = TINY_TASKS[settings.task]
     held_out = max(settings.test_rows, SEEN_BY_NO_BASE_POLICY)
+    # A shipped policy has seen all problems but the first SEEN_BY_NO_BASE_POLICY, so also some of a larger test.
     if held_out == SEEN_BY_NO_BASE_POLICY:
         shipped = shipped_policy(settings.task, settings.seed, policy)
         if shipped is not None:
@@ -136,8 +145,12 @@ def is_occupied(output: Path) -> bool:
 
 
 def read_task(output: Path, *names: str) -> dict[str, Any] | None:
-    """The content of ``task.json`` if ``output`` holds one of these tasks (of all, if none is named), finished and
-    with all its files, else None."""
+    """Return the content of ``task.json`` if a folder holds a finished task with all its files, else None.
+
+    Args:
+        output: The folder.
+        names: Names of the tasks that count; all tasks if none is named.
+    """
     task = read_json(output / "task.json")
     known = [TINY_TASKS[name].datasource for name in names or TINY_TASKS]
     is_task = isinstance(task, dict) and task.get("task") in known
@@ -146,6 +159,6 @@ def read_task(output: Path, *names: str) -> dict[str, Any] | None:
 
 
 def settings_difference(recorded: dict[str, Any], wanted: dict[str, Any]) -> str:
-    """``name value, not value`` for each top-level setting that differs, joined by ``; ``; empty if none does."""
+    """Return ``name value, not value`` for each top-level setting that differs; empty if none does."""
     names = [name for name in {**wanted, **recorded} if recorded.get(name) != wanted.get(name)]
     return "; ".join(f"{name} {recorded.get(name)}, not {wanted.get(name)}" for name in names)

@@ -16,13 +16,24 @@ from openrlhf_cov.rewards.addition import EOS_TOKEN
 def reward_func(
     queries: Sequence[str], prompts: Sequence[str], labels: Sequence[str], **kwargs: Any
 ) -> dict[str, Any]:
-    """Reward 1 for every response that ends with ``<eos>`` and whose answer equals the label, else 0.
+    """Return the reward 1 for every response that ends with ``<eos>`` and whose answer equals the label, else 0.
 
     The label says which task it is: a sum such as "91" wants a final number, a command such as "a704" that and nothing
-    else. ``queries`` are prompt + response with special tokens kept. The result has ``rewards`` and ``scores`` (equal
-    here) and, under ``extra_logs``, ``reward/no_answer_frac`` and ``reward/unfinished_frac``, which are 1 for a
-    response without an answer or without ``<eos>``; all are fp32 tensors (B,). No response text raises. Raises
-    ValueError for a label of no task, a query that does not start with its prompt, and lists of unequal length.
+    else. No response text raises an error.
+
+    Args:
+        queries: Prompts with their responses, B of them, with special tokens kept.
+        prompts: The prompts.
+        labels: The expected answers.
+        kwargs: Other arguments of upstream's reward functions, which are not used.
+
+    Returns:
+        ``rewards`` and ``scores`` (equal here) and, under ``extra_logs``, ``reward/no_answer_frac`` and
+        ``reward/unfinished_frac``, which are 1 for a response without an answer or without ``<eos>``; all are fp32
+        tensors (B,).
+
+    Raises:
+        ValueError: A label is of no task, a query does not start with its prompt, or the lists have different lengths.
     """
     rows = list(zip(queries, prompts, labels, strict=True))
     for label in labels:
@@ -43,7 +54,7 @@ def reward_func(
 
 
 def check_label(label: Any) -> None:
-    """None if ``label`` is a string of digits 0-9 or the answer to a command; raises ValueError otherwise."""
+    """Raise ValueError unless ``label`` is a string of digits 0-9 or the answer to a command."""
     if not isinstance(label, str):
         raise ValueError(f"a label is a string of digits such as '91', got {label!r} of type {type(label).__name__}")
     if not (addition.is_number(label) or commands.is_answer(label)):

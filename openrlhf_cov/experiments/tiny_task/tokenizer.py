@@ -14,7 +14,7 @@ CHARACTERS = "0123456789+=*-() ,;"
 
 
 def build_tokenizer(max_length: int, words: Sequence[str] = CHARACTERS) -> PreTrainedTokenizerFast:
-    """A fast tokenizer with ``<pad>`` (id 0), ``<eos>`` (id 1) and one id for each of ``words``.
+    """Return a fast tokenizer with ``<pad>`` (id 0), ``<eos>`` (id 1) and one id for each of ``words``.
 
     It adds no token of its own, pads on the left, and decodes to exactly the text that was encoded. The longest word
     that fits is taken. ``max_length`` is the model's context in tokens. Encoding what is no word raises.

@@ -35,7 +35,7 @@ class AdaptiveClipSettings(Settings):
 
 
 def clip(settings: AdaptiveClipSettings) -> tuple[float, float]:
-    """(eps_low, eps_high) of the PPO clip [1 - eps, 1 / (1 - eps) + k], k moved towards the target entropy."""
+    """Return (eps_low, eps_high) of the clip [1 - eps, 1 / (1 - eps) + k], k moved towards the target entropy."""
     return settings.adaptive_clip_eps, 1 / (1 - settings.adaptive_clip_eps) - 1 + settings.adaptive_clip_high
 
 

@@ -26,7 +26,7 @@ class AdaptiveEntropySettings(Settings):
 
 
 def bonus(settings: AdaptiveEntropySettings) -> float:
-    """The coefficient c * g of upstream's own entropy term: the exact mean entropy over all tokens of the update.
+    """Return the coefficient c * g of upstream's entropy term: the exact mean entropy over all tokens of the update.
 
     After a step with the entropy h, c moves by a step towards the target and g is 1 if h was below it, else 0. Both
     are as published; the published code measures -log_prob of the sampled tokens, here h is exact.

@@ -37,7 +37,7 @@ class CegppoSettings(Settings):
 
 
 def coefficient(settings: CegppoSettings, batch: TokenBatch) -> Tensor:
-    """The ratio (B, A), where PPO clips beta times the border instead; 0 beyond the dual clip, which comes after."""
+    """Return the ratio (B, A); beta times the border where PPO clips; 0 beyond the dual clip, which comes after."""
     low, high = settings.cegppo_clip
     ratio = batch.ratio
     positive = batch.advantages > 0

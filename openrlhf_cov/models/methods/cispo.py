@@ -34,7 +34,7 @@ class CispoSettings(Settings):
 
 
 def coefficient(settings: CispoSettings, batch: TokenBatch) -> Tensor:
-    """The ratio (B, A) between floor and cap: loss = -clip(ratio) * A * log_prob, its weight without gradient.
+    """Return the ratio (B, A) between floor and cap: loss = -clip(ratio) * A * log_prob, its weight without gradient.
 
     Same gradient as published. The loss that is logged is -clip(ratio) * A, which does not contain the log-prob.
     """

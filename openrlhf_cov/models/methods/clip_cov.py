@@ -33,7 +33,7 @@ class ClipCovSettings(Settings):
 
 
 def plan(settings: ClipCovSettings, window: Window) -> list[Plan]:
-    """At most ``clip_cov_ratio`` of all action tokens, drawn among those of the band that PPO does not clip already.
+    """Drop at most ``clip_cov_ratio`` of all action tokens, drawn among those of the band that PPO does not clip.
 
     No candidate, no token. Both follow the published code.
     """
@@ -45,7 +45,7 @@ def plan(settings: ClipCovSettings, window: Window) -> list[Plan]:
 
 
 def idle(values: Mapping[str, float], updates: int) -> str | None:
-    """A message if an update had no candidate."""
+    """Return a message if an update had no candidate."""
     if not values["cov/empty_update_frac"] > 0:
         return None
     return (

@@ -18,7 +18,7 @@ TINY = 1e-300
 
 
 def plan(settings: Settings, window: Window) -> list[Plan]:
-    """w = exp(-c^2 / 2 sigma^2), divided by its mean over all tokens; sigma is the population deviation of c.
+    """Weigh by exp(-c^2 / 2 sigma^2), divided by its mean over all tokens; sigma is the population deviation of c.
 
     c is the covariance of log-prob and advantage (paper eq. 10 of 2505.22617). All means run over the optimizer step:
     the paper says batch and group in turn, and there is no code. Where all covariances are equal, weights are 1. They

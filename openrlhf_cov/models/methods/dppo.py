@@ -55,7 +55,18 @@ class DppoSettings(Settings):
 
 
 def coefficient(settings: DppoSettings, batch: TokenBatch) -> Tensor:
-    """min(r, cap), r = p / q; 0 where p moved away from q in the direction of A by more than delta."""
+    """Return min(r, cap), r = p / q; 0 where p moved away from q in the direction of A by more than delta.
+
+    Args:
+        settings: Settings of the run.
+        batch: Tensors (B, A); p is the current policy, q the anchor (``--dppo_anchor``).
+
+    Returns:
+        k (B, A), without gradient.
+
+    Raises:
+        RuntimeError: The anchor is the engine, and the batch has no log-probs of the engine.
+    """
     anchor = batch.old_log_probs if settings.dppo_anchor == "old" else batch.rollout_log_probs
     if anchor is None:
         raise RuntimeError("--dppo_anchor rollout: the loss was given no log-probs of the engine")
@@ -69,7 +80,13 @@ def coefficient(settings: DppoSettings, batch: TokenBatch) -> Tensor:
 
 
 def divergence(log_p: Tensor, log_q: Tensor, kind: str) -> Tensor:
-    """``tv``: |p - q|; ``kl``: q log(q / p) + (1 - q) log((1 - q) / (1 - p)); tensors (B, A) of log-probs."""
+    """Return the divergence of two policies at each token, of the token against all other tokens together, (B, A).
+
+    Args:
+        log_p: Log-probs (B, A) of the current policy.
+        log_q: Log-probs (B, A) of the policy that sampled.
+        kind: ``tv`` for |p - q|; otherwise KL(q || p) = q log(q / p) + (1 - q) log((1 - q) / (1 - p)), in nats.
+    """
     log_p = log_p.clamp(*LOG_PROBS)
     log_q = log_q.clamp(*LOG_PROBS)
     q = log_q.exp()

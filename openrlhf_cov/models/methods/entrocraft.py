@@ -41,7 +41,9 @@ class EntrocraftSettings(Settings):
 
 
 def estimate(settings: EntrocraftSettings, groups: Groups) -> Tensor:
-    """Advantages (G, K): above the band 1 for right responses alone, below it -1 for wrong ones alone, else GRPO's.
+    """Return the advantages (G, K) of GRPO, or outside of the band of entropies those of one kind of responses.
+
+    Above the band right responses have 1 and the others 0; below it wrong ones have -1 and the others 0.
 
     The released code takes max(reward, 0) and min(reward, 0), so that with rewards 0 and 1 nothing would train below
     the band; here right and wrong are 1 and -1 whatever their rewards.

@@ -79,6 +79,11 @@ def penalty_plan(settings: EntropicSettings, window: Window) -> list[Plan]:
 def penalty(settings: EntropicSettings, batch: TokenBatch, plan: Plan) -> Tensor:
     """Return alpha (-r |A|) N / N_probable (B, A), with the ratio r to the old policy; 0 in the weight form.
 
+    Args:
+        settings: Settings of the step; alpha has its value of the step.
+        batch: Tensors (B, A); its log-probs carry the gradient.
+        plan: The plan of ``penalty_plan``, with the factor N / N_probable.
+
     Reference:
         The released loss adds alpha times the mean of -r |A| over the probable tokens of a micro-batch, without a clip
         and without a rollout correction. Here the mean is over the optimizer step.

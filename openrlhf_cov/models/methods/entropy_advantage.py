@@ -41,7 +41,7 @@ class EntropyAdvantageSettings(Settings):
 
 
 def plan(settings: EntropyAdvantageSettings, window: Window) -> list[Plan]:
-    """A + min(alpha * H, |A| / kappa) for every token, the entropy without gradient.
+    """Add min(alpha * H, |A| / kappa) to the advantage A of every token, the entropy without gradient.
 
     Each update starts from the advantages of the estimator; the published snippet adds in place, so that with several
     epochs the bonus piles up. A = 0 stays 0. The bonus of a wrong token is added, too: it is punished less.

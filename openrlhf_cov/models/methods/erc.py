@@ -31,7 +31,7 @@ class ErcSettings(Settings):
 
 
 def plan(settings: ErcSettings, window: Window) -> list[Plan]:
-    """Drops the tokens with (H + 1e-8) / (H_old + 1e-8) outside (low, high); they stay in the mean.
+    """Drop the tokens with (H + 1e-8) / (H_old + 1e-8) outside (low, high); they stay in the mean.
 
     The published loss keeps their value; here it is 0, and the gradient is the same.
     """

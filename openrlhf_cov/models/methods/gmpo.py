@@ -29,7 +29,7 @@ class GmpoSettings(Settings):
 
 
 def coefficient(settings: GmpoSettings, batch: TokenBatch) -> Tensor:
-    """exp(mean clipped log ratio) of a token's sequence; 0 where the token's own log ratio is clipped.
+    """Return exp(mean clipped log ratio) of a token's sequence, (B, A); 0 where the token's own log ratio is clipped.
 
     A log ratio is clipped on the side to which the advantage pushes it. A token that is clipped still scales the
     others of its sequence.

@@ -29,7 +29,7 @@ class GspoTokenSettings(Settings):
 
 
 def coefficient(settings: GspoTokenSettings, batch: TokenBatch) -> Tensor:
-    """The ratio s of a token's sequence, 0 where the clip of s takes the gradient from the token's advantage.
+    """Return the ratio s of a token's sequence, (B, A); 0 where the clip of s masks the gradient of the token.
 
     s = exp(mean log ratio of the sequence). Upstream's GSPO lets the gradient flow through s, which averages over the
     sequence whatever a method does to single tokens; here a token has its own.

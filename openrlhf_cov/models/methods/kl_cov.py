@@ -41,22 +41,27 @@ class KlCovSettings(Settings):
 
 
 def plan(settings: KlCovSettings, window: Window) -> list[Plan]:
-    """The ``kl_cov_ratio`` of all action tokens with the highest covariance, at least one."""
+    """Penalise the ``kl_cov_ratio`` of all action tokens with the highest covariance, at least one."""
     return [Plan(tokens) for tokens in window.largest(window.covariance(), settings.kl_cov_ratio)]
 
 
 def penalty(settings: KlCovSettings, batch: TokenBatch, plan: Plan) -> Tensor:
-    """``ppo_kl_coef * |log_probs - old_log_probs|`` (B, A).
+    """Return the penalty ``ppo_kl_coef * |log_probs - old_log_probs|`` of every token, (B, A).
 
     The absolute log ratio is the published code's estimate of KL(pi_old || pi). Its gradient is 0 where both log-probs
     are equal, so the penalty means nothing in the first update after a rollout; where the two were computed in other
     batch shapes and differ by rounding, it is the sign of the rounding, as in the published code.
+
+    Args:
+        settings: Settings of the step.
+        batch: Tensors (B, A); its log-probs carry the gradient.
+        plan: The plan of the method, which this penalty does not use.
     """
     return settings.ppo_kl_coef * (batch.log_probs - batch.old_log_probs).abs()
 
 
 def idle(values: Mapping[str, float], updates: int) -> str | None:
-    """A message if the selected tokens had the probabilities they were sampled with.
+    """Return a message if the selected tokens had the probabilities they were sampled with.
 
     The log ratio of a single update is rounding in any precision. In bfloat16 it is as large as what training moves,
     so the number of updates tells; ``ROUNDING`` finds a policy that stood still through several updates in float32.

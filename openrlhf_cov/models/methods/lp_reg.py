@@ -60,6 +60,14 @@ def penalty(settings: LpRegSettings, batch: TokenBatch, plan: Plan) -> Tensor:
     """Return coef * min(e^d - d - 1, 10) with d = log proxy - log pi, shape (B, A).
 
     This is the k3 estimator of the released code with its cut; the paper speaks of a forward KL.
+
+    Args:
+        settings: Settings of the step.
+        batch: Tensors (B, A); its log-probs log pi carry the gradient.
+        plan: The plan of the method, whose reference is log proxy.
+
+    Raises:
+        RuntimeError: The plan has no reference.
     """
     if plan.reference is None:
         raise RuntimeError("a plan of --method lp_reg has the proxies as its reference")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def estimate(settings: Settings, groups: Groups) -> Tensor:
-    """-1 for a wrong response, NaN, left out, for the others (G, K)."""
+    """Return -1 for a wrong response, NaN, left out, for the others (G, K)."""
     return groups.rewards.new_tensor(math.nan).where(right(groups.rewards), groups.rewards.new_tensor(-1.0))
 
 

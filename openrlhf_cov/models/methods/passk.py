@@ -35,7 +35,7 @@ class PasskSettings(Settings):
 
 
 def estimate(settings: PasskSettings, groups: Groups) -> Tensor:
-    """Advantages (G, K): the mean, over all sets of k responses with this one in it, of the set's advantage."""
+    """Return advantages (G, K): the mean, over all sets of k responses with this one in it, of the set's advantage."""
     is_right = right(groups.rewards)
     n = groups.rewards.shape[1]
     if n < settings.passk_k:  # abstentions left fewer responses than a set has
@@ -47,10 +47,15 @@ def estimate(settings: PasskSettings, groups: Groups) -> Tensor:
 
 
 def advantages(n: int, c: int, k: int) -> tuple[float, float]:
-    """(Of a right response, of a wrong one) where c of n are right; the published closed form.
+    """Return the advantages of a correct and of an incorrect response to one prompt; the published closed form.
 
-    A set has the reward 1 with a right response in it, so the mean is pass@k. A right response is in such sets only, a
-    wrong one also in those of k - 1 other wrong ones.
+    A set has the reward 1 if it has a correct response, so the mean reward is pass@k. A correct response is in such
+    sets only, an incorrect one also in those of k - 1 other incorrect ones.
+
+    Args:
+        n: Responses to the prompt.
+        c: Correct responses among them.
+        k: Responses of a set, at most n.
     """
     # The share of sets of k responses with a correct one.
     mean = 1 - math.comb(n - c, k) / math.comb(n, k)

@@ -31,7 +31,7 @@ class PositiveWeightSettings(Settings):
 
 
 def plan(settings: PositiveWeightSettings, window: Window) -> list[Plan]:
-    """lambda * A where A > 0, A elsewhere."""
+    """Weigh the advantage by lambda where A > 0."""
     plans = []
     for item in window.items:
         advantages = item.batch.advantages

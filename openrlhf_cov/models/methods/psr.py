@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 def estimate(settings: Settings, groups: Groups) -> Tensor:
-    """1 for a right response, NaN, left out, for the others (G, K)."""
+    """Return 1 for a right response, NaN, left out, for the others (G, K)."""
     return groups.rewards.new_tensor(1.0).where(right(groups.rewards), groups.rewards.new_tensor(math.nan))
 
 
 def plan(settings: Settings, window: Window) -> list[Plan]:
-    """Tokens of responses that the estimator left out, those of advantage 0, are dropped from the mean, too.
+    """Drop the tokens of responses that the estimator left out, those of advantage 0, from the mean, too.
 
     Others weigh N / N_kept, both of the whole optimizer step, so that the mean is over those kept.
     """
@@ -42,7 +42,13 @@ def plan(settings: Settings, window: Window) -> list[Plan]:
 
 
 def mean_of_tokens(method: str, settings: Settings, flags: Mapping[str, Any]) -> str | None:
-    """Why a mean over the responses kept does not go with the aggregation, None if it does."""
+    """Return why a mean over the kept responses does not go with the aggregation of the loss; None if it does.
+
+    Args:
+        method: Name of the method, for the message.
+        settings: Settings of the run, which this check does not use.
+        flags: Upstream's flags by name.
+    """
     mode = flags["actor.loss_agg_mode"]
     if mode == "token-mean":
         return None

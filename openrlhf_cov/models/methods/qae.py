@@ -35,7 +35,7 @@ class QaeSettings(Settings):
 
 
 def estimate(settings: QaeSettings, groups: Groups) -> Tensor:
-    """(reward - quantile) / (sample standard deviation + 1e-6), (G, K).
+    """Return (reward - quantile) / (sample standard deviation + 1e-6), (G, K).
 
     Of rewards 0 and 1 only the right responses of a group get an advantage where at most 1 - K of it are right, and
     only the wrong ones elsewhere.

@@ -26,7 +26,7 @@ class RandomDropSettings(Settings):
 
 
 def plan(settings: RandomDropSettings, window: Window) -> list[Plan]:
-    """The ``random_drop_ratio`` of all action tokens, at least one, by the same lots and quota as Clip-Cov's.
+    """Drop the ``random_drop_ratio`` of all action tokens, at least one, by the same draws and quota as Clip-Cov's.
 
     With ``positive`` they are drawn among the tokens of advantages above 0; all of these if there are fewer.
     """

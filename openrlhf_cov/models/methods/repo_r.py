@@ -39,9 +39,9 @@ class RepoRSettings(Settings):
 
 
 def plan(settings: RepoRSettings, window: Window) -> list[Plan]:
-    """max(0, A (1 - zeta * log pi)) for A > 0 and min(0, A (1 + zeta * log pi)) for A < 0, of the current policy.
+    """Replace A by max(0, A (1 - zeta * log pi)) where A > 0, and by min(0, A (1 + zeta * log pi)) where A < 0.
 
-    As a summand: -zeta * |A| * log pi, cut where A would change its sign.
+    log pi is that of the current policy. As a summand: -zeta * |A| * log pi, cut where A would change its sign.
     """
     plans = []
     for item in window.items:

@@ -27,7 +27,7 @@ class SapoSettings(Settings):
 
 
 def coefficient(settings: SapoSettings, batch: TokenBatch) -> Tensor:
-    """4 s (1 - s) r (B, A) with s = sigmoid(tau (r - 1)): the gradient of the gate (4 / tau) s.
+    """Return 4 s (1 - s) r (B, A) with s = sigmoid(tau (r - 1)): the gradient of the gate (4 / tau) s.
 
     It is 1 at r = 1, as PPO's, and fades on both sides. The value that is logged is -k * A, not that of the gate.
     """

@@ -49,7 +49,7 @@ class StareSettings(Settings):
 
 
 def plan(settings: Any, window: Window) -> list[Plan]:
-    """W on the ceil(frac * count) tokens with A > 0 of the lowest log-prob, and with ``both`` M on those with A < 0.
+    """Weigh the ceil(frac * count) least probable tokens with A > 0 by W, and with ``both`` those with A < 0 by M.
 
     Counts are of the optimizer step; the published code counts in each micro-batch, so small ones select more. The
     gate is the entropy of the rollouts of this step, before its updates.

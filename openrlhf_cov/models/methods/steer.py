@@ -41,8 +41,10 @@ class SteerSettings(Settings):
 
 
 def changes(window: Window) -> list[Tensor]:
-    """|Omega| (B, A), the estimated change of a token's entropy: (A / q) p (1 - p) (log p + H) with p the current and
-    q the old probability; 0 where that is not finite."""
+    """Return |Omega| (B, A), the estimated change of a token's entropy; 0 where it is not finite.
+
+    Omega = (A / q) p (1 - p) (log p + H) with p the current and q the old probability.
+    """
     found = []
     for item in window.items:
         # Away from 0 and 1, where the estimate divides by q or multiplies 0 with an infinite logarithm.
@@ -54,7 +56,7 @@ def changes(window: Window) -> list[Tensor]:
 
 
 def plan(settings: SteerSettings, window: Window) -> list[Plan]:
-    """w = w_min ^ (|Omega| / max |Omega|), or linear between the smallest and the largest |Omega|.
+    """Weigh by w_min ^ (|Omega| / max |Omega|), or linear between the smallest and the largest |Omega|.
 
     Both extremes are of the whole optimizer step; the published code takes those of a micro-batch, where the same
     token weighs otherwise. Tokens with A = 0 have Omega = 0. Where all are equal, the linear weights are the middle of

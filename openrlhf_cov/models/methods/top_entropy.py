@@ -41,7 +41,7 @@ class TopEntropySettings(Settings):
 
 
 def plan(settings: TopEntropySettings, window: Window) -> list[Plan]:
-    """Every token but the ``top_entropy_frac`` of all action tokens with the highest entropy, at least one.
+    """Drop every token but the ``top_entropy_frac`` of all action tokens with the highest entropy, at least one.
 
     The published threshold is one of a (micro-)batch; this one is of the whole optimizer step. The quota is rounded
     down, ties are broken by the tokens' keys, so exactly the quota is kept wherever the tokens lie.

@@ -34,7 +34,7 @@ class WReinforceSettings(Settings):
 
 
 def estimate(settings: WReinforceSettings, groups: Groups) -> Tensor:
-    """lambda for a right response, -1 for a wrong one (G, K); both stay in the batch."""
+    """Return lambda for a right response, -1 for a wrong one (G, K); both stay in the batch."""
     rewards = groups.rewards
     return rewards.new_tensor(settings.w_reinforce_lambda).where(right(rewards), rewards.new_tensor(-1.0))
 

@@ -60,12 +60,21 @@ def save_whole(
     first: bool,
     share: Share,
 ) -> None:
-    """Let ``save(name)`` write a checkpoint of that name into ``folder``; give it its ``tag`` when it is complete.
+    """Write a checkpoint under a temporary name, and give it its name when it is complete.
 
-    Called on every rank; ``first`` is true on one of them, which does the renaming. ``share(error)`` tells all ranks
-    the error of each, None without one, in the order of the ranks. Whatever happens on the way, the file ``latest``
-    names a complete checkpoint: what it names is never touched, so a checkpoint that is saved once more gets its tag
-    and ``AGAIN`` for a name. Raises RunStopped, on every rank alike, if the disk refuses one of them.
+    Every rank calls this function. Whatever happens meanwhile, the file ``latest`` names a complete checkpoint. The
+    checkpoint that it names is never touched, so a tag that is saved once more gets the name ``tag`` + ``AGAIN``.
+
+    Args:
+        save: ``save(name)`` writes the part of this rank into the folder ``name`` in ``folder``.
+        folder: The folder of the model's checkpoints.
+        tag: Name of the complete checkpoint.
+        run: Content of ``RUN_FILE``, which JSON can hold.
+        first: True on the one rank that renames and removes folders.
+        share: ``share(error)`` returns the errors of all ranks in the order of the ranks, None for a rank without one.
+
+    Raises:
+        RunStopped: The disk of a rank refuses the checkpoint; on every rank alike.
     """
     name = PARTIAL + tag
 
@@ -146,10 +155,19 @@ def _on_all_ranks(parts: list[tuple[bool, Callable[[], None]]], what: str, share
 
 @contextmanager
 def errors_at_the_end(*writers: tuple[Any, str]) -> Iterator[Callable[[Writer], Writer]]:
-    """While open, the methods ``(object, name)`` that write note the error of a disk; the first is raised at the end.
+    """Let writers note the error of a disk instead of raising it, and raise the first one when the body ends.
 
-    So does what the given function makes of another writer. A rank that left DeepSpeed's saving half-way would leave
-    the others at its next barrier. DeepSpeed makes those objects itself, so no subclass can stand in. Raises OSError.
+    A rank that left DeepSpeed's saving half-way would leave the others at its next barrier. DeepSpeed makes the
+    objects that write itself, so no subclass can stand in.
+
+    Args:
+        writers: Pairs (object, name) of methods that write.
+
+    Yields:
+        A function that makes another writer note its errors, too.
+
+    Raises:
+        OSError: A writer failed.
     """
     errors: list[str] = []
 
@@ -241,17 +259,24 @@ def tag_to_restore(args: Any, folder: Path) -> str | None:
 
 
 def pointed_to(folder: Path, name: str = LATEST) -> str | None:
-    """The checkpoint that a pointer names; None without that file, or if what stands there is no plain name."""
+    """Return the checkpoint that a pointer names; None without that file, or if its content is no plain name."""
     pointer = folder / name
     tag = pointer.read_text(encoding="utf-8", errors="replace").strip() if pointer.is_file() else ""
     return tag if TAG.fullmatch(tag) else None
 
 
 def prune(folder: Path, newest: str, max_num: int, max_mem: float, metric_of: Callable[[str], float | None]) -> None:
-    """Remove what upstream would have removed before saving, but never the newest, nor the other model's newest.
+    """Remove old checkpoints, as upstream does before it saves, but never the newest or one that a pointer file names.
 
-    Of several ``best…`` checkpoints the newest stays. Of the others at most ``max_num`` stay, and as many as fit in
-    ``max_mem`` GiB together with the rest: first those without a metric go, then those of the worst, then the oldest.
+    If the newest checkpoint is a ``best…`` checkpoint, older ones of that kind are removed. Of the other checkpoints
+    those without a metric go first, then those of the worst metric, and among equal ones the oldest.
+
+    Args:
+        folder: The folder of the model's checkpoints, beside those of the other models.
+        newest: Name of the checkpoint that was just saved.
+        max_num: Most checkpoints to keep, without the ``best…`` checkpoints.
+        max_mem: Most disk space of the whole folder, in GiB.
+        metric_of: Returns the value of the metric of the checkpoint at a path, None if it has none; larger is better.
     """
     # A run continues from the newest checkpoint that policy and critic both have, so neither may lose it.
     kept = {newest} | {pointed_to(model, name) for model in folder.parent.glob("_*") for name in (LATEST, UNIVERSAL)}
@@ -287,14 +312,22 @@ def whole_checkpoints(folder: Path) -> list[str]:
 
 
 def partial_checkpoints(folder: Path) -> list[str]:
-    """Names of the checkpoints that were not completed."""
+    """Return the names of the checkpoints that were not completed."""
     return sorted(path.name for path in folder.glob(f"{PARTIAL}*"))
 
 
 def differences(folder: Path, run: dict[str, Any], universal: bool = False) -> str | None:
-    """Return how the newest checkpoint in ``folder`` differs from ``run`` in one line; None if it fits or is silent.
+    """Return how the newest checkpoint in a folder differs from this run, in one line.
 
-    A ``universal`` one may differ in what it was made for: ranks and ZeRO stage.
+    Args:
+        folder: The folder of the model's checkpoints.
+        run: Result of ``describe_run`` for this run.
+        universal: True for DeepSpeed's universal checkpoints, which ranks, ZeRO stage and tensor parallelism may
+            change.
+
+    Returns:
+        The first fault, or all entries that differ with both values; None if the checkpoint fits, if there is none, or
+        if upstream wrote it.
     """
     for pointer in filter(Path.is_file, (folder / UNIVERSAL, folder / LATEST)):
         tag = pointer.read_text(encoding="utf-8", errors="replace").strip()
@@ -324,7 +357,13 @@ def differences(folder: Path, run: dict[str, Any], universal: bool = False) -> s
 
 
 def describe_run(args: Any, model_config: Any, model: str = "actor") -> dict[str, Any]:
-    """Return what ``RUN_FILE`` holds for these flags and the Hugging Face config of a trained model."""
+    """Return what must be equal for a checkpoint of a trained model to be loaded, name -> value.
+
+    Args:
+        args: The flags of the run.
+        model_config: The Hugging Face config of the model; an entry that it lacks is None.
+        model: ``actor``, ``critic`` or ``prm``.
+    """
     sizes = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
     # The process reward model has as many ranks as the policy, and is trained with Adam.
     is_prm = model == "prm"

@@ -127,7 +127,13 @@ ATTACHED = (RECORD, DATA_CHANGED)
 
 
 def attach(args: SimpleNamespace, record: dict[str, Any], *, data_changed: bool) -> None:
-    """Let the record travel with the flags to the actors, which write it into checkpoints."""
+    """Store the record in the flags, which take it to the actors that write checkpoints.
+
+    Args:
+        args: The flags of the run; changed in place.
+        record: Result of ``record_of``.
+        data_changed: True if the run continues from a checkpoint that was made with other data.
+    """
     setattr(args, RECORD, record)
     setattr(args, DATA_CHANGED, data_changed)
 
@@ -141,7 +147,13 @@ def changed_names(saved: Mapping[str, Any], record: Mapping[str, Any]) -> list[s
 
 
 def describe_changes(names: Iterable[str], saved: Mapping[str, Any], record: Mapping[str, Any]) -> str:
-    """Return one line that gives both values of every name."""
+    """Return one line that gives both values of every name.
+
+    Args:
+        names: The names whose values differ; both records have all of them.
+        saved: The record in the checkpoint.
+        record: The record of this run.
+    """
     return "; ".join(f"{name} {_shown(saved[name])} (this run: {_shown(record[name])})" for name in names)
 
 

@@ -25,7 +25,22 @@ NAMED = 8
 
 
 def check_shared(path: Path, pointer: Path, share: Share, *, first: bool, wait: float = WAIT) -> None:
-    """Raises RunStopped unless all ranks read what the first one writes into ``path``, and ``pointer`` as it does."""
+    """Check that all ranks read the same files in the folder of the checkpoints.
+
+    The first rank writes a file into ``path``, which the other ranks have to see. All of them must read the same text
+    in ``pointer``.
+
+    Args:
+        path: ``--ckpt.path``; it is created if it does not exist.
+        pointer: The file with the name of the newest checkpoint; it need not exist.
+        share: ``share(value)`` returns the values of all ranks in the order of the ranks; called on every rank.
+        first: True on the rank that writes.
+        wait: Seconds for which a rank looks again before it gives up.
+
+    Raises:
+        RunStopped: The first rank cannot write, or a rank does not see what it wrote; on every rank alike.
+    """
+    # A name of its own for every check: a file of an earlier run must not be taken for this one.
     nonce = path / f".shared-{uuid.uuid4().hex}"
     error = _write(nonce) if first else None
     try:
@@ -46,7 +61,16 @@ def check_shared(path: Path, pointer: Path, share: Share, *, first: bool, wait: 
 
 
 def check_restored(path: Path, restored: str | None, share: Share) -> None:
-    """Raises RunStopped unless all ranks restored the same: ``restored`` describes it, None is nothing."""
+    """Check that all ranks restored the same checkpoint.
+
+    Args:
+        path: ``--ckpt.path``, for the message.
+        restored: Text about the checkpoint that this rank restored; None if it restored none.
+        share: ``share(value)`` returns the values of all ranks in the order of the ranks; called on every rank.
+
+    Raises:
+        RunStopped: A rank restored another checkpoint than the first rank; on every rank alike.
+    """
     answers = share((socket.gethostname(), restored))
     expected = answers[0][1]
     others = _named(answers, lambda restored: restored != expected)
@@ -67,7 +91,7 @@ def _write(nonce: Path) -> str | None:
 
 
 def _read(path: Path) -> str | None:
-    """The text of a small file; None where it is not, or cannot be read."""
+    """Return the text of a small file; None where it does not exist or cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -87,7 +111,7 @@ def _within(seconds: float, condition: Callable[[], bool], folder: Path) -> bool
 
 
 def _named(answers: list[tuple[str, Any]], deviates: Callable[[Any], bool]) -> str:
-    """The ranks whose answers deviate, with their hosts, and with answers that say more than yes or no."""
+    """Return the ranks whose answers deviate, with their hosts, and with answers that say more than yes or no."""
     found = [(rank, *answer) for rank, answer in enumerate(answers) if deviates(answer[1])]
     names = [
         f"rank {rank} on host {host}" + ("" if isinstance(value, bool) else f" {value or 'none'}")

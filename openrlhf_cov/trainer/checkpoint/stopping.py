@@ -33,8 +33,13 @@ def named_dead(places: Iterable[int]) -> str:
 def ending(signum: int | None, dead_engines: Sequence[int], is_over: bool) -> Ending | None:
     """Return the reason to end the run after the last step; None if it goes on.
 
-    With a dead vLLM engine the others cannot get the new weights. A signal is overtaken by a run that ``is_over``: it
-    ends by itself, evaluated and with its model exported.
+    A dead engine ends the run in any case, because the other engines cannot get the new weights.
+
+    Args:
+        signum: Number of the signal that asked the run to stop; None without one.
+        dead_engines: Places of the vLLM engines that died.
+        is_over: True if the last step was the last one of the run. A signal then has no effect: the run ends by
+            itself, evaluated and with its model exported.
     """
     if dead_engines:
         return Ending(named_dead(dead_engines), RunStopped)
@@ -45,6 +50,7 @@ def ending(signum: int | None, dead_engines: Sequence[int], is_over: bool) -> En
 
 def request_stop(signum: int) -> None:
     """Ask the controller of this Ray job to end after the step in flight."""
+    # Ray's store, because driver and controller are processes of their own, perhaps on different hosts.
     internal_kv._internal_kv_put(_key(), str(signum).encode())
 
 
@@ -56,12 +62,13 @@ def stop_requested() -> int | None:
 
 @contextmanager
 def stop_on_signals() -> Iterator[None]:
-    """While open, the first SIGTERM or Ctrl-C ends the run after the step in flight, the second at once."""
+    """Let the first SIGTERM or Ctrl-C end the run after the step in flight, and the second one end it at once."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
 
     def handle(signum: int, frame: FrameType | None) -> None:
         for number in SIGNALS:
             signal.signal(number, before[number])
+        # The former handlers are back, so a second signal has its usual effect.
         name = signal.Signals(signum).name
         logger.warning(f"{name}: the run ends after the step in flight; a second signal ends it at once")
         request_stop(signum)
@@ -76,4 +83,5 @@ def stop_on_signals() -> Iterator[None]:
 
 
 def _key() -> bytes:
+    # By job, because several jobs may share one Ray.
     return f"openrlhf_cov/stop/{ray.get_runtime_context().get_job_id()}".encode()

@@ -419,7 +419,7 @@ def _preset_flags(parser: CovArgumentParser) -> list[list[str]]:
 
 
 def unread_flags(config: CovConfig, given: Collection[str]) -> Iterator[str]:
-    """Why settings of the loss among the ``given`` ones would do nothing."""
+    """Yield why settings of the loss among the ``given`` ones would do nothing."""
     for entry in fields(CovConfig):
         if entry.name not in given:
             continue
@@ -442,7 +442,7 @@ def unread_flags(config: CovConfig, given: Collection[str]) -> Iterator[str]:
 
 
 def unread_clip(config: CovConfig, given: Mapping[str, Any]) -> Iterator[str]:
-    """Why ``given`` flags of the PPO clip, name -> value, would do nothing beside the methods."""
+    """Yield why ``given`` flags of the PPO clip, name -> value, would do nothing beside the methods."""
     first = config.at(0)
     for method in config.methods:
         if fills(method, ClipRange):

@@ -162,7 +162,13 @@ WITHOUT_GPUS = {"actor.num_nodes": "1", "actor.num_gpus_per_node": "1", "vllm.nu
 
 
 def flags_of_preset(name: str, methods: Collection[str], *, has_gpus: bool) -> dict[str, str]:
-    """Return the flags that a preset sets for a run with these methods, without dashes -> as on a command line."""
+    """Return the flags that a preset sets, without dashes -> as on a command line; a switch has the value "".
+
+    Args:
+        name: A key of ``PRESETS``.
+        methods: Names of the methods of the run, each of which may change flags of the preset.
+        has_gpus: True on a host with GPUs, where the preset also places models and saves memory.
+    """
     preset = PRESETS[name]
     flags = dict(preset.flags)
     if not methods:

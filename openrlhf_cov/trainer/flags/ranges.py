@@ -73,7 +73,7 @@ ORDERED = ("reward.clip_range", "algo.dynamic_filtering_range", "algo.advantage.
 
 
 def range_faults(args: Mapping[str, Any]) -> Iterator[str]:
-    """One line for each flag, by its dotted name in ``args``, whose value is outside of its range."""
+    """Yield one line for each flag, by its dotted name in ``args``, whose value is outside of its range."""
     for name in (*POSITIVE, *INTERVALS):
         value = args[name]
         if value is None or value >= 1 or (name in INTERVALS and value == -1):

@@ -26,7 +26,19 @@ DATA_SUFFIXES = (".json", ".jsonl", ".csv", ".parquet", ".arrow")
 
 
 def load_rows(args: SimpleNamespace, flag: str, names: str | None, split_flag: str, split: str) -> Any:
-    """The rows of a prompt dataset, read as upstream reads them; neither empty nor without the keys of the flags."""
+    """Return the rows of a prompt dataset as upstream reads them, at most ``--data.max_samples`` of them.
+
+    Args:
+        args: The flags of the run.
+        flag: The flag that names the data, for messages; the training data are sampled by ``--data.prompt_probs``.
+        names: Files or names on the hub, separated by commas; None where the flag is missing.
+        split_flag: The flag that names the split, for messages.
+        split: The split.
+
+    Raises:
+        UsageError: The flag is missing, the data cannot be found or read, or they have no rows or lack a key that a
+            flag names.
+    """
     if not names:
         raise UsageError(f"{flag} is missing: give a JSON Lines file or a dataset on the hub")
     for name in names.split(","):
@@ -59,7 +71,16 @@ def load_rows(args: SimpleNamespace, flag: str, names: str | None, split_flag: s
 
 
 def check_prompts(names: str, data: SimpleNamespace, rows: Any) -> None:
-    """Every row has a prompt; ``data`` holds the ``--data`` flags."""
+    """Check that every row has a prompt.
+
+    Args:
+        names: The data, as its flag names them, for the message.
+        data: The ``--data`` flags, which name the key of the prompt.
+        rows: The rows, a Hugging Face dataset.
+
+    Raises:
+        UsageError: A row has no prompt of the form that the flags require; the message gives its number, from 1.
+    """
     key = data.input_key
     for row, record in enumerate(rows.select_columns(column_of(rows.column_names, key)), start=1):
         prompt = value_at(record, key, default=None)
@@ -69,9 +90,19 @@ def check_prompts(names: str, data: SimpleNamespace, rows: Any) -> None:
 
 
 def check_labels(args: SimpleNamespace, names: str, rows: Any, reward: ModuleType | None) -> None:
-    """Let the reward module, if it checks labels, refuse one with ValueError; ``names``: where ``rows`` come from.
+    """Check that the reward function accepts the label of every row.
 
-    With ``--reward_skip_bad_labels`` it is enough that some label is good.
+    With ``--reward_skip_bad_labels`` it is enough that it accepts the label of one row. Nothing is checked without a
+    reward function that checks labels.
+
+    Args:
+        args: The flags of the run.
+        names: The data, as their flag names them, for the message.
+        rows: The rows, a Hugging Face dataset.
+        reward: The module of the reward function; None where the run has none.
+
+    Raises:
+        UsageError: A label is refused, or ``--data.label_key`` is missing.
     """
     config = RewardConfig.from_args(args)
     key = args.data.label_key
@@ -138,7 +169,18 @@ def _is_json_array(path: Path) -> bool:
 
 
 def refuse_local_name(flag: str, name: str, kind: str) -> None:
-    """Refuse the name of something that is not here, unless it can be meant for the hub (which retries for long)."""
+    """Refuse the name of something that does not exist here, unless the name can be meant for the hub.
+
+    A look-up on the hub retries for long, so a name that can only be local is refused at once.
+
+    Args:
+        flag: The flag that gives the name, for the message.
+        name: A path that does not exist, or a name on the hub.
+        kind: What the name should be, "file" or "folder", for the message.
+
+    Raises:
+        UsageError: The name can only be local, or its first part is a folder here.
+    """
     path = Path(name)
     if name.startswith(("/", ".", "~")) or name.count("/") > 1 or path.suffix in DATA_SUFFIXES:
         raise UsageError(f"{flag} {name}: no such {kind}")
@@ -147,7 +189,7 @@ def refuse_local_name(flag: str, name: str, kind: str) -> None:
 
 
 def check_strategy(args: SimpleNamespace) -> None:
-    """Upstream accepts the flags of DeepSpeed, which this imports."""
+    """Check that upstream accepts the flags of DeepSpeed, which this function imports."""
     try:
         get_strategy(args)
     except AssertionError as error:  # on combinations of --ds flags
@@ -155,7 +197,7 @@ def check_strategy(args: SimpleNamespace) -> None:
 
 
 def _prompt_fault(prompt: Any, data: SimpleNamespace) -> str | None:
-    """Why upstream could not use a prompt; None if it can."""
+    """Return why upstream could not use a prompt; None if it can."""
     if not prompt or (isinstance(prompt, str) and not prompt.strip()):
         return "every row needs a prompt that is not empty; mend the row or drop it"
     if isinstance(prompt, str) and WRITTEN_MESSAGES.match(prompt):

@@ -30,7 +30,7 @@ WEIGHT_FILES = ("model*.safetensors", "pytorch_model*.bin")
 
 
 def check_entropies(args: SimpleNamespace) -> None:
-    """``--entropy_target`` and the like are entropies that the policy can have."""
+    """Check that ``--entropy_target`` and similar flags are entropies that the policy can have."""
     settings = CovConfig.from_args(args)
     if not settings.entropies:
         return
@@ -44,7 +44,10 @@ def check_entropies(args: SimpleNamespace) -> None:
 
 
 def check_output(args: SimpleNamespace, models: dict[str, str | None]) -> None:
-    """``--ckpt.output_dir`` can be written and holds neither another run nor a model; ``models``: flag -> folder."""
+    """Check that ``--ckpt.output_dir`` can be written and holds neither another run nor a model.
+
+    ``models``: flag -> folder of each model that the run reads.
+    """
     folder = Path(args.ckpt.output_dir)
     for flag, model in models.items():
         if model and folder.resolve() == Path(model).resolve():
@@ -63,7 +66,7 @@ def check_output(args: SimpleNamespace, models: dict[str, str | None]) -> None:
 
 
 def check_checkpoints(args: SimpleNamespace) -> None:
-    """``--ckpt.path`` can be written and read as the flags want, and no other run's checkpoints are in the way."""
+    """Check that ``--ckpt.path`` can be written and read as the flags want, and holds no other run's checkpoints."""
     folder = Path(args.ckpt.path)
     ckpt = args.ckpt
     if ckpt.load_enable and checkpoints.can_resume(args):
@@ -121,12 +124,12 @@ def check_settings(args: SimpleNamespace, rows: Any) -> None:
 
 
 def find_weights(folder: Path) -> list[Path]:
-    """The files of a Hugging Face model's weights in a folder."""
+    """Return the files of a Hugging Face model's weights in a folder."""
     return [path for pattern in WEIGHT_FILES for path in sorted(folder.glob(pattern))]
 
 
 def number_faults(args: SimpleNamespace) -> Iterator[str]:
-    """All faults of numbers that follow from the flags alone."""
+    """Yield all faults of numbers that follow from the flags alone."""
     yield from _colocation_faults(args)
     yield from _length_faults(args)
     yield from _batch_faults(args)
@@ -210,7 +213,10 @@ def _batch_faults(args: SimpleNamespace) -> Iterator[str]:
 
 
 def check_step_size(args: SimpleNamespace, num_rows: int) -> None:
-    """A rollout is whole optimizer steps, one pass over the data makes one; KL-Cov needs more than one to act."""
+    """Check that a rollout is a whole number of optimizer steps, and that the data suffice for one.
+
+    Warn of methods that have no effect with one optimizer step per rollout.
+    """
     rollout = args.rollout
     batch = args.train.batch_size
     prompts = min(rollout.batch_size, num_rows)
@@ -291,6 +297,7 @@ def _check_fresh_start(args: SimpleNamespace) -> None:
     """
     for model in checkpoints.trained_models(args):
         whole = checkpoints.whole_checkpoints(checkpoints.checkpoint_folder(args, model))
+        # A kill during the first save leaves at most one complete checkpoint, of one model.
         if len(whole) > 1:
             others = " or ".join(f"_{each}" for each in checkpoints.trained_models(args) if each != model)
             missing = f"a complete checkpoint in {others}" if others else f"the file {checkpoints.LATEST}"
@@ -357,7 +364,7 @@ def _check_pointer(folder: Path, universal: bool) -> None:
 
 
 def _step_of(tag: str) -> int:
-    """The global step in the name of a checkpoint; 0 without one."""
+    """Return the global step in the name of a checkpoint; 0 without one."""
     digits = re.search(r"\d+", tag)
     return int(digits[0]) if digits else 0
 
@@ -375,6 +382,7 @@ def require_writable(flag: str, folder: Path) -> None:
     """Make a folder if there is none. Raises UsageError if no file can be written into it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # Tried out, because permissions do not tell everything: the disk may be full or mounted read-only.
         TemporaryFile(dir=folder).close()
     except OSError as error:
         raise UsageError(f"{flag} {folder} cannot be written: {error.strerror}") from error

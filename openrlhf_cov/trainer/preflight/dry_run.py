@@ -55,7 +55,7 @@ def leaves_no_folders(*folders: Path) -> Iterator[None]:
 
 
 def _models(args: SimpleNamespace, found: Findings) -> tuple[dict[str, ModelShape], Any]:
-    """Shape of every model that has one, by its role; and the tokenizer, if it can be had here."""
+    """Return the shape of every model that has one, by its role; and the tokenizer, if it can be loaded here."""
     shapes: dict[str, ModelShape] = {}
     for role, (flag, name) in model_names(args).items():
         config = _read_config(name, args.trust_remote_code)
@@ -78,7 +78,7 @@ def _models(args: SimpleNamespace, found: Findings) -> tuple[dict[str, ModelShap
 
 
 def _read_config(name: str | None, trusted: bool = False) -> dict[str, Any] | None:
-    """The config.json of a folder or a hub model, None if it cannot be read; ``KNOWN`` ones are not downloaded."""
+    """Return the config.json of a folder or a hub model; None if it cannot be read. ``KNOWN`` are not downloaded."""
     if not name:
         return None
     try:
@@ -107,7 +107,7 @@ def _load_tokenizer(args: SimpleNamespace, name: str, found: Findings) -> Any:
 
 
 def _step(args: SimpleNamespace, found: Findings, rows: Any, tokenizer: Any) -> list[str]:
-    """Samples and tokens of a step."""
+    """Return the lines about samples and tokens of a step."""
     lengths = _prompt_lengths(args, rows, tokenizer) if rows is not None and tokenizer is not None else []
     room = args.data.max_len - (args.rollout.max_new_tokens or 1)
     if cut := sum(length > room for length in lengths):
@@ -119,7 +119,7 @@ def _step(args: SimpleNamespace, found: Findings, rows: Any, tokenizer: Any) -> 
 
 
 def _prompt_lengths(args: SimpleNamespace, rows: Any, tokenizer: Any) -> list[int]:
-    """Tokens of the first prompts, with the template that the flags name; none if they cannot be written."""
+    """Return the tokens of the first prompts with the template of the flags; none if they cannot be written."""
     first = rows.select(range(min(PROMPTS_TO_MEASURE, len(rows))))
     prompts = [value_at(row, args.data.input_key, default=None) for row in first]
     try:

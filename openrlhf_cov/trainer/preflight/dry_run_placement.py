@@ -79,7 +79,16 @@ class Cluster:
 
 
 def placement(args: SimpleNamespace, found: Findings, shapes: dict[str, ModelShape]) -> list[str]:
-    """Return the placement of all processes and their memory; note what does not fit."""
+    """Return the lines of a dry run about the placement of all processes and their memory.
+
+    Args:
+        args: The flags of the run.
+        found: Gets a shortfall for each process or memory that does not fit, and notes.
+        shapes: Role -> shape of its model, as far as the shapes are known.
+
+    Returns:
+        The lines; none if the cluster is not known.
+    """
     cluster = _cluster(args, found)
     if cluster is None:
         return []
@@ -104,7 +113,7 @@ def placement(args: SimpleNamespace, found: Findings, shapes: dict[str, ModelSha
 
 
 def _cluster(args: SimpleNamespace, found: Findings) -> Cluster | None:
-    """The cluster of the flags, or what Ray has; None if there is no Ray."""
+    """Return the cluster of the flags, or what Ray has; None if there is no Ray."""
     gpu_memory = args.dry_run_gpu_memory * GIB or None
     cpu = cpu_host.is_cpu_host()
     memory: dict[str, float] = {}
@@ -130,7 +139,7 @@ def _cluster(args: SimpleNamespace, found: Findings) -> Cluster | None:
 
 
 def _ask_ray(args: SimpleNamespace, found: Findings) -> dict[str, tuple[int, float]] | None:
-    """Address -> GPUs and bytes of memory of every node of Ray with GPUs; None if there is no Ray.
+    """Return address -> GPUs and bytes of memory of every node of Ray with GPUs; None if there is no Ray.
 
     The memory of a Ray that runs already is what was free when it started there; else it is that of this host.
     """

@@ -26,7 +26,7 @@ CONFIG_FILES = ("config.json", "tokenizer_config.json", "processor_config.json",
 
 
 def flag_faults(args: SimpleNamespace) -> list[str]:
-    """All faults that follow from the flags alone."""
+    """Return all faults that follow from the flags alone."""
     return [
         *check_upstream.upstream_faults(args),
         *check_run.number_faults(args),
@@ -41,10 +41,20 @@ def check(
     known: Container[str] = (),
     ask_tokenizer: bool = True,
 ) -> Any:
-    """Check numbers, folders, models, reward, data and the size of a step, cheapest first; returns the data's rows.
+    """Check numbers, folders, models, reward, data and the size of a step, cheapest first.
 
-    Every check runs inside of an ``attempt()``; where that lets UsageError pass, as by default, the first fault ends
-    them. Models in ``known`` are not looked up; ``ask_tokenizer`` False: neither is the tokenizer.
+    Args:
+        args: The flags of the run.
+        attempt: Every check runs inside of a context that it returns. The default lets UsageError pass, so that the
+            first fault ends the checks; ``Findings.attempt`` collects the faults of all checks.
+        known: Names of models that are not looked up.
+        ask_tokenizer: False to do without the tokenizer, for a dry run that cannot load it.
+
+    Returns:
+        The rows of the training data, a Hugging Face dataset; None if they cannot be read.
+
+    Raises:
+        UsageError: The first fault, unless ``attempt`` keeps it.
     """
     for fault in flag_faults(args):
         with attempt():
@@ -86,7 +96,7 @@ def check(
 
 
 def _check_inputs(args: SimpleNamespace, attempt: Callable[[], AbstractContextManager], ask_tokenizer: bool) -> Any:
-    """Reward, data and benchmarks; the rows of the data, None if they cannot be read."""
+    """Check reward, data and benchmarks; return the rows of the data, None if they cannot be read."""
     reward = None
     data = args.data
     evaluation = args.eval
@@ -117,7 +127,7 @@ def _check_rows(
     reward: ModuleType | None,
     attempt: Callable[[], AbstractContextManager],
 ) -> Any:
-    """Prompts and labels of a dataset; ``source``: its flag and names, the flag of its split and the split."""
+    """Check a dataset and return its rows; ``source``: its flag and names, the flag of its split and the split."""
     rows = None
     with attempt():
         rows = check_data.load_rows(args, *source)
@@ -134,9 +144,16 @@ def check_benchmarks(
     attempt: Callable[[], AbstractContextManager] = nullcontext,
     ask_tokenizer: bool = True,
 ) -> None:
-    """Load the problems and write the prompts of --eval.dataset; choose the metric of the best checkpoint.
+    """Load the problems and write the prompts of ``--eval.dataset``; choose the metric of the best checkpoint.
 
-    ``ask_tokenizer`` False: prompts stay texts, and those that need a chat template are not written.
+    Args:
+        args: The flags of the run. Where ``--ckpt.best_metric_key`` is missing it is set in place.
+        attempt: See ``check``.
+        ask_tokenizer: False to do without the tokenizer. Prompts then stay texts, and those that need a chat template
+            are not written.
+
+    Raises:
+        UsageError: The first fault, unless ``attempt`` keeps it.
     """
     from openrlhf_cov.trainer.evaluation import benchmarks_of, check_problems
 
@@ -193,8 +210,18 @@ def _check_adapters(args: SimpleNamespace, config: Mapping[str, Any]) -> None:
 
 
 def check_model(flag: str, path: str | None, *, required: bool, trusted: bool) -> Mapping[str, Any]:
-    """The config of a model, {} without one. A path must be a Hugging Face model folder; what is not here is taken for
-    a name on the hub. One that brings code along is refused unless it is ``trusted``."""
+    """Return the config of a model; {} where no model is named and none is required.
+
+    Args:
+        flag: The flag that names the model, for messages.
+        path: A Hugging Face model folder, or a name on the hub; None or empty for no model.
+        required: True if the run needs the model.
+        trusted: ``--trust_remote_code``: True to accept a model that brings code of its own along.
+
+    Raises:
+        UsageError: The model is missing, its folder is incomplete, its config cannot be read, or its code is not
+            trusted.
+    """
     if not path:
         if required:
             raise UsageError(f"{flag} is missing: give a Hugging Face model folder or a hub name")
@@ -216,7 +243,7 @@ def check_model(flag: str, path: str | None, *, required: bool, trusted: bool) -
 
 
 def load_reward(remote_url: list[str] | None) -> ModuleType | None:
-    """The module of a ``reward_func.py``; None for reward servers, reward models and agents."""
+    """Return the module of a ``reward_func.py``; None for reward servers, reward models and agents."""
     if not remote_url or not remote_url[0].endswith(".py"):
         return None
     path = Path(remote_url[0])
@@ -247,7 +274,7 @@ def _checked_config(flag: str, model: str, refusal: str, trusted: bool) -> Mappi
 
 
 def _file_with_code(model: str) -> str | None:
-    """The first file of a model that names code of its own."""
+    """Return the first file of a model that names code of its own."""
     from transformers.utils.hub import cached_files
 
     # all at once: without a network the hub is waited for once, not for each of them

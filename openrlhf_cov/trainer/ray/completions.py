@@ -18,9 +18,18 @@ IN_FLIGHT = 2
 def generate(
     engines: EngineGroup, requests: Sequence[Request], sequences: int
 ) -> Iterator[tuple[Request, Completion]]:
-    """Yield completions as they finish, from the engines with the least to do; see ``generation.finished``.
+    """Yield completions as they finish, from the engines with the fewest unfinished requests.
 
-    ``sequences`` is what one engine generates at once (``EngineLimits.sequences``).
+    Args:
+        engines: The engines that answer.
+        requests: The requests. Those that the caller appends meanwhile are sent as well.
+        sequences: Number of responses that one engine generates at once (``EngineLimits.sequences``).
+
+    Yields:
+        A request and its completion.
+
+    Raises:
+        RunStopped: See ``generation.finished``.
     """
 
     def dispatch(engine: Any, batch: list[Request]) -> list[Any]:
@@ -46,7 +55,7 @@ def sampling_params(request: Request) -> SamplingParams:
 
 
 def completion_of(output: Any) -> Completion:
-    """The part of a ``vllm.RequestOutput`` that is kept."""
+    """Return the part of a ``vllm.RequestOutput`` that is kept."""
     (response,) = output.outputs
     ids = list(response.token_ids)
     return Completion(
@@ -59,7 +68,7 @@ def completion_of(output: Any) -> Completion:
 
 
 def _surprisal(ids: list[int], log_probs: list[dict[int, SimpleNamespace]] | None) -> float | None:
-    """Mean of -log p of the tokens, nats; None without log-probs or tokens, and where a broken model gives NaN."""
+    """Return the mean of -log p of the tokens, nats; None without log-probs or tokens, and for NaN."""
     if not log_probs:
         return None
     return json_number(-sum(scores[token].logprob for token, scores in zip(ids, log_probs, strict=True)) / len(ids))

@@ -265,7 +265,16 @@ class TrainedRole(ModelRole):
             prune(folder, pointed_to(folder) or tag, ckpt.max_num, ckpt.max_mem, strategy._read_ckpt_metric)
 
     def save_checkpoint(self, tag: str, metric_value: float | None = None, metric_key: str | None = None) -> None:
-        """Save the model under a tag; called on every rank. The arguments are those of ``save_deepspeed``."""
+        """Write a DeepSpeed checkpoint, unless ``--ckpt.disable_ds`` is given; called on every rank.
+
+        Args:
+            tag: Name of the checkpoint.
+            metric_value: Value of the metric by which checkpoints are kept.
+            metric_key: Name of that metric.
+
+        Raises:
+            RunStopped: The disk of a rank refuses the checkpoint; on every rank alike.
+        """
         if not self.strategy.args.ckpt.disable_ds:
             self.save_deepspeed(tag, metric_value, metric_key, {})
 
@@ -309,12 +318,16 @@ class PolicyRole(TrainedRole):
     def score(
         self, tokens: Tensor, action_mask: Tensor, attention_mask: Tensor, image_inputs: Sequence[Any] | None = None
     ) -> PolicyScores:
-        """Return what the policy says of the action tokens before the updates of a step.
+        """Return the outputs of the policy for the action tokens before the updates of a step.
 
-        The arguments are those of ``ReferenceRole.score``.
+        Args:
+            tokens: Token ids, int64 (B, T).
+            action_mask: True where a token is an action, (B, A).
+            attention_mask: 1 where a token is no padding, (B, T).
+            image_inputs: What the processor made of the images of each sample that has images.
 
         Returns:
-            Log-probs, entropies and, where a method of the run uses them, proxy log-probs and means of the
+            Log-probs, entropies in nats and, where a method of the run uses them, proxy log-probs and means of the
             discriminator; each float32 (B, A) on the CPU.
 
         Raises:
@@ -371,6 +384,7 @@ class PolicyRole(TrainedRole):
             self.upstream_sender.broadcast_to_vllm()
             return
         transfer_weights(self.engine.module, self.gloo_sender, args.ds.zero_stage)
+        # Without ZeRO-3 the other ranks gather nothing. They wait, so that none goes on while the first rank sends.
         torch.distributed.barrier()
 
     def save_model(self) -> None:
@@ -400,8 +414,17 @@ class PolicyRole(TrainedRole):
     ) -> None:
         """Save the policy under a tag: the DeepSpeed checkpoint, and with ``--ckpt.save_hf`` an export.
 
-        Called on every rank. The arguments are those of ``save_deepspeed``; ``client_states`` are returned by
-        ``get_checkpoint_states`` of a run that continues from the checkpoint.
+        Called on every rank.
+
+        Args:
+            tag: Name of the checkpoint; the export has the name ``TAG_hf``.
+            metric_value: Value of the metric by which checkpoints are kept.
+            metric_key: Name of that metric.
+            client_states: The states of the run beside the model. ``get_checkpoint_states`` returns them in a run that
+                continues from the checkpoint.
+
+        Raises:
+            RunStopped: The disk of a rank refuses the checkpoint; on every rank alike.
         """
         ckpt = self.strategy.args.ckpt
         states = dict(client_states or {})
@@ -445,7 +468,17 @@ class CriticRole(TrainedRole):
         return self.critic.engine
 
     def load(self, strategy: CovStrategy, pretrain: str, max_steps: int) -> None:
-        """Load the critic and its checkpoint; the arguments are those of ``PolicyRole.load``."""
+        """Load the critic and its checkpoint; called on every rank.
+
+        Args:
+            strategy: The strategy of the run.
+            pretrain: Name or folder of the model.
+            max_steps: Number of optimizer steps of the run, from which the learning rate is scheduled.
+
+        Raises:
+            RunStopped: The ranks do not share one folder of checkpoints, or restored different ones; on every rank
+                alike.
+        """
         self.setup(strategy)
         loaded = load_critic(strategy, pretrain, max_steps)
         self.tokenizer = loaded.tokenizer
@@ -458,7 +491,10 @@ class CriticRole(TrainedRole):
     def score(self, tokens: Tensor, action_mask: Tensor, attention_mask: Tensor) -> Tensor:
         """Return the values of the states, float32 (B, A) on the CPU, 0 where no token is an action.
 
-        The arguments are those of ``ReferenceRole.score``.
+        Args:
+            tokens: Token ids, int64 (B, T).
+            action_mask: True where a token is an action, (B, A).
+            attention_mask: 1 where a token is no padding, (B, T).
         """
         self.engine.eval()
         with self.share_of_threads():
@@ -500,7 +536,17 @@ class ProcessRewardRole(TrainedRole):
         return self.prm.engine
 
     def load(self, strategy: CovStrategy, pretrain: str, max_steps: int) -> None:
-        """Load the model and its checkpoint; the arguments are those of ``PolicyRole.load``."""
+        """Load the model and its checkpoint; called on every rank.
+
+        Args:
+            strategy: The strategy of the run.
+            pretrain: Name or folder of the model.
+            max_steps: Number of optimizer steps of the run.
+
+        Raises:
+            RunStopped: The ranks do not share one folder of checkpoints, or restored different ones; on every rank
+                alike.
+        """
         self.setup(strategy)
         loaded = load_process_reward(strategy, pretrain, max_steps)
         self.prm = TrainedModel.of(
@@ -512,7 +558,13 @@ class ProcessRewardRole(TrainedRole):
 
     @torch.no_grad()
     def score(self, tokens: Tensor, action_mask: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return the log-probs of the action tokens, as ``ReferenceRole.score``."""
+        """Return the log-probs of the action tokens, float32 (B, A) on the CPU, 0 where no token is an action.
+
+        Args:
+            tokens: Token ids, int64 (B, T).
+            action_mask: True where a token is an action, (B, A).
+            attention_mask: 1 where a token is no padding, (B, T).
+        """
         self.prm.model.eval()
         # No other model scores at the same time: this one has all threads.
         log_probs = self.prm.model(

@@ -26,7 +26,7 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
     """
 
     log_probs = False
-    # Whether no run uses it; whether its weights are others than those of its files.
+    # ``waits``: True while no run uses the engine. ``has_new_weights``: True if its weights differ from its files.
     waits = has_new_weights = False
 
     async def __init__(
@@ -52,9 +52,18 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
     async def generate_responses(
         self, *, sampling_params, num_samples: int = 1, seeds: list[int] | None = None, **request
     ):
-        """Upstream's group of responses to one prompt; with ``seeds``, one for each sample.
+        """Return upstream's group of responses to one prompt.
 
         vLLM hands over each response once it is whole, and not with every token, which nobody reads.
+
+        Args:
+            sampling_params: vLLM's sampling parameters; a copy of them is changed.
+            num_samples: Number of responses; has no effect with ``seeds``.
+            seeds: One seed for each response; None for responses without seeds of their own.
+            request: The other arguments of upstream's method: prompt, label, images, tokenizer and largest length.
+
+        Returns:
+            One dict for each response, as the executor of the actor returns it.
         """
         sampling_params = _changed(sampling_params, output_kind=RequestOutputKind.FINAL_ONLY)
         # Our executor decodes a response itself, for the reward, and reads the log-prob of each sampled token alone.
@@ -74,15 +83,15 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         return [response for group in await asyncio.gather(*groups) for response in group]
 
     async def complete(self, request: Request) -> Completion:
-        """The response to one request of an evaluation."""
+        """Return the response to one request of an evaluation."""
         return completion_of(await self.generate(list(request.prompt_ids or ()), sampling_params(request)))
 
     async def check_health(self) -> None:
-        """Raises vLLM's EngineDeadError if the engine behind this actor died."""
+        """Raise vLLM's EngineDeadError if the engine behind this actor died."""
         await self.llm.check_health()
 
     async def begin_a_run(self) -> dict[str, int] | None:
-        """The files in which its output stands, with their bytes so far; None if it does not wait for a run.
+        """Return the files that get its output, with their bytes so far; None if it does not wait for a run.
 
         The run has it from now on, with a reward function that is loaded anew. Raises as ``check_health``.
         """
@@ -94,7 +103,7 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         return {os.readlink(f"/proc/self/fd/{number}"): os.fstat(number).st_size for number in (1, 2)}
 
     async def wait_for_a_run(self) -> None:
-        """The run that had the engine has ended well."""
+        """Note that the run that had the engine has ended well."""
         self.waits = True
 
     async def needs_weights(self) -> bool:

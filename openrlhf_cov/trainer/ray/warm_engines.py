@@ -44,7 +44,7 @@ def are_kept(args: SimpleNamespace) -> bool:
 
 
 def engine(actor_class: Any, arguments: dict[str, Any]) -> Any:
-    """The handle of an engine of these arguments: one that waits, or a new one, which keeps waiting after the run."""
+    """Return the handle of an engine of these arguments: one that waits, or a new one, which waits after the run."""
     its_own = {name: value for name, value in arguments.items() if name != "seed"}
     of_job = ray.get_runtime_context().runtime_env
     pickled = cloudpickle.dumps((sorted(its_own.items()), sorted(of_job.items())))  # pyright: ignore[reportPrivateImportUsage]

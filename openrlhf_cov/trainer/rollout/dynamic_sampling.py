@@ -20,6 +20,11 @@ def keep_group(scores: Sequence[float], low: float, high: float) -> bool:
     """Return True if the mean score of one prompt's responses is strictly inside (low, high).
 
     All advantages of other groups are 0. A group without scores, whose rewards all abstained, is not kept.
+
+    Args:
+        scores: Scores of the graded responses.
+        low: Lower bound (``--algo.dynamic_filtering_range``).
+        high: Upper bound.
     """
     if not scores:
         return False
@@ -27,10 +32,16 @@ def keep_group(scores: Sequence[float], low: float, high: float) -> bool:
 
 
 def groups_to_dispatch(missing: int, pass_rate: float | None, oversample_max: float) -> int:
-    """Return how many groups to request in one round so that ``missing`` of them probably pass.
+    """Return how many groups to request in one round so that ``missing`` of them probably pass; at least 1.
 
-    missing / p, plus ``MARGIN`` standard deviations of that number, each (missing (1 - p))^0.5 / p, for the pass rate
-    p; without a pass rate ``missing``; never more than ``missing * oversample_max``, rounded up.
+    With the pass rate p this is missing / p, plus ``MARGIN`` standard deviations of that number, each
+    (missing (1 - p))^0.5 / p.
+
+    Args:
+        missing: Groups that the batch still needs.
+        pass_rate: Share of the groups that pass the filter. None before the first decision: then ``missing`` groups
+            are requested. At 0 as many as allowed are requested.
+        oversample_max: Most groups to request for each missing one; the product is rounded up.
     """
     if not pass_rate:
         # Nothing passed so far: ask for as many as are allowed.
@@ -60,7 +71,7 @@ def groups_to_add(missing: int, under_way: int, pass_rate: float | None, oversam
 
 
 def first_rate(kept: Sequence[bool], missing: int) -> float | None:
-    """Share of the finished groups of a run's first round that were kept; None before half of ``missing`` finished.
+    """Return the share of the finished groups of the first round that were kept; None before half of ``missing``.
 
     Fewer say little, and short responses finish first.
     """

@@ -23,7 +23,7 @@ def is_death(error: RayError) -> bool:
 
 
 def dead_engines(engines: list[Any]) -> list[int]:
-    """Places of the engines that died; one that does not answer within ``ANSWER_SECONDS`` is taken to be busy."""
+    """Return the places of the engines that died; one without an answer in ``ANSWER_SECONDS`` counts as busy."""
     answers = [engine.check_health.remote() for engine in engines]
     ray.wait(answers, num_returns=len(answers), timeout=ANSWER_SECONDS)
     return [place for place, answer in enumerate(answers) if _tells_of_death(answer)]
@@ -38,9 +38,15 @@ def _tells_of_death(answer: Any) -> bool:
 
 
 def end_unanswered(engines: list[Any], method: str, seconds: float) -> list[int]:
-    """Call ``method`` of every engine, and end those that do not answer within ``seconds`` (0: wait without limit).
+    """Call a method of every engine, end the engines that do not answer in time, and return their places.
 
-    Returns the places of the engines that were ended. Raises what ``ray.get`` raises for the other engines.
+    Args:
+        engines: Handles of the engines.
+        method: Name of a method without arguments.
+        seconds: Time in which all engines have to answer; 0 waits without limit.
+
+    Raises:
+        RayError: The call failed in an engine that answered.
     """
     answers = [getattr(engine, method).remote() for engine in engines]
     ready, _ = ray.wait(answers, num_returns=len(answers), timeout=seconds or None)
@@ -58,10 +64,17 @@ def end_unanswered(engines: list[Any], method: str, seconds: float) -> list[int]
 
 @contextmanager
 def limited_transfer(engines: Iterable[Any], actors: Iterable[Any], seconds: float) -> Iterator[None]:
-    """End engines and training actors if the block takes longer than ``seconds``; 0: no limit.
+    """End engines and training actors if the body takes too long.
 
     An actor that sends weights waits in a collective for an engine that hangs, and nothing but its end frees it.
-    Raises RunStopped if the time ran out.
+
+    Args:
+        engines: Handles of the engines that receive the weights.
+        actors: Handles of the training actors that send them.
+        seconds: Longest time of the body; 0 sets no limit.
+
+    Raises:
+        RunStopped: The time ran out.
     """
     if not seconds:
         yield

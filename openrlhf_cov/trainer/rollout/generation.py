@@ -25,9 +25,14 @@ WAIT_SECONDS = 10.0
 
 
 def sample_seeds(run_seed: int, prompt: Prompt, count: int) -> list[int]:
-    """Return one seed for each of ``count`` samples of a prompt.
+    """Return one seed for each sample of a prompt.
 
     A seed depends on the seed of the run, the number and the text of the prompt and the number of the sample alone.
+
+    Args:
+        run_seed: ``--train.seed``.
+        prompt: The prompt.
+        count: Number of samples.
     """
     return [seed_of(run_seed, prompt.number, prompt.text, sample) for sample in range(count)]
 

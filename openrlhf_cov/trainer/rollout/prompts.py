@@ -59,7 +59,13 @@ def load_prompts(args: SimpleNamespace, strategy: Any, tokenizer: Any) -> list[P
 
 
 def load_evaluation_prompts(args: SimpleNamespace, strategy: Any, tokenizer: Any) -> list[Prompt]:
-    """Return the prompts of ``--eval.dataset``, a prompt data set, in the order of the data; see ``load_prompts``."""
+    """Return the prompts of ``--eval.dataset``, a prompt data set, in the order of the data.
+
+    Args:
+        args: The parsed flags.
+        strategy: Upstream's function that reads data sets prints through it.
+        tokenizer: Its chat template writes the prompts with ``--data.apply_chat_template``.
+    """
     rows = blending_datasets(args.eval.dataset, None, strategy, dataset_split=args.eval.split)
     return prompts_of(rows, args, tokenizer)
 

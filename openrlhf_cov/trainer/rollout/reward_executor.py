@@ -63,7 +63,17 @@ class MultiTurnExecutor(AgentExecutorBase):
     async def execute(
         self, prompt, label, sampling_params, max_length: int, hf_tokenizer, llm_engine, images=None
     ) -> dict[str, Any]:
-        """Return upstream's output of one conversation."""
+        """Return upstream's output of one conversation.
+
+        Args:
+            prompt: Text of the prompt, the first observation.
+            label: Label of the prompt, which the environment of the agent gets.
+            sampling_params: vLLM's sampling parameters of a turn.
+            max_length: Most tokens of the conversation.
+            hf_tokenizer: The tokenizer of the policy.
+            llm_engine: The vLLM engine that generates.
+            images: Images of the prompt; None for text alone.
+        """
         tokenizer = PromptTokenizer(hf_tokenizer)
         return await self._executor.execute(prompt, label, sampling_params, max_length, tokenizer, llm_engine, images)
 
@@ -97,7 +107,21 @@ class RewardExecutor(AgentExecutorBase):
     async def execute(
         self, prompt, label, sampling_params, max_length: int, hf_tokenizer, llm_engine, images=None
     ) -> dict[str, Any]:
-        """Upstream's output of one response with ``reward``, ``scores`` and ``extra_logs`` as floats."""
+        """Return upstream's output of one response with its reward.
+
+        Args:
+            prompt: Text of the prompt.
+            label: Label of the prompt, for the reward.
+            sampling_params: vLLM's sampling parameters.
+            max_length: Most tokens of prompt and response together.
+            hf_tokenizer: The tokenizer of the policy.
+            llm_engine: The vLLM engine that generates.
+            images: Images of the prompt; None for text alone.
+
+        Returns:
+            Upstream's dict; if the run has a reward function or server, with ``reward`` and ``scores`` as floats and
+            ``extra_logs``, name -> float.
+        """
         tokenizer = PromptTokenizer(hf_tokenizer, self._prompt_ids)
         output = await self._generator.execute(
             prompt, label, sampling_params, max_length, tokenizer, llm_engine, images

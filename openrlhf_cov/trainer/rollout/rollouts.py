@@ -128,7 +128,16 @@ def failed_rewards(samples: Sequence[Sample]) -> int:
 
 
 def check_reward_errors(failed: int, responses: int, limit: float) -> None:
-    """Raise RunStopped if the rewards of more than the share ``limit`` of the responses failed."""
+    """Check that not too many rewards of a step failed.
+
+    Args:
+        failed: Number of responses whose reward failed.
+        responses: Number of all responses.
+        limit: ``--reward_max_error_frac``, the largest share of failures that a run accepts.
+
+    Raises:
+        RunStopped: More failed.
+    """
     if failed > limit * responses:
         raise RunStopped(
             f"the reward of {failed} of {responses} responses failed in this step, more than "

@@ -90,6 +90,7 @@ def merged_state_dict(model: PeftModel, zero_stage: int) -> dict[str, Tensor]:
     state: dict[str, Tensor] = {}
     for name, param in plain_parameters(model):
         with gathered([param, *adapter_parameters(layers.get(name))], zero_stage):
+            # A copy: an unadapted weight is the parameter itself, and ZeRO-3 frees it when the context ends.
             state[name] = merged_weight(param, layers.get(name)).detach().cpu().clone()
     base = model.get_base_model()
     parameters = dict(base.named_parameters(remove_duplicate=False))

@@ -73,12 +73,12 @@ class Change:
 
     @property
     def of_policy(self) -> Tensor:
-        """Change of the policy's log-probs."""
+        """Change of the policy's log-probs, (N,)."""
         return self.policy_after - self.policy_before
 
     @property
     def of_engine(self) -> Tensor:
-        """Change of the engine's log-probs."""
+        """Change of the engine's log-probs, (N,)."""
         return self.engine_after - self.engine_before
 
     def was_received(self) -> bool | None:
@@ -134,7 +134,16 @@ class WeightCheck:
         self._told: set[str] = set()
 
     def start_step(self, samples: Sequence[Sample], max_len: int, step: int) -> None:
-        """Score the policy before it trains in global step ``step`` (from 1), unless scores are kept from before."""
+        """Score the policy before it trains in a global step, unless scores are kept from an earlier step.
+
+        Args:
+            samples: The samples of the step; the beginnings of some of them are scored.
+            max_len: Tokens that an engine takes (``--data.max_len``).
+            step: Number of the global step, from 1.
+
+        Raises:
+            RunStopped: A log-prob of the policy is NaN or infinite.
+        """
         self.step = step
         if self.is_over or self._policy is not None:
             return

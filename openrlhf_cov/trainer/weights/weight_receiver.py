@@ -18,7 +18,10 @@ from openrlhf_cov.trainer.weights.weight_transfer import BACKEND, broadcast, joi
 
 @dataclass
 class GlooInitInfo(WeightTransferInitInfo):
-    """How a vLLM worker joins the group: the trainer is rank 0, this engine's workers follow ``rank_offset``."""
+    """The address and the ranks with which a vLLM worker joins the group of the trainer.
+
+    The trainer is rank 0. The first worker of the engine has the rank ``rank_offset``.
+    """
 
     host: str
     port: int
@@ -28,7 +31,7 @@ class GlooInitInfo(WeightTransferInitInfo):
 
 @dataclass
 class Bucket(WeightTransferUpdateInfo):
-    """What lies in one broadcast, in order: parameter names, torch dtype names, shapes."""
+    """The content of one broadcast, in order: names of parameters, names of torch dtypes, and shapes."""
 
     names: list[str]
     dtypes: list[str]

@@ -40,6 +40,7 @@ class GlooWeightSender:
         self.world_size = 1 + len(engines) * tensor_parallel_size
         host = ray.util.get_node_ip_address().strip("[]")
         with socket.socket() as probe:
+            # The system chooses a free port, which the group takes after the probe has closed it.
             probe.bind(("", 0))
             port = probe.getsockname()[1]
         infos = [
@@ -74,9 +75,14 @@ class GlooWeightSender:
 
 
 def transfer_weights(model: nn.Module, sender: GlooWeightSender | None, zero_stage: int) -> None:
-    """Send all weights of ``model`` to vLLM; called on every rank, with a ``sender`` on rank 0 only.
+    """Send all weights of a model to vLLM; called on every rank.
 
     vLLM gets the weights of the plain model: LoRA adapters are merged into copies (``lora_weights.py``).
+
+    Args:
+        model: The model inside of the DeepSpeed engine.
+        sender: The sender on rank 0; None on the other ranks, which only take part in gathering.
+        zero_stage: ``--ds.zero_stage``. At stage 3 the ranks gather each weight from its shards.
     """
     layers = adapted_layers(model)
     if sender:
@@ -109,19 +115,33 @@ def buckets(named: Iterable[tuple[str, nn.Parameter]], max_bytes: int) -> Iterat
 
 
 def pack(tensors: list[Tensor]) -> Tensor:
-    """The bytes of all tensors, one after another, as one uint8 tensor."""
+    """Return the bytes of all tensors, one after another, as one tensor, uint8 (bytes,)."""
     return torch.cat([tensor.contiguous().flatten().view(torch.uint8) for tensor in tensors])
 
 
 def unpack(buffer: Tensor, metas: list[Tensor]) -> list[Tensor]:
-    """Inverse of ``pack``; ``metas`` carry the shapes and dtypes."""
+    """Return the tensors from which ``pack`` made a buffer.
+
+    Args:
+        buffer: The bytes, uint8 (bytes,).
+        metas: One tensor for each result, whose shape and dtype it has; the tensors need no memory.
+    """
     chunks = buffer.split([meta.nbytes for meta in metas])
     # clone: a view that starts off the dtype's alignment cannot be reinterpreted
     return [chunk.clone().view(meta.dtype).view(meta.shape) for chunk, meta in zip(chunks, metas, strict=True)]
 
 
 def join_group(host: str, port: int, rank: int, world_size: int):
-    """Return the gloo group of the trainer, which is rank 0, and the workers of all engines."""
+    """Return the gloo group of the trainer, which is rank 0, and the workers of all engines.
+
+    The call returns when all members have joined.
+
+    Args:
+        host: Address of the host of the trainer.
+        port: Port on that host.
+        rank: Rank of this process in the group.
+        world_size: Number of members.
+    """
     return stateless_init_torch_distributed_process_group(host, port, rank, world_size, backend="gloo")
 
 
