@@ -122,7 +122,16 @@ def valid_text(text: str) -> str:
 
 
 def write_lines(path: Path, lines: Iterable[str], *, private: bool = False) -> None:
-    """Write or replace a whole file, see ``replacing``."""
+    """Write or replace a whole file, see ``replacing``.
+
+    Args:
+        path: The file. Its folder must exist.
+        lines: The lines, without line ends.
+        private: True if only the user may read the file (mode 600).
+
+    Raises:
+        OSError: The file cannot be written. The old one stays.
+    """
     with replacing(path, private=private) as file:
         file.writelines((line + "\n").encode("utf-8") for line in lines)
 

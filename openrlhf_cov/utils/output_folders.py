@@ -30,7 +30,16 @@ def check_file(flag: str, path: Path, mark: bytes) -> None:
 
 
 def check_own(flag: str, path: Path, mark: bytes) -> None:
-    """UsageError for a file that is there, not empty, and does not have ``mark`` in its first kilobytes."""
+    """Check that a command only replaces a file that it wrote earlier. A missing or empty file passes.
+
+    Args:
+        flag: Flag that names the file, for messages.
+        path: The file.
+        mark: Bytes in the first 4 KiB of every file that the command writes.
+
+    Raises:
+        UsageError: The file has content without the mark.
+    """
     if path.is_file():
         with path.open("rb") as file:
             head = file.read(1 << 12)
