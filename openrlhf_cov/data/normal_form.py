@@ -12,8 +12,11 @@ WORD = re.compile(r"[a-z]+|[0-9]+(?:[.,][0-9]+)*|[^\W_]")
 
 
 def letters(text: str) -> str:
-    """The letters and digits alone. Two texts that share it are mostly one problem, set in type differently; but
-    ``2n - 1`` and ``2n + 1`` share it too."""
+    """Return the letters and digits of a text alone.
+
+    Two texts that share them are mostly one problem, set in type differently; but ``2n - 1`` and ``2n + 1`` share them
+    as well.
+    """
     return "".join(filter(str.isalnum, _folded(text)))
 
 

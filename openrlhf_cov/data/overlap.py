@@ -49,7 +49,15 @@ class EvaluationSets:
 
 
 def read_evaluation_sets(folder: Path, ngram: int) -> EvaluationSets:
-    """All ``*.jsonl`` files of a folder, whose rows have ``id`` and ``problem``. Raises UsageError for a bad one."""
+    """Return the problems of all ``*.jsonl`` files of a folder, whose rows have ``id`` and ``problem``.
+
+    Args:
+        folder: Value of ``--eval_dir``.
+        ngram: Number of words in a row by which a similar problem is found; 0 to look for equal ones only.
+
+    Raises:
+        UsageError: The folder has no such file, or a file or a row of it cannot be read.
+    """
     paths = sorted(folder.glob("*.jsonl")) if folder.is_dir() else []
     if not paths:
         raise UsageError(f"--eval_dir {folder}: no *.jsonl files there")

@@ -37,7 +37,14 @@ class Repeats:
         self._groups: dict[bytes, list[Seen]] = {}
 
     def add(self, number: int, name: str, problem: str, answer: str) -> None:
-        """Remember a row."""
+        """Remember a row.
+
+        Args:
+            number: Number of the row over all sources. Rows are added in ascending order.
+            name: Name of the row in reports.
+            problem: Text of the problem. Only digests of it are kept.
+            answer: The label; of a solution in the form of GSM8K only what stands after ``####`` counts.
+        """
         row = Seen(number, name, _digest(statement(problem)), answer.rpartition(GSM8K_MARK)[2].strip())
         self._groups.setdefault(_digest(letters(problem)), []).append(row)
 
