@@ -82,7 +82,16 @@ class Summary:
 
 
 def summarize(settings: RunSettings, problems: list[AskedProblem], responses: list[Response]) -> Summary:
-    """The scores of a finished run. Raises UsageError, with their number, if responses are missing."""
+    """Return the scores of a finished run.
+
+    Args:
+        settings: Settings of the run.
+        problems: The problems of all benchmarks; those of one benchmark stand in their order.
+        responses: The responses, in any order.
+
+    Raises:
+        UsageError: Responses are missing; the message says how many.
+    """
     benchmarks = tuple(map(summarize_benchmark, group_samples(settings, problems, responses)))
     has_mean = len(benchmarks) > 1 and all(benchmark.complete for benchmark in benchmarks)
     return Summary(
