@@ -30,7 +30,7 @@ CONTROLLER_CPUS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What one global step samples and trains on."""
+    """The samples, tokens and updates of one global step."""
 
     prompts: int
     samples_per_prompt: int
@@ -116,12 +116,23 @@ def ranks_of(args: SimpleNamespace, name: str = "actor") -> int:
 
 
 def roles_of(args: SimpleNamespace, shapes: Mapping[str, ModelShape], on_gpus: bool) -> dict[str, Role]:
-    """The models that DeepSpeed holds, of those whose shape is known; ``on_gpus``: with flash-attn's cross entropy."""
+    """Return the models that DeepSpeed holds, by their names.
+
+    Args:
+        args: The flags of a training.
+        shapes: Name of a model, as in ``model_names`` -> its shape. Models whose shape is not known are left out.
+        on_gpus: True on GPUs, where flash-attn's cross entropy saves logits and DeepSpeed's buffers count whole.
+    """
     return {name: _role(name, args, shape, on_gpus) for name, shape in shapes.items()}
 
 
 def engine_of(args: SimpleNamespace, gpu_bytes: float) -> Engine:
-    """An engine on GPUs of this size; it generates in the type of the weights."""
+    """Return the vLLM engine on GPUs of a size. It generates in the type of the weights.
+
+    Args:
+        args: The flags of a training.
+        gpu_bytes: Bytes of one GPU.
+    """
     return Engine(
         tensor_parallel=args.vllm.tensor_parallel_size,
         utilization=args.vllm.gpu_memory_utilization,
@@ -132,7 +143,12 @@ def engine_of(args: SimpleNamespace, gpu_bytes: float) -> Engine:
 
 
 def step_of(args: SimpleNamespace, prompt_tokens: float | None) -> Step:
-    """The samples of a step; ``prompt_tokens``: mean length of the data's prompts, where it is known."""
+    """Return the samples and tokens of a global step.
+
+    Args:
+        args: The flags of a training.
+        prompt_tokens: Mean length of the data's prompts in tokens; None if it is not known.
+    """
     samples = args.rollout.batch_size * args.rollout.n_samples_per_prompt
     return Step(
         prompts=args.rollout.batch_size,

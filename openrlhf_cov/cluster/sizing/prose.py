@@ -31,7 +31,13 @@ def placement_lines(plan: Placement, nodes: Sequence[str]) -> list[str]:
 
 
 def budget_lines(title: str, budget: Budget, capacity: float | None) -> list[str]:
-    """A table in GiB: a row for each kind of bytes, a column for each phase, and their sums."""
+    """Return the lines of a table in GiB: a row for each kind of bytes, a column for each phase, and their sums.
+
+    Args:
+        title: Head of the first column.
+        budget: The bytes of one GPU.
+        capacity: Bytes that the GPU has, shown beside the sum; None if that is not known.
+    """
     head = f"  {title:<{WIDTH}}" + "".join(f"{phase:>10}" for phase in PHASES)
     rows = [_row(row.name, row.values) for row in budget.rows]
     total = _row("sum" if capacity is None else f"sum, of {capacity / GIB:g}", budget.totals)
@@ -39,7 +45,13 @@ def budget_lines(title: str, budget: Budget, capacity: float | None) -> list[str
 
 
 def engine_line(engine: Engine, shape: ModelShape, longest: int) -> str:
-    """What an engine makes of its share."""
+    """Return the line that says how an engine uses its share of a GPU: weights, KV cache and sequences at once.
+
+    Args:
+        engine: The engine.
+        shape: Shape of its model.
+        longest: Tokens of the longest sample, prompt and response together.
+    """
     kv = max(0.0, engine.kv_bytes(shape))
     return (
         f"  {engine.share / GIB:.1f} GiB of every GPU: weights {engine.weights(shape) / GIB:.1f}, KV cache "

@@ -1,4 +1,4 @@
-"""How many samples and groups make whole optimizer steps on every rank (pure).
+"""Numbers of samples and groups that make whole optimizer steps on every rank (pure).
 
 A rollout of another size would leave ranks with different numbers of micro-batches, for which ZeRO-3 waits for ever,
 or with a remainder that shifts DeepSpeed's accumulation against all updates that follow.
