@@ -28,7 +28,13 @@ class TextPanel:
 
 
 def headline(state: RunState, now: float, width: int | None = None) -> str:
-    """Name, steps, ETA of a run that moves, and whether it does; the name is shortened to fit into ``width``."""
+    """Return one line about a run: its name, its step, its ETA if it moves, and its activity.
+
+    Args:
+        state: The run.
+        now: Unix time in seconds.
+        width: Characters into which the line has to fit, for which the name is shortened; None keeps the whole name.
+    """
     activity = state.activity(now)
     parts = [activity.text]
     if state.curves:
@@ -202,6 +208,7 @@ def _share(name: str, value: float) -> str:
 def _percent(share: float) -> str:
     if not math.isfinite(share):
         return "-"
+    # One decimal below 10 %; from 9.95 % on it would read 10.0 %.
     return f"{100 * share:.{0 if share in (0, 1) or share >= 0.0995 else 1}f} %"
 
 
@@ -235,9 +242,16 @@ def smoothed(values: Floats) -> Floats:
 
 
 def ticks(low: float, high: float, most: int, whole: bool = False) -> list[float]:
-    """1 to ``most`` round numbers within [low, high], 1, 2, 2.5, 4 or 5 times a power of ten apart.
+    """Return round numbers for an axis, 1, 2, 2.5, 4 or 5 times a power of ten apart.
 
-    ``whole``: integers alone; the ends of the range must be.
+    Args:
+        low: Lower end of the axis.
+        high: Upper end of the axis.
+        most: Largest number of ticks.
+        whole: True for integers alone; both ends must then be integers.
+
+    Returns:
+        1 to ``most`` numbers within [low, high], ascending.
     """
     if not high > low:
         return [low]
@@ -258,7 +272,13 @@ def ticks(low: float, high: float, most: int, whole: bool = False) -> list[float
 
 
 def log_ticks(low: float, high: float, most: int) -> list[float]:
-    """Numbers above 0 for a logarithmic axis over [low, high]: powers of ten, and 2 and 5 times them, if they fit."""
+    """Return numbers for a logarithmic axis: powers of ten, and 2 and 5 or 3 times them, if they fit.
+
+    Args:
+        low: Lower end of the axis, above 0.
+        high: Upper end of the axis.
+        most: Largest number of ticks.
+    """
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1, 2, 5), (1, 3), (1,)):
         found = [factor * 10.0**power for power in powers for factor in factors]
@@ -267,6 +287,7 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
             return found
     if len(found) > most:
         return found[:: math.ceil(len(found) / most)]
+    # Within a part of a decade, ticks at equal distances are the only round ones.
     return ticks(low, high, most)
 
 

@@ -40,7 +40,14 @@ class Cell:
 
 
 def render(template: str, data: Any, scripts: Sequence[str], **values: Any) -> str:
-    """The page: a template with its values, the ``data`` and the names of the scripts that show them."""
+    """Return a page as HTML.
+
+    Args:
+        template: Name of a file of ``templates/``.
+        data: What the scripts of the page draw; anything that JSON takes, without NaN.
+        scripts: Names of the scripts that draw it, beside those of every page.
+        values: The values of the template.
+    """
     from plotly.offline import get_plotlyjs
 
     texts = [script_text(get_plotlyjs()), script_text("".join(map(source, (*SHARED_SCRIPTS, *scripts))))]

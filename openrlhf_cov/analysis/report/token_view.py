@@ -67,9 +67,13 @@ Token = dict[str, Any]
 
 
 def run_tokens(token_files: Sequence[TokenFile], most: int) -> dict[str, Any] | None:
-    """Steps of a run as JSON takes them, with at most ``most`` tokens each; None without files.
+    """Return the steps of a run as JSON takes them; None without files.
 
     ``scale`` is the largest absolute covariance of all that is shown, ``notes`` say what is not.
+
+    Args:
+        token_files: The files of the run.
+        most: Largest number of tokens of each step, those of the largest absolute covariance.
     """
     if not token_files:
         return None
@@ -167,13 +171,21 @@ def _joined(tokens: Sequence[Token], chain: Sequence[int]) -> Iterator[list[str 
 
 
 def text_between(text: str, token: Token, later: Token) -> str | None:
-    """Return the text between two tokens of a response; ``text`` ends with the first of them.
+    """Return the text between two tokens of a response.
 
-    None where the second is not in the text after the first, or where the texts around the two do not agree.
+    Args:
+        text: The text of the response as far as it is known, which ends with the first token.
+        token: The first token.
+        later: The second token.
+
+    Returns:
+        The text; None where the second token is not in the text after the first, or where the texts around the two do
+        not agree.
     """
     if not 0 < later["position"] - token["position"] <= CONTEXT:
         return None
     after = token["after"]
+    # A token may stand several times in the text. The first place counts where the texts around both agree.
     for end in range(len(after) + 1):
         rest = after[end + len(later["token"]) :]
         fits = after.startswith(later["token"], end) and later["after"].startswith(rest)
@@ -185,6 +197,7 @@ def text_between(text: str, token: Token, later: Token) -> str | None:
 def _number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
+    # Five digits are enough to show and keep the page small.
     value = float(f"{value:.5g}") if abs(value) < LARGEST else math.nan
     return value if math.isfinite(value) else None
 
