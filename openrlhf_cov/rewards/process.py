@@ -29,6 +29,7 @@ REAP_SECONDS = 5.0
 # Endings of a process that come from its own work, while SIGKILL comes from a machine without memory.
 CRASHES = tuple(-each for each in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL))
 
+# Workers run side by side, so the threads of libraries in them would only compete for the cores.
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 
 
@@ -141,6 +142,7 @@ class WorkerProcess:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
+                # A process group of its own, so that ``_kill`` also ends what the worker has started.
                 start_new_session=True,
                 env=os.environ | ONE_THREAD | {"PYTHONPATH": os.pathsep.join(map(str, sys.path))},
             )

@@ -66,10 +66,14 @@ def serve(connection: socket.socket, function: Callable[..., Any]) -> None:
 
 
 def answer(function: Callable[..., Any], line: bytes) -> tuple[bytes, bool]:
-    """The reply to one request, and whether it is the last.
+    """Return the reply to one request, and True if it is the last.
 
-    Whatever ``function`` raises becomes an error reply. After a MemoryError the state of the process is anyone's
+    Whatever the function raises becomes an error reply. After a MemoryError the state of the process is anyone's
     guess, so that one is the last.
+
+    Args:
+        function: The target of the worker.
+        line: The request, one line of JSON with ``args`` and ``timeout`` in seconds.
     """
     try:
         request = json.loads(line)

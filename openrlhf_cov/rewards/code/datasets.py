@@ -121,6 +121,7 @@ def _cases(packed: str) -> list[dict[str, Any]]:
         return json.loads(packed)
     except ValueError:
         pass
+    # A short text may unpack to gigabytes, so no more is unpacked than a row may hold.
     unpack = zlib.decompressobj()
     try:
         content = unpack.decompress(base64.b64decode(packed, validate=True), MAX_UNPACKED)

@@ -221,6 +221,7 @@ class _Judging:
                     process.kill("time")
             checked = checker.finish(time.monotonic() + WALL_EXTRA, self._left)
             ended = program.finish(time.monotonic() + WALL_EXTRA, self._left)
+        # A process of tests that ended at once has reported no number.
         total = total or (len(self._tests.cases) if self._tests.kind == "asserts" else 1)
         passed = sum(outcome.passed for outcome in outcomes)
         failures = [_failed(outcome.detail) for outcome in outcomes if not outcome.passed]
@@ -254,6 +255,7 @@ class _Judging:
 
     def _whole_limits(self) -> Limits:
         """Return the limits of a process that runs all tests."""
+        # At least ten tests: a file for pytest is one case, however many tests it has.
         return self._budget.limits(min(self._budget.total_seconds, self._seconds * max(len(self._tests.cases), 10)))
 
     def _begin(self) -> None:
@@ -319,7 +321,11 @@ def number_of_tests(reply: dict[str, Any]) -> int:
 def is_expected(value: Any, expected: Any, tests: Tests) -> bool:
     """Return True if a call returned the expected value.
 
-    With ``tests.unwrap`` the only element of an expected list of one element is also accepted.
+    Args:
+        value: What the function returned, as ``value_of`` gives it.
+        expected: What its test expects, as JSON has it.
+        tests: The tests, which say how values are compared. With ``tests.unwrap`` the only element of an expected list
+            of one element is also accepted.
     """
     alone = tests.unwrap and isinstance(expected, list) and len(expected) == 1
     wanted = [expected, *(expected if alone else [])]

@@ -58,9 +58,17 @@ _verdicts = Verdicts()
 
 
 def grade_code(response: str, label: str, config: RewardConfig) -> Grade:
-    """The grade of the program in a response: correct if it passes all tests of the label.
+    """Return the grade of the program in a response: correct if it passes all tests of the label.
 
-    Raises ValueError for a label without tests, WorkerDied or SandboxError where there is no sandbox.
+    Args:
+        response: The response without thinking.
+        label: The tests as JSON, see ``tests.py``.
+        config: Settings of the rewards.
+
+    Raises:
+        ValueError: The label has no tests.
+        WorkerDied: A process of the pool cannot start, or ended.
+        SandboxError: The sandbox service does not work.
     """
     program = EXTRACTORS[config.code_extract](response)
     if program is None or len(program) > MAX_PROGRAM:

@@ -70,6 +70,7 @@ class Tests:
         return replace(self, tolerance=self.tolerance or tolerance, judge=self.judge if judge == OF_LABEL else judge)
 
 
+# All responses to a prompt have one label.
 @lru_cache(maxsize=512)
 def parse_tests(label: str) -> Tests:
     """The tests of a label. Raises ValueError that says what is wrong with it."""

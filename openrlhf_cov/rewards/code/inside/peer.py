@@ -280,6 +280,7 @@ class Peer:
 def names_of(namespace: dict[str, Any], peer: Peer) -> dict[str, Any]:
     """Return what a program's module exports, for ``imported``."""
     names = {}
+    # A copy, because giving a value runs code of the program, which may add names.
     for name, value in list(namespace.items()):
         if name.startswith("__"):
             continue
@@ -300,8 +301,13 @@ def names_of(namespace: dict[str, Any], peer: Peer) -> dict[str, Any]:
 def imported(names: dict[str, Any], peer: Peer, classes: set[str]) -> dict[str, Any]:
     """Return the names of the program as the tests see them; modules and functions of Python are the tests' own.
 
-    A module keeps its name, so that another ``math`` is not taken for it. A name that begins with a capital makes
-    objects that answer for themselves if the tests use it as a class, which ``classes`` lists.
+    A module keeps its name, so that another ``math`` is not taken for it.
+
+    Args:
+        names: Name -> packed value, as ``names_of`` made them on the other side. They may be anything.
+        peer: The channel to the program.
+        classes: Names that the tests use as classes. Objects that such a name makes answer for themselves if it begins
+            with a capital.
     """
     values = {}
     for name, found in names.items():

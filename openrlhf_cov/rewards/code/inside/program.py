@@ -109,10 +109,12 @@ def before_programs(judge: str) -> str:
 
 def run() -> int:
     """Do what the request says; the exit status."""
+    # JSON makes no cycles; looking for some while a large request is read only takes time.
     gc.disable()
     with os.fdopen(REQUEST, "rb") as file:
         request = json.load(file)
     gc.enable()
+    # Every program is a fork of one process and would draw the same numbers.
     random.seed()
     sys.argv = [FILE]
     status = 0
@@ -132,6 +134,7 @@ def _finish() -> int:
     threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]
     atexit._run_exitfuncs()
     failed = _flush(sys.__stdout__, sys.stdout, sys.stderr)
+    # Python writes what open files still hold when it ends, but this process ends by ``os._exit``.
     _flush(*(each for each in gc.get_objects() if type(each) in FILES))
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     sys.modules.pop("__main__", None)
@@ -261,6 +264,7 @@ def _run(request: dict[str, Any], module: ModuleType) -> None:
         code = compile(request["source"], FILE, "exec")
     except (SyntaxError, ValueError, RecursionError, OverflowError) as error:  # null bytes, too many brackets
         raise SyntaxError(str(error)) from None
+    # Tracebacks take the lines of a file from this cache, and the program has no file.
     lines = request["source"].splitlines(keepends=True)
     linecache.cache[FILE] = (len(request["source"]), None, lines, FILE)
     exec(code, vars(module))
@@ -286,6 +290,7 @@ def _status_of(end: SystemExit) -> int:
 def _report(error: BaseException) -> int:
     with suppress(OSError):
         os.write(_messages, _described(error).encode(errors="replace"))
+    # Only ``_run`` raises it "from None"; one from ``eval`` in the program is an error like others.
     if isinstance(error, SyntaxError) and error.__cause__ is None and error.__suppress_context__:
         return NO_PROGRAM
     return OUT_OF_MEMORY if isinstance(error, MemoryError) else FAILED
