@@ -188,7 +188,11 @@ def read_events(
 
 
 def event_folder(folder: Path) -> Path:
-    """The folder itself if it has events, else the only one below that does."""
+    """Return the folder itself if it has events, otherwise the only one below that does.
+
+    Raises:
+        UsageError: No folder below has events, or several have.
+    """
     if any(folder.glob(EVENT_FILES)):
         return folder
     found = sorted({path.parent for path in folder.rglob(EVENT_FILES)})

@@ -111,13 +111,13 @@ class LawFit:
         return np.interp(x, places, ends[0]), np.interp(x, places, ends[1])
 
     def slope_at(self, entropy: float) -> Interval:
-        """dR/dH = -a exp(H): what a nat of entropy costs in reward at this entropy."""
+        """Return dR/dH = -a exp(H), what a nat of entropy costs in reward, at an entropy in nats."""
         x = math.exp(entropy)
         # The factor is negative, so the upper end of a gives the lower end of the slope.
         return Interval(-self.a.estimate * x, -self.a.high * x, -self.a.low * x, self.a.level)
 
     def record(self) -> dict[str, Any]:
-        """The numbers as JSON takes them, without the draws."""
+        """Return the numbers as JSON takes them, without the draws."""
         ends = {name: vars(getattr(self, name)) for name in ("a", "b", "ceiling")}
         names = ("r2", "rmse", "points", "effective_points", "autocorrelation", "block_length", "method")
         values = ends | {name: getattr(self, name) for name in names}

@@ -226,7 +226,7 @@ class Regression:
 
 
 def block_length(series: ArrayLike) -> int:
-    """Block length for a circular block bootstrap of the mean of ``series`` (Politis & White 2004, corrected 2009).
+    """Return the length for a circular block bootstrap of the mean of a series (Politis & White 2004, corrected 2009).
 
     (2 G^2 / D)^(1/3) n^(1/3) with G = sum of |k| R(k), D = 4/3 (sum of R(k))^2, over autocovariances R(k) under the
     flat-top window 2M, where M is the first lag after which K correlations lie within 2 sqrt(log10(n) / n). From 1 to

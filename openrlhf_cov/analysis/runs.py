@@ -168,7 +168,7 @@ def refuse_folder_of_runs(path: Path) -> None:
 
 
 def unreadable(error: OSError) -> UsageError:
-    """One line on a file of a run that cannot be opened."""
+    """Return an error of one line about a file of a run that cannot be opened."""
     return UsageError(f"{error.filename} cannot be read ({error.strerror}); it has to be a file that you may read")
 
 

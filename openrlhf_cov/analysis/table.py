@@ -27,7 +27,7 @@ class Table:
         return len(self.steps)
 
     def column(self, name: str) -> Floats:
-        """The values of a name, all NaN if the log does not have it."""
+        """Return the values (n,) of a name, all NaN if the log does not have it."""
         found = self.columns.get(name)
         return np.full(len(self.steps), np.nan) if found is None else found
 
@@ -44,7 +44,7 @@ class Rows:
 
 
 def join(parts: Sequence[Rows]) -> Rows:
-    """All rows of all parts; a name that a part lacks is NaN there."""
+    """Return all rows of all parts; a name that a part lacks is NaN there."""
 
     def column(name: str) -> Floats:
         nothing = (np.full(len(part.steps), np.nan) for part in parts)

@@ -98,7 +98,7 @@ def check_theorem(table: Table, theorem: int, *, resamples: int = RESAMPLES) -> 
 
 
 def check_group_covariance(table: Table) -> Interval | None:
-    """Rank correlation of eq. 8 of a step with -dH of the step after it (paper, Fig. 8); None without such a pair."""
+    """Return the rank correlation of eq. 8 in a step with -dH of the next one (paper, Fig. 8); None without a pair."""
     covariances, changes = pairs_of(table, GROUP_COVARIANCE, "entropy/delta")
     if not len(changes):
         return None

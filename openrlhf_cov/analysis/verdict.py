@@ -67,7 +67,7 @@ class LawResult:
     verdict: LawVerdict
 
     def record(self) -> dict[str, Any]:
-        """The numbers and the reasons as JSON takes them."""
+        """Return the numbers and the reasons as JSON takes them."""
         share = self.misfit.share if self.misfit and math.isfinite(self.misfit.share) else None
         return {
             "fit": self.fit.record() if self.fit else None,

@@ -108,7 +108,7 @@ MARGIN = 0.03
 
 
 def color_of(number: int) -> tuple[int, int, int]:
-    """Color of run ``number``, from 0."""
+    """Return the color of run ``number``, counted from 0."""
     return COLORS[number % len(COLORS)]
 
 
@@ -506,7 +506,7 @@ class Watch(App[None]):
 
 
 def alert_text(state: RunState, place: Layout) -> Text:
-    """One line for each alert, with what to do where there is room for it."""
+    """Return one line for each alert, with what to do where there is room for it."""
     most = ALERTS_SIDE if place.side else ALERTS_SMALL
     lines = [f"! {alert.line if place.side else alert.short}" for alert in state.alerts[:most]]
     more = len(state.alerts) - len(lines)
@@ -515,13 +515,13 @@ def alert_text(state: RunState, place: Layout) -> Text:
 
 
 def details(state: RunState, now: float) -> Text:
-    """The alerts with what to do, then the panels."""
+    """Return the alerts with what to do, then the panels."""
     alerts = [Text("alerts", "bold underline"), *(Text(alert.line) for alert in state.alerts or ())]
     return Text("\n").join([*alerts, *([] if state.alerts else [Text("none")]), Text(), blocks(state, now)])
 
 
 def blocks(state: RunState, now: float) -> Text:
-    """The panels, one below the other."""
+    """Return the panels, one below the other."""
     found = panels(state, now)
     return Text("\n\n").join(
         Text.assemble((each.title, "bold underline"), "\n", "\n".join(each.lines)) for each in found

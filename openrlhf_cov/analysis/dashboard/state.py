@@ -264,7 +264,7 @@ class RunState:
     warnings: tuple[str, ...] = ()
 
     def age(self, now: float) -> float:
-        """Seconds since the newest step; 0 where the clock of the run is ahead of ours."""
+        """Return the seconds since the newest step; 0 where the clock of the run is ahead of ours."""
         return max(0.0, now - self.last_time)
 
     def activity(self, now: float) -> Activity:
@@ -275,7 +275,7 @@ class RunState:
         return activity(self.done, self.total, self.pace, self.age(now), self.has_ended)
 
     def remaining(self, now: float) -> float:
-        """Seconds to the last step, NaN if unknown or if the run may be at its end already."""
+        """Return the seconds to the last step, NaN if unknown or if the run may be at its end already."""
         if self.activity(now).state not in ("running", "finished"):
             return math.nan
         return remaining(self.done, self.total, self.pace, self.age(now))

@@ -26,7 +26,7 @@ NAME = re.compile(r"step_(\d+)\.jsonl")
 
 
 def find_token_files(run: Path) -> tuple[TokenFile, ...]:
-    """The files of a run's folder, in the order of their steps."""
+    """Return the files of a run's folder, in the order of their steps."""
     folder = run / TOKENS_FOLDER
     if not folder.is_dir():
         return ()
@@ -35,7 +35,11 @@ def find_token_files(run: Path) -> tuple[TokenFile, ...]:
 
 
 def read_tokens(path: Path) -> list[dict[str, Any]]:
-    """The records of a file, highest covariance first; keys as in docs/metrics.md. UsageError for a broken file."""
+    """Return the records of a file, highest covariance first; keys as in docs/metrics.md.
+
+    Raises:
+        UsageError: The file cannot be read, or a line is no token.
+    """
     rows = list(read_rows(path, parse_object))
     for number, record in rows:
         if "token" not in record or "cov" not in record:
@@ -98,7 +102,7 @@ def run_tokens(token_files: Sequence[TokenFile], most: int) -> dict[str, Any] | 
 
 
 def chosen_files(files: Sequence[TokenFile]) -> list[TokenFile]:
-    """At most ``TOKEN_STEPS`` of a run's files, in equal distances."""
+    """Return at most ``TOKEN_STEPS`` of a run's files, in equal distances."""
     return [files[place] for place in spread_out(len(files), TOKEN_STEPS)]
 
 
@@ -109,7 +113,7 @@ def tokens_per_step(runs: Sequence[Sequence[TokenFile]]) -> int:
 
 
 def clean(records: Sequence[Mapping[str, Any]]) -> list[Token]:
-    """Records of the types that docs/metrics.md says, whatever the file holds.
+    """Return records of the types that docs/metrics.md says, whatever the file holds.
 
     Numbers are finite or None, places whole or None, texts at most ``LONGEST_TEXT`` long; without those that have no
     covariance.
@@ -128,7 +132,7 @@ def clean(records: Sequence[Mapping[str, Any]]) -> list[Token]:
 
 
 def passages(tokens: Sequence[Token]) -> list[list[str | int]]:
-    """Texts with the tokens in them: each a list of text and, for a token, its place in ``tokens``.
+    """Return texts with the tokens in them: each a list of text and, for a token, its place in ``tokens``.
 
     Tokens of one response stand in one passage where the text after the first holds the second, and what both say
     of the text agrees. The passage with the highest absolute covariance first, among equals the one that begins with
