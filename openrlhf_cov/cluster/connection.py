@@ -229,7 +229,7 @@ def autoscales() -> bool:
 
 
 def gpus_of_nodes() -> dict[str, int]:
-    """Address -> GPUs of every node of the Ray that was joined, used or not; nodes without one are left out."""
+    """Return address -> GPUs of every node of the Ray that was joined, used or not, without nodes that have none."""
     nodes = {node["NodeManagerAddress"]: int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]}
     return {address: gpus for address, gpus in nodes.items() if gpus}
 

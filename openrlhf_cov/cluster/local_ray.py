@@ -125,12 +125,12 @@ def _head(num_gpus: int, num_cpus: int, log: Path) -> Iterator[tuple[subprocess.
 
 
 def environment() -> dict[str, str]:
-    """This process's environment without address and token of another Ray."""
+    """Return this process's environment without address and token of another Ray."""
     return {name: value for name, value in os.environ.items() if name not in ANOTHER_RAY}
 
 
 def free_ports(count: int) -> list[int]:
-    """``count`` different TCP ports that nothing listens on now.
+    """Return ``count`` different TCP ports that nothing listens on now.
 
     They lie below those that the kernel gives to connections, so that none of them takes one before it is used.
     """

@@ -59,7 +59,7 @@ class Step:
 
 
 def model_names(args: SimpleNamespace) -> dict[str, tuple[str, str]]:
-    """Role -> (flag, name) of every model that a run loads."""
+    """Return role -> (flag, name) of every model that a run loads."""
     actor = ("--actor.model_name_or_path", args.actor.model_name_or_path)
     names: dict[str, tuple[str, str]] = {"actor": actor}
     process_reward = process_reward_of(args)
@@ -78,7 +78,7 @@ def model_names(args: SimpleNamespace) -> dict[str, tuple[str, str]]:
 
 
 def layout_of(args: SimpleNamespace) -> GpuLayout:
-    """The GPUs of every group of processes."""
+    """Return the GPUs of every group of processes."""
     return GpuLayout(
         engines=args.vllm.num_engines if has_engines(args) else 0,
         tensor_parallel=args.vllm.tensor_parallel_size,
@@ -92,7 +92,7 @@ def layout_of(args: SimpleNamespace) -> GpuLayout:
 
 
 def processes(group: SimpleNamespace) -> int:
-    """Processes, one per GPU, of a group of training actors."""
+    """Return the number of processes, one per GPU, of a group of training actors."""
     return group.num_nodes * group.num_gpus_per_node
 
 
@@ -111,7 +111,7 @@ def process_groups(args: SimpleNamespace) -> dict[str, SimpleNamespace]:
 
 
 def ranks_of(args: SimpleNamespace, name: str = "actor") -> int:
-    """Data-parallel ranks of a model, at least 1."""
+    """Return the number of data-parallel ranks of a model, at least 1."""
     return max(1, processes(getattr(args, name)) // (args.ds.ring_attn_size * args.ds.tensor_parallel_size))
 
 
@@ -161,14 +161,14 @@ def step_of(args: SimpleNamespace, prompt_tokens: float | None) -> Step:
 
 
 def training_tokens(args: SimpleNamespace) -> int:
-    """Most tokens of a training micro-batch that one GPU computes; a sequence is never split over micro-batches."""
+    """Return the most tokens of a training micro-batch on one GPU; a sequence is never split over micro-batches."""
     if not args.train.dynamic_batch_enable:
         return _per_gpu(args, args.train.micro_batch_size * args.data.max_len)
     return max(args.train.max_tokens_per_gpu * args.ds.tensor_parallel_size, _per_gpu(args, args.data.max_len))
 
 
 def scoring_tokens(args: SimpleNamespace) -> int:
-    """Most tokens of a scored micro-batch that one GPU computes.
+    """Return the most tokens of a scored micro-batch that one GPU computes.
 
     With ``--train.dynamic_batch_enable`` upstream rounds the number of micro-batches down to a multiple of the ranks:
     2 ranks - 1 of them become as many as there are ranks.

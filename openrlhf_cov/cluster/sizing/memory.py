@@ -182,7 +182,7 @@ class Pass:
         return forward + cast * block + self.element * shape.embedding + tokens
 
     def training(self, shape: ModelShape) -> float:
-        """Bytes at the peak of forward and backward.
+        """Return the bytes at the peak of forward and backward.
 
         Either at the head and the loss, where whole fp32 logits, their gradient and its cast would stand side by side,
         or in the backward of a layer, with whole fp32 logits still held by upstream's ``output``.
@@ -199,7 +199,7 @@ class Pass:
         return self.tokens * kept + max(at_head, self.tokens * in_layer)
 
     def scoring(self, shape: ModelShape) -> float:
-        """Bytes at the peak of a forward pass without gradient."""
+        """Return the bytes at the peak of a forward pass without gradient."""
         # Without autograd only the tensors of the layer at work exist: three of the MLP's width, five of the hidden
         # size.
         layer = (3 * shape.intermediate + 5 * shape.hidden) * self.element
@@ -225,11 +225,11 @@ class Engine:
         return self.utilization * self.gpu_bytes
 
     def weights(self, shape: ModelShape) -> float:
-        """Weights on one GPU."""
+        """Return the bytes of the weights on one GPU."""
         return shape.parameters * self.element / self.tensor_parallel
 
     def kv_bytes(self, shape: ModelShape) -> float:
-        """Bytes of a GPU that are left for the KV cache; below 0 if the weights do not fit."""
+        """Return the bytes of a GPU that are left for the KV cache; below 0 if the weights do not fit."""
         return self.share - self.weights(shape) - self.workspace(shape)
 
     def workspace(self, shape: ModelShape) -> float:
@@ -250,7 +250,7 @@ class Engine:
         return 2.0 * shape.layers * heads * shape.head_dim * self.element
 
     def kv_tokens(self, shape: ModelShape) -> int:
-        """Tokens that the KV cache of the engine holds."""
+        """Return the tokens that the KV cache of the engine holds."""
         return max(0, int(self.kv_bytes(shape) / self.kv_bytes_per_token(shape)))
 
     def sequences(self, shape: ModelShape, length: int) -> int:

@@ -52,7 +52,7 @@ class GpuLayout:
         return self.colocate_all and not self.asynchronous
 
     def groups(self) -> list[GpuGroup]:
-        """The placement groups in the order in which upstream asks for them."""
+        """Return the placement groups in the order in which upstream asks for them."""
         actor, ref, prm, critic, reward = (
             [Tenant(name, size)] if (size := getattr(self, name)) else []
             for name in ("actor", "ref", "prm", "critic", "reward")
@@ -100,7 +100,7 @@ class Placement:
     unplaced: tuple[GpuGroup, ...]
 
     def spanning_engines(self) -> list[int]:
-        """Numbers of the engines whose GPUs are on several nodes."""
+        """Return the numbers of the engines whose GPUs are on several nodes."""
         nodes: dict[int, set[int]] = {}
         for gpu in self.gpus:
             for process in gpu.processes:

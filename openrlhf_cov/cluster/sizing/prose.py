@@ -21,7 +21,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def placement_lines(plan: Placement, nodes: Sequence[str]) -> list[str]:
-    """One line for each stretch of GPUs of a node with the same kinds of processes."""
+    """Return one line for each stretch of GPUs of a node with the same kinds of processes."""
     lines = []
     for (node, kinds), stretch in groupby(plan.gpus, key=lambda gpu: (gpu.node, gpu.kinds)):
         gpus = list(stretch)
@@ -61,19 +61,19 @@ def engine_line(engine: Engine, shape: ModelShape, longest: int) -> str:
 
 
 def host_line(parts: Mapping[str, float]) -> str:
-    """Memory of a node's host."""
+    """Return the line with the memory of a node's host."""
     shown = " + ".join(f"{value / GIB:.1f} {name}" for name, value in parts.items() if value)
     return f"  {sum(parts.values()) / GIB:.1f} GiB" + (f" = {shown}" if shown else "")
 
 
 def node_lines(needs: Mapping[str, float], memory: Mapping[str, float]) -> list[str]:
-    """Bytes that every node needs, and what it has where that is known."""
+    """Return the bytes that every node needs, and what it has where that is known."""
     there = {name: f" of {size / GIB:.1f}" for name, size in memory.items()}
     return [f"  {name:<{WIDTH - 12}} {need / GIB:.1f} GiB{there.get(name, '')}" for name, need in needs.items()]
 
 
 def step_lines(step: Step) -> list[str]:
-    """Samples and tokens of a step."""
+    """Return the lines with the samples and tokens of a step."""
     prompt = (
         f"prompts of {step.prompt_tokens:,.0f} tokens, the mean of the data"
         if step.prompt_tokens is not None
