@@ -21,16 +21,16 @@ def letters(text: str) -> str:
 
 
 def statement(text: str) -> str:
-    """Words, numbers and mathematical signs, without the marks of typesetting and punctuation.
+    r"""Return words, numbers and mathematical signs, without the marks of typesetting and punctuation.
 
-    Left out: white space, ``$ \\ { } . , ; : ! ? ' " ` ~``, but for the point or comma inside a number. Two texts that
+    Left out: white space, ``$ \ { } . , ; : ! ? ' " ` ~``, but for the point or comma inside a number. Two texts that
     share it ask the same; they share their ``letters`` then as well.
     """
     return " ".join(STATEMENT_TOKEN.findall(_folded(text)))
 
 
 def words(text: str) -> list[str]:
-    """The words in order: runs of Latin letters, numbers, and every other letter by itself."""
+    """Return the words in order: runs of Latin letters, numbers, and every other letter by itself."""
     return WORD.findall(_folded(text))
 
 

@@ -39,11 +39,11 @@ class EvaluationSets:
             self._by_words.setdefault(run, []).append(name)
 
     def same(self, problem: str) -> list[str]:
-        """Names of the evaluation problems with the same letters and digits."""
+        """Return the names of the evaluation problems with the same letters and digits."""
         return self._by_letters.get(letters(problem), [])
 
     def similar(self, problem: str) -> list[str]:
-        """Names of the evaluation problems that share ``ngram`` words in a row, in the order of the runs."""
+        """Return the names of the problems that share ``ngram`` words in a row, in the order of the runs."""
         found = (name for run in _runs(problem, self.ngram) for name in self._by_words.get(run, ()))
         return list(dict.fromkeys(found))
 

@@ -49,7 +49,7 @@ class Repeats:
         self._groups.setdefault(_digest(letters(problem)), []).append(row)
 
     def conflicts(self) -> dict[int, str]:
-        """Number of every row of a group with a conflict -> what it is about."""
+        """Return what the conflict is about for every row of a group with a conflict, by the number of the row."""
         found = {}
         for group in self._groups.values():
             pair = _conflict(group)
@@ -59,7 +59,7 @@ class Repeats:
         return found
 
     def duplicates(self) -> dict[int, str]:
-        """Number of every row that repeats an earlier one of its group -> what that one is called."""
+        """Return the name of the earlier row for every row that repeats one of its group, by the number of the row."""
         found = {}
         for group in self._groups.values():
             firsts: list[Seen] = []
