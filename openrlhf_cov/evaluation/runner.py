@@ -185,7 +185,7 @@ class Grader:
 
     @classmethod
     def of(cls, plan: EvaluationPlan, config: RewardConfig) -> "Grader":
-        """The grader of a plan."""
+        """Return the grader of a plan."""
         return cls(plan.problems, {each.name: each.grader for each in plan.benchmarks}, config)
 
     def grade(self, benchmark: str, problem_id: str, text: str, prompt: str | None = None) -> Grade:
@@ -203,7 +203,7 @@ class Grader:
         return sources.grade_label(text, label, self.configs[benchmark], prompt=prompt)
 
     def __call__(self, request: Request, completion: Completion | None) -> Response:
-        """The graded response."""
+        """Return the graded response."""
         if completion is None:
             return too_long(request)
         benchmark, problem_id, _ = request.key
@@ -211,7 +211,7 @@ class Grader:
         return _response(request.key, request.seed, **asdict(completion), **graded)
 
     def again(self, response: Response) -> Response:
-        """The response with a new grade."""
+        """Return the response with a new grade."""
         if response.status == PROMPT_TOO_LONG:
             return replace(response, published=False)
         return replace(response, **self._graded(response.benchmark, response.id, response.text))
@@ -263,7 +263,7 @@ def regrade(folder: Path, config: RewardConfig, workers: int, packages: Mapping[
 
 @contextmanager
 def writing(place: object) -> Iterator[None]:
-    """A block that writes ``place`` and nothing else: an OSError becomes a UsageError."""
+    """Turn an OSError of the block, which writes ``place`` and nothing else, into a UsageError."""
     try:
         yield
     except OSError as error:
@@ -271,7 +271,7 @@ def writing(place: object) -> Iterator[None]:
 
 
 def too_long(request: Request) -> Response:
-    """The response to a prompt that leaves no room for one."""
+    """Return the response to a prompt that leaves no room for one."""
     prompt_tokens = len(request.prompt_ids or ())
     nothing = Completion("", 0, prompt_tokens, truncated=True)
     wrong = {"answer": None, "status": PROMPT_TOO_LONG, "correct": False, "published": False}
