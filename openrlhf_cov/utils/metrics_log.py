@@ -55,7 +55,7 @@ class MetricsLog:
             os.fsync(file.fileno())
 
     def values_of(self, step: int) -> dict[str, float] | None:
-        """The numbers that were written for one step; None without a line of it."""
+        """Return the numbers that were written for one step; None without a line of it."""
         if not self.path.exists():
             return None
         for line in read_metrics(self.path):

@@ -65,7 +65,11 @@ def alone_in(output: Path) -> Iterator[None]:
 
 
 def check_folder(folder: Path, flag: str = "--output") -> None:
-    """UsageError for a folder to write, as ``flag`` says, that can be none; nothing is made."""
+    """Check that a folder can be written, as ``flag`` says; nothing is made.
+
+    Raises:
+        UsageError: The folder cannot be made or written to.
+    """
     try:
         there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     except OSError as error:  # too long, or below a folder that may not be entered

@@ -33,7 +33,7 @@ def printable(text: str) -> str:
 
 
 def one_line(message: object) -> str:
-    """A message as one printable line without secrets."""
+    """Return a message as one printable line without secrets."""
     return printable(redact(" ".join(str(message).split())))
 
 
