@@ -15,7 +15,11 @@ class MissingRewardFunction(AttributeError):
 
 
 def load_reward_module(path: str | Path) -> ModuleType:
-    """The module of this file. Raises whatever the file raises, and MissingRewardFunction."""
+    """Return the module of a file.
+
+    Raises:
+        MissingRewardFunction: It has no ``reward_func``. The file may raise anything else.
+    """
     spec = importlib.util.spec_from_file_location("reward_func", path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is no Python file; give a file whose name ends in .py")

@@ -90,11 +90,11 @@ class WorkerProcess:
                 raise WorkerDied(f"no worker could be started: {error}") from error
 
     def is_ready(self) -> bool:
-        """True if a call would not have to wait for the process to start up."""
+        """Return True if a call would not have to wait for the process to start up."""
         return self._process is not None and (self._ready or self._has_output())
 
     def work(self, request: bytes, timeout: float) -> Any:
-        """The value that the process replies to ``request``; errors as those of ``WorkerPool.call``."""
+        """Return the value that the process replies to a request; errors are those of ``WorkerPool.call``."""
         if not self.reusable or (self._ready and self._has_output()):
             self.stop()  # a call was broken off, or it died while it was idle, or it speaks unasked
         if self._process is None:

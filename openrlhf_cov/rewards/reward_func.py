@@ -29,7 +29,7 @@ CODE_METRICS = {
 
 
 def make_reward_func(config: RewardConfig) -> Callable[..., dict[str, Any]]:
-    """The reward function of these settings, with upstream's signature."""
+    """Return the reward function of these settings, with upstream's signature."""
 
     def reward_func(
         queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any], **kwargs: Any

@@ -52,7 +52,11 @@ def grade_math(response: str, label: str, config: RewardConfig, prompt: str = ""
 
 
 def check_math_label(label: str) -> None:
-    """A label that is not right when a response repeats it in a box can reward nothing."""
+    """Check that a label is correct when a response repeats it in a box; otherwise it can reward nothing.
+
+    Raises:
+        ValueError: The label cannot be graded by this rule.
+    """
     label = gold_answer(label)
     if not grade(f"\\boxed{{{label}}}", label).correct:
         raise ValueError("it does not even equal itself: empty, braces that do not match, or NaN")
@@ -71,7 +75,11 @@ def grade_gsm8k(response: str, label: str, config: RewardConfig, prompt: str = "
 
 
 def check_gsm8k_label(label: str) -> None:
-    """A number, alone or after ``####``."""
+    """Check that a label is a number, alone or after ``####``.
+
+    Raises:
+        ValueError: The label cannot be graded by this rule.
+    """
     typed = read_label(_gsm8k_gold(label))
     if typed.kind not in NUMERIC or typed.percent or typed.name:
         raise ValueError("it is neither a number nor a solution that ends with #### and a number")
@@ -94,7 +102,11 @@ def grade_choice(response: str, label: str, config: RewardConfig, prompt: str = 
 
 
 def check_choice_label(label: str) -> None:
-    """One letter, in brackets or not."""
+    """Check that a label is one letter, in brackets or not.
+
+    Raises:
+        ValueError: The label cannot be graded by this rule.
+    """
     if _letter(label) is None:
         raise ValueError("it is no letter of a multiple-choice answer")
 
@@ -113,7 +125,11 @@ def grade_tiny_addition(response: str, label: str, config: RewardConfig, prompt:
 
 
 def check_tiny_addition_label(label: str) -> None:
-    """Digits."""
+    """Check that a label consists of digits.
+
+    Raises:
+        ValueError: The label cannot be graded by this rule.
+    """
     if not addition.is_number(label):
         raise ValueError("it is no non-negative integer in digits")
 
@@ -174,7 +190,11 @@ def source_of(source: str | None, config: RewardConfig) -> RewardSource:
 
 
 def check_label(label: Any, config: RewardConfig) -> None:
-    """None if the label can be graded; ValueError says why not."""
+    """Check that a label can be graded.
+
+    Raises:
+        ValueError: The label cannot be graded; the message says why.
+    """
     answer, source = split_label(label)
     source_of(source, config).check_label(answer)
 

@@ -13,7 +13,7 @@ MAX_END_TOKENS = 20
 
 
 def without_end_tokens(text: str) -> str:
-    """``text`` without the special tokens and the white space at its end."""
+    """Return the text without the special tokens and the white space at its end."""
     text = text.rstrip()
     for _ in range(MAX_END_TOKENS):
         # No token is longer, and searching the whole text for each would take long.

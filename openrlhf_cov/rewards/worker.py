@@ -86,12 +86,16 @@ def answer(function: Callable[..., Any], line: bytes) -> tuple[bytes, bool]:
 
 
 def encode(message: dict[str, Any]) -> bytes:
-    """One line of JSON; TypeError or RecursionError for a value that JSON cannot hold."""
+    """Return one line of JSON.
+
+    Raises:
+        TypeError, RecursionError: JSON cannot hold the value.
+    """
     return json.dumps(message).encode() + b"\n"
 
 
 def describe(error: BaseException) -> tuple[str, str]:
-    """Type and message of an error."""
+    """Return the type and the message of an error."""
     try:
         return type(error).__name__, str(error)[:MAX_MESSAGE]
     except Exception:  # the error's own __str__ is foreign code
@@ -99,7 +103,7 @@ def describe(error: BaseException) -> tuple[str, str]:
 
 
 def load(target: str) -> Callable[..., Any]:
-    """The function that "package.module:function" names."""
+    """Return the function that "package.module:function" names."""
     module, _, name = target.partition(":")
     return getattr(importlib.import_module(module), name)
 
@@ -136,7 +140,7 @@ def fix_limit(kind: int, value: int) -> None:
 
 
 def at_most(hard: int, value: int) -> int:
-    """``value``, cut to a hard limit."""
+    """Return a value, cut to a hard limit."""
     return value if hard == resource.RLIM_INFINITY else min(value, hard)
 
 

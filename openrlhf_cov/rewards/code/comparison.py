@@ -186,7 +186,7 @@ def _near(one: float, other: float, tolerance: float) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A value that a program gave, for a message; large ones are cut before they are written out."""
+    """Return a value that a program gave, for a message; large ones are cut before they are written out."""
     try:
         return reprlib.repr(value)[:100]
     except ValueError:  # a whole number of more digits than Python writes

@@ -103,7 +103,11 @@ def livecodebench(row: dict[str, Any]) -> Converted | None:
 
 
 def pickled_text(content: bytes) -> str:
-    """The one text in a pickle, which is read and never executed. ValueError for a pickle of anything else."""
+    """Return the one text in a pickle, which is read and never executed.
+
+    Raises:
+        ValueError: It is a pickle of anything else.
+    """
     try:
         opcodes = [(opcode.name, argument) for opcode, argument, _ in pickletools.genops(content)]
     except ValueError as error:

@@ -46,7 +46,7 @@ class ProgramBudget:
     stop: bool = True
 
     def limits(self, seconds: float) -> Limits:
-        """The limits of a process that may use so much CPU time."""
+        """Return the limits of a process that may use so much CPU time."""
         return Limits(seconds=seconds, memory_mb=self.memory_mb, output_bytes=self.output_mb << 20)
 
 
@@ -333,7 +333,7 @@ def is_expected(value: Any, expected: Any, tests: Tests) -> bool:
 
 
 def checked_by(tests: Tests, budget: ProgramBudget) -> dict[str, Any]:
-    """Assertions, or a file for pytest, as ``inside/testing.py`` takes them."""
+    """Return assertions, or a file for pytest, as ``inside/testing.py`` takes them."""
     asserts = tests.kind == "asserts"
     return {
         "setup": tests.setup if asserts else tests.cases[0],
@@ -398,7 +398,11 @@ class Lines:
                 raise Lost("gone") from None
 
     def next(self, deadline: float) -> bytes:
-        """The next line."""
+        """Return the next line.
+
+        Raises:
+            Lost: None comes in time, it is too long, or the other side has gone.
+        """
         parts = [self.rest]
         size = len(self.rest)
         while b"\n" not in parts[-1]:

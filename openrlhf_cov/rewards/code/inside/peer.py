@@ -66,7 +66,11 @@ class Peer:
         self._channel.flush()
 
     def hear(self) -> Any:
-        """The next message. EOFError where the other side is gone or says too much."""
+        """Return the next message.
+
+        Raises:
+            EOFError: The other side is gone or says too much.
+        """
         line = self._channel.readline(MAX_BYTES)
         if not line.endswith(b"\n"):
             raise EOFError("the other side has ended")
@@ -114,7 +118,7 @@ class Peer:
         return {"shared": [key, packed]}
 
     def take(self, packed: Any) -> Any:
-        """The operand or result that ``give`` of the other side stands for."""
+        """Return the operand or result that ``give`` of the other side stands for."""
         if not isinstance(packed, dict) or list(packed) != ["shared"]:
             return wire.load(packed, self.resolve)
         key, inner = packed["shared"]
@@ -167,7 +171,7 @@ class Peer:
         return {"mine": handle}
 
     def resolve(self, packed: dict[str, Any]) -> Any:
-        """The object that ``refer`` of the other side stands for."""
+        """Return the object that ``refer`` of the other side stands for."""
         match packed:
             case {"mine": int(handle)}:
                 remote = self._remotes.setdefault(handle, Remote(self, handle))

@@ -108,7 +108,7 @@ def before_programs(judge: str) -> str:
 
 
 def run() -> int:
-    """Do what the request says; the exit status."""
+    """Do what the request says and return the exit status."""
     # JSON makes no cycles; looking for some while a large request is read only takes time.
     gc.disable()
     with os.fdopen(REQUEST, "rb") as file:
@@ -155,7 +155,7 @@ def _flush(*streams: TextIO | io.IOBase | None) -> int:
 
 
 def script(request: dict[str, Any]) -> None:
-    """The program from its first line to its last, with its input at descriptor 0."""
+    """Run the program from its first line to its last, with its input at descriptor 0."""
     module = _module("__main__")
     builtins.open = _opener(any_file=request.get("judge") in BEFORE)
     _prepare(request, module)
@@ -165,7 +165,7 @@ def script(request: dict[str, Any]) -> None:
 
 
 def calls(request: dict[str, Any]) -> None:
-    """A function of the program for each line of arguments on the channel: its value, or what it raised, goes back."""
+    """Call a function for each line of arguments on the channel, and send back its value, or what it raised."""
     import wire
 
     with _channel() as channel:
@@ -186,7 +186,7 @@ def calls(request: dict[str, Any]) -> None:
 
 
 def served(request: dict[str, Any]) -> None:
-    """The names of the program's module on the channel, and whatever the tests then ask of them."""
+    """Send the names of the program's module over the channel, and answer whatever the tests then ask of them."""
     import peer
     import wire
 
@@ -199,7 +199,7 @@ def served(request: dict[str, Any]) -> None:
 
 
 def tests(request: dict[str, Any]) -> None:
-    """The tests of the program on the other side of the channel."""
+    """Run the tests of the program on the other side of the channel."""
     import testing
 
     with _channel() as channel, os.fdopen(RESULTS, "wb") as results:

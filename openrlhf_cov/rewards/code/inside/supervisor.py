@@ -99,7 +99,7 @@ def stage(limits: tuple[int, ...], descriptors: list[int]) -> None:
 
 
 def separate(limits: tuple[int, ...]) -> None:
-    """New mounts, with an empty /tmp of limited size, and for the child a new PID namespace."""
+    """Make new mounts, with an empty /tmp of limited size, and for the child a new PID namespace."""
     _, _, files, _, user = limits
     check(libc.unshare(CLONE_NEWNS | CLONE_NEWPID))
     options = f"size={files}m,nr_inodes={FILES},mode=700,uid={user},gid={user}"
@@ -180,7 +180,7 @@ def restrict(seconds: int, memory: int, files: int, threads: int, user: int) -> 
 
 
 def check(result: int) -> None:
-    """OSError for a C function that failed."""
+    """Raise OSError for a C function that failed."""
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

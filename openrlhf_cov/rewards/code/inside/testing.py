@@ -376,7 +376,7 @@ class Marks:
         return mark
 
     def parametrize(self, names: Any, values: Any, **_: Any) -> Any:
-        """A decorator that gives a function one more list of parameters."""
+        """Return a decorator that gives a function one more list of parameters."""
         split = [name.strip() for name in names.split(",") if name.strip()] if isinstance(names, str) else list(names)
         single = isinstance(names, str) and len(split) == 1
 

@@ -81,7 +81,7 @@ def load(value: Any, resolve: Refer = no_reference) -> Any:
 
 
 def kind_of(value: Any) -> str:
-    """The kind of a value that is no scalar; empty for an object of a program's own."""
+    """Return the kind of a value that is no scalar; empty for an object of a program's own."""
     found = next((kind for kind, (base, _, _) in KINDS.items() if isinstance(value, base)), "")
     return "" if found in MUTABLE and type(value).__module__ == OWNER else found
 
@@ -183,5 +183,5 @@ KINDS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
 
 
 def line(message: Any) -> bytes:
-    """One line of JSON."""
+    """Return one line of JSON."""
     return json.dumps(message).encode() + b"\n"
