@@ -23,7 +23,14 @@ class Schedule:
 
     @classmethod
     def parse(cls, text: str) -> "float | Schedule":
-        """A plain number, or START:END:STEPS[:linear|cosine], where STEPS may be FROM-TO; ValueError for all else."""
+        """Return the number or the schedule that a text describes.
+
+        Args:
+            text: A plain number, or START:END:STEPS[:linear|cosine]. STEPS is a number of global steps, or FROM-TO.
+
+        Raises:
+            ValueError: The text is neither of the two, or the schedule ends before it begins.
+        """
         parts = text.split(":")
         if len(parts) == 1:
             return float(text)
@@ -36,7 +43,7 @@ class Schedule:
         return schedule
 
     def at(self, step: int) -> float:
-        """The value in global step ``step``, counted from 0."""
+        """Return the value in global step ``step``, counted from 0."""
         if step >= self.steps:
             return self.end
         progress = max(0, step - self.begin) / (self.steps - self.begin)
@@ -58,10 +65,17 @@ def setting(
     flag: str | None = None,
     only: tuple[str, Any] | None = None,
 ) -> Any:
-    """A dataclass field that also carries its flag, which is called as the field unless ``flag`` says otherwise.
+    """Return a dataclass field that also carries its command-line flag.
 
-    A ``scheduled`` field takes a number or a ``Schedule``; a ``fraction`` is one of tokens, and a small one. ``only``
-    (field, value): something reads it only where that other field has this value.
+    Args:
+        default: Default of the field. Its type becomes the type of the flag; None stands for a float that is not set.
+        help: Text of the flag in ``--help``.
+        choices: The allowed values; None for any value.
+        scheduled: True if the field takes a number or a ``Schedule``.
+        fraction: True for a fraction of the tokens in (0, 1]. A large one has to be allowed with
+            ``--allow_large_cov_ratio``, because it may be meant as percent.
+        flag: Name of the flag without dashes; None for the name of the field.
+        only: (field, value): the setting only has an effect where that other field has this value. None: always.
     """
     metadata = {"help": help, "choices": choices, "scheduled": scheduled, "fraction": fraction}
     return field(default=default, metadata=metadata | {"flag": flag, "only": only})
@@ -78,7 +92,7 @@ def text_of(value: Any) -> str:
 
 
 def extremes(value: "float | Schedule") -> tuple[float, ...]:
-    """The smallest and largest values that a setting takes during a run."""
+    """Return the values between which a setting moves during a run: (start, end) of a schedule, otherwise (value,)."""
     return (value.start, value.end) if isinstance(value, Schedule) else (value,)
 
 
@@ -119,5 +133,5 @@ class Settings:
 
     @classmethod
     def from_args(cls: type[Group], args: Any) -> Group:
-        """The settings that parsed flags describe; ``args`` has one attribute per field."""
+        """Return the settings that parsed flags describe; ``args`` has one attribute per field."""
         return cls(**{entry.name: getattr(args, entry.name) for entry in fields(cls)})

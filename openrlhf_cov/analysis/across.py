@@ -43,21 +43,29 @@ class SameCoefficients:
 
 
 def same_coefficients(fits: Sequence[LawFit]) -> SameCoefficients:
-    """Wald test of equal lines (b, -a), W = sum over runs of (l_i - l)' V_i^-1 (l_i - l), l the best common line.
+    """Test whether all runs have one a and one b.
 
+    Wald test of equal lines (b, -a), W = sum over runs of (l_i - l)' V_i^-1 (l_i - l), l the best common line.
     V_i is the covariance of the plausible lines of run i. The null distribution is W of errors drawn from these, each
     run's own, so that few points and autocorrelation widen it; chi-squared with 2 (runs - 1) degrees of freedom is its
     limit. Runs are taken as independent: the same prompts in the same order make the differences look too certain.
-    ValueError for fewer than two runs, or one whose points lie on its line exactly.
+
+    Args:
+        fits: The fit of each run.
+
+    Raises:
+        ValueError: There are fewer than two runs, or the points of one lie on its line exactly.
     """
     if len(fits) < 2:
         raise ValueError(f"comparing coefficients needs at least two runs, got {len(fits)}")
     rng = np.random.default_rng(SEED)
     lines = np.array([[fit.b.estimate, -fit.a.estimate] for fit in fits])
+    # Fits may have different numbers of draws.
     draws = min(len(fit.line_draws) for fit in fits)
     # a new order for each run: fits of one seed share their random numbers
     errors = [fit.line_draws[rng.permutation(len(fit.line_draws))[:draws]] for fit in fits]
     drawn = np.stack(errors, axis=1) - lines  # (draws, runs, 2)
+    # About 0, not about their mean: the draws are errors of the fitted line.
     covariances = np.einsum("mri,mrj->rij", drawn, drawn) / draws
     if (np.linalg.matrix_rank(covariances) < 2).any():
         raise ValueError("a run without noise has no error to compare its coefficients with")
@@ -106,7 +114,15 @@ class LogLine:
 
     @classmethod
     def through(cls, sizes: ArrayLike, values: ArrayLike) -> "LogLine":
-        """ValueError for fewer than two different sizes, or a size that is not positive."""
+        """Return the line through the values of models of several sizes.
+
+        Args:
+            sizes: Numbers of parameters (n,), above 0.
+            values: A coefficient of each model (n,).
+
+        Raises:
+            ValueError: There are fewer than two different sizes, or a size is not positive.
+        """
         sizes = np.asarray(sizes, dtype=np.float64)
         values = np.asarray(values, dtype=np.float64)
         if not (sizes > 0).all() or len(np.unique(sizes)) < 2:
@@ -114,6 +130,7 @@ class LogLine:
         logs = np.log(sizes)
         slope, intercept = np.polyfit(logs, values, 1)
         left = len(logs) - 2
+        # A line through two models leaves nothing to estimate their scatter from.
         sd = math.sqrt(((values - intercept - slope * logs) ** 2).sum() / left) if left else math.inf
         return cls(logs, float(intercept), float(slope), sd)
 
@@ -125,6 +142,8 @@ class LogLine:
         mean = self.log_sizes.mean()
         if n == 2:
             return Interval(estimate, -math.inf, math.inf, LEVEL)
+        # The 1 is the scatter of the new model itself. The rest is the error of the line, which grows with the
+        # distance from the sizes that made it.
         leverage = 1 + 1 / n + (log - mean) ** 2 / ((self.log_sizes - mean) ** 2).sum()
         width = student_quantile(n - 2, LEVEL) * self.sd * math.sqrt(leverage)
         return Interval(estimate, estimate - width, estimate + width, LEVEL)
@@ -140,10 +159,17 @@ class SizeTrend:
 
 
 def against_size(sizes: ArrayLike, fits: Sequence[LawFit]) -> SizeTrend:
-    """Lines in the logarithm of ``sizes``, the non-embedding parameters of each run's model, for extrapolation.
+    """Return lines in the logarithm of the model size for a, b and the ceiling, for extrapolation.
 
     Runs weigh the same, as in the paper: models of one size differ by more than the error of a run's fit, and the
     scatter around the line counts both. The ceiling has its own line, the difference of the other two.
+
+    Args:
+        sizes: Non-embedding parameters of each run's model, (n,).
+        fits: The fit of each run, n of them.
+
+    Raises:
+        ValueError: There is not one size per run, or as ``LogLine.through``.
     """
     if len(fits) != len(np.asarray(sizes)):
         raise ValueError(f"one size per run is needed, got {len(np.asarray(sizes))} for {len(fits)} runs")

@@ -1,4 +1,4 @@
-"""Which curve forecasts the end of a run from its beginning: the entropy law, or a sigmoid in compute (pure).
+"""Forecasts of the end of a run from its beginning, by the entropy law and by a sigmoid in compute (pure).
 
 The law R = -a exp(H) + b (arXiv 2505.22617) says what reward an entropy is worth. It forecasts the end of a run only
 with the entropy there. The sigmoid R = R_0 + (A - R_0) / (1 + (C_mid / C) ** B) (ScaleRL, arXiv 2510.13786) is a curve
@@ -61,6 +61,7 @@ def forecast_end(points: LawPoints, share: float) -> EndForecast:
     """
     if not 0.0 < share <= 1.0 - END_SHARE:
         raise ValueError(f"the share of known points must be above 0 and at most {1 - END_SHARE:g}; got {share}")
+    # The small number keeps a point from being lost to rounding: 0.29 * 100 is 28.999999999999996.
     count = int(share * len(points) + 1e-9)
     if count < FEWEST_POINTS:
         raise ValueError(f"a forecast needs at least {FEWEST_POINTS} known points; got {count}")
@@ -106,6 +107,7 @@ def fit_sigmoid(compute: Floats, reward: Floats, last_step: float) -> Sigmoid:
         last_step: The last step of the run, which bounds the middle: a curve whose middle is much later than the run
             is a power law.
     """
+    # A grid instead of a descent: over points that hardly bend, a descent ends wherever it started.
     middles = np.geomspace(max(1.0, float(compute[0])), REACH * last_step, MIDDLES)
     exponent, middle = (each.ravel() for each in np.meshgrid(EXPONENTS, middles, indexing="ij"))
     rise = _rise(compute, middle[:, None], exponent[:, None])  # (G, n)

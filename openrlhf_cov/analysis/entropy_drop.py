@@ -1,4 +1,4 @@
-"""How well predictions of the entropy's fall follow the fall that was measured on the same tokens (pure).
+"""Correlation of predictions of the entropy's fall with the fall that was measured on the same tokens (pure).
 
 ``openrlhf-cov lab --record_mechanism`` logs both at every step; ``models.entropy_change`` defines the predictions.
 """

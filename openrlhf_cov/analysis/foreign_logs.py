@@ -32,12 +32,24 @@ Tables = tuple[Table, Table, list[str]]
 def read_csv(
     path: Path, mapping: Mapping[str, str] | str | None = None, columns: Collection[str] | None = None
 ) -> Tables:
-    """A table with a header, comma separated (.tsv: tabs), as W&B and pandas export it; see ``renaming``.
+    """Return the metrics in a table with a header, comma separated (.tsv: tabs), as W&B and pandas export it.
 
     A row with too few or too many fields is left out, an empty field is missing; that the last number of a file was
-    cut does not show. Training and evaluation of a step may be in one row or in several. ``columns`` names what to
-    keep, by our names, None everything.
+    cut does not show. Training and evaluation of a step may be in one row or in several.
+
+    Args:
+        path: The file.
+        mapping: Names of the log for ours, see ``renaming``.
+        columns: Training columns to keep, by our names; None keeps all.
+
+    Returns:
+        Training metrics, evaluations, and warnings about the file.
+
+    Raises:
+        UsageError: The file is no table, has no column with the step or no known column, or lacks a name of
+            ``mapping``.
     """
+    # Spreadsheets write a byte order mark. A byte that is not UTF-8 costs its own field alone.
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         reader = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
         try:
@@ -93,6 +105,7 @@ def state_file(path: Path) -> Path | None:
     if path.name == STATE_FILE:
         return path
     checkpoints = [each for each in path.glob(CHECKPOINTS) if each.name.rpartition("-")[2].isdecimal()]
+    # By number, because checkpoint-1000 sorts before checkpoint-200 as a text.
     last_first = sorted(checkpoints, key=lambda each: int(each.name.rpartition("-")[2]), reverse=True)
     found = [folder / STATE_FILE for folder in (path, *last_first)]
     return next((file for file in found if file.is_file()), None)
@@ -116,8 +129,10 @@ def _csv_rows(reader: Iterator[list[str]], header: list[str], used: set[str], st
     parts = []
     odd = 0
     broken = 0
+    # Rows are converted in parts, because a field as a text takes many times the memory of a number.
     while rows := list(islice(reader, CSV_ROWS)):
         whole = [row for row in rows if len(row) == len(header)]
+        # A blank line is a row without fields, and nothing is lost with it.
         broken += sum(len(row) not in (0, len(header)) for row in rows)
         found = {name: to_numbers([row[place] for row in whole]) for name, place in places.items()}
         odd += sum(count for _, count in found.values())
@@ -129,14 +144,25 @@ def _csv_rows(reader: Iterator[list[str]], header: list[str], used: set[str], st
 def read_events(
     folder: Path, mapping: Mapping[str, str] | str | None = None, columns: Collection[str] | None = None
 ) -> Tables:
-    """The scalars of a folder of TensorBoard events, or of the one folder below that has any; see ``renaming``.
+    """Return the scalars of a folder of TensorBoard events, or of the one folder below that has any.
 
-    UsageError without the tensorboard package, or where several folders below have events.
+    Args:
+        folder: The folder.
+        mapping: Names of the log for ours, see ``renaming``.
+        columns: Training columns to keep, by our names; None keeps all.
+
+    Returns:
+        Training metrics, evaluations, and warnings about the events.
+
+    Raises:
+        UsageError: TensorBoard is not installed, several folders below have events, no column is known, or a name of
+            ``mapping`` is not in the log.
     """
     try:
         from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
     except ImportError as error:
         raise UsageError(f"reading {folder} needs TensorBoard: pip install tensorboard") from error
+    # A size of 0 keeps all values; by default TensorBoard keeps a random sample of 10,000.
     events = EventAccumulator(str(event_folder(folder)), size_guidance={SCALARS: 0})
     events.Reload()
     names = renaming(events.Tags()[SCALARS], mapping)
@@ -162,7 +188,11 @@ def read_events(
 
 
 def event_folder(folder: Path) -> Path:
-    """The folder itself if it has events, else the only one below that does."""
+    """Return the folder itself if it has events, otherwise the only one below that does.
+
+    Raises:
+        UsageError: No folder below has events, or several have.
+    """
     if any(folder.glob(EVENT_FILES)):
         return folder
     found = sorted({path.parent for path in folder.rglob(EVENT_FILES)})
@@ -191,6 +221,7 @@ def _split(rows: Rows, names: Renaming, warnings: list[str], source: str) -> Tab
     tables = []
     for naming in (names.training, names.evaluation):
         columns = {ours: rows.columns[name] for ours, name in naming.items() if name in rows.columns}
+        # A row without any value of this kind is one of the other kind.
         there = np.any([~np.isnan(values) for values in columns.values()] or [[False] * len(rows.steps)], axis=0)
         part = Rows(rows.steps[there], {name: values[there] for name, values in columns.items()})
         table, found = to_table(part, whole_rows=False)
@@ -205,6 +236,7 @@ def _aligned(series: Mapping[str, Table]) -> Table:
     columns = {name: np.full(len(steps), np.nan) for name in (TIME, *series)} if series else {}
     for name, table in series.items():
         place = np.searchsorted(steps, table.steps)
+        # ``fmax`` takes the number where one of the two is NaN.
         columns[TIME][place] = np.fmax(columns[TIME][place], table.column(TIME))
         columns[name][place] = table.column(VALUE)
     return Table(steps, columns)

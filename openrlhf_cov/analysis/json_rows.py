@@ -51,6 +51,7 @@ class JsonRows:
         A file that was replaced, cut or written anew is read from its start; one that is gone changes nothing.
         OSError for one that cannot be opened.
         """
+        # Opening a pipe would wait until somebody writes to it.
         if self.path.is_fifo():
             raise OSError(errno.ESPIPE, "it is a pipe", str(self.path))
         try:

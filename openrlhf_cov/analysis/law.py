@@ -27,6 +27,7 @@ MIN_POINTS = 10
 NARROW_BELOW = 30
 # Residuals above this many standard deviations count as if they were there: 95 % efficient under normal noise.
 HUBER = 1.345
+# At most; the reweighting ends as soon as the line no longer moves.
 HUBER_ROUNDS = 200
 # Places on the exp(H) axis at which a band is computed; linear between.
 BAND_PLACES = 65
@@ -42,7 +43,13 @@ class LawPoints:
 
     @classmethod
     def of(cls, steps: ArrayLike, entropy: ArrayLike, reward: ArrayLike) -> "LawPoints":
-        """Points sorted by step, without those that lack a value or have an entropy that none can have."""
+        """Return points sorted by step, without those that lack a value or have an entropy that no policy can have.
+
+        Args:
+            steps: Global steps (n,).
+            entropy: Mean token entropy H (n,) in nats; values from ``HIGHEST_ENTROPY`` on are left out.
+            reward: Reward or accuracy R (n,).
+        """
         rows = np.array([steps, entropy, reward], dtype=np.float64).reshape(3, -1)
         rows = rows[:, np.isfinite(rows).all(axis=0) & (np.abs(rows[1]) < HIGHEST_ENTROPY)]
         return cls(*rows[:, np.argsort(rows[0], kind="stable")])
@@ -79,14 +86,18 @@ class LawFit:
     residual_draws: Floats = field(repr=False)
 
     def reward_at(self, entropy: ArrayLike) -> Floats:
-        """-a exp(H) + b."""
+        """Return -a exp(H) + b at each entropy H in nats, of any shape."""
         return self.b.estimate - self.a.estimate * np.exp(np.asarray(entropy, dtype=np.float64))
 
     def band(self, entropy: ArrayLike, *, further_points: bool = False) -> tuple[Floats, Floats]:
-        """Lower and upper end of the interval of the line at each entropy, or of a further point there.
+        """Return the lower and the upper end of the interval of the line at each entropy, or of a further point there.
 
         Pointwise, at the level of the fit's intervals. A further point is one far from those fitted: what noise it
         shares with the last of them is left out.
+
+        Args:
+            entropy: Entropies (n,) in nats.
+            further_points: True for the interval of a further point.
         """
         x = np.exp(np.asarray(entropy, dtype=np.float64))
         if not x.size:
@@ -100,12 +111,13 @@ class LawFit:
         return np.interp(x, places, ends[0]), np.interp(x, places, ends[1])
 
     def slope_at(self, entropy: float) -> Interval:
-        """dR/dH = -a exp(H): what a nat of entropy costs in reward at this entropy."""
+        """Return dR/dH = -a exp(H), what a nat of entropy costs in reward, at an entropy in nats."""
         x = math.exp(entropy)
+        # The factor is negative, so the upper end of a gives the lower end of the slope.
         return Interval(-self.a.estimate * x, -self.a.high * x, -self.a.low * x, self.a.level)
 
     def record(self) -> dict[str, Any]:
-        """The numbers as JSON takes them, without the draws."""
+        """Return the numbers as JSON takes them, without the draws."""
         ends = {name: vars(getattr(self, name)) for name in ("a", "b", "ceiling")}
         names = ("r2", "rmse", "points", "effective_points", "autocorrelation", "block_length", "method")
         values = ends | {name: getattr(self, name) for name in names}
@@ -113,11 +125,19 @@ class LawFit:
 
 
 def fit_law(points: LawPoints, *, method: str = "least_squares", resamples: int = RESAMPLES) -> LawFit:
-    """a and b by one of ``METHODS``; ValueError for fewer than ``FEWEST_POINTS`` or an entropy that does not vary.
+    """Return the fit of a and b.
 
     Differs from the paper, which reports neither intervals nor the autocorrelation of its residuals, and which fits
     validation accuracy alone. The fit of more than ``MAX_POINTS`` points is that of all of them; their intervals come
     from means of consecutive points.
+
+    Args:
+        points: Entropy in nats and reward of the steps.
+        method: A key of ``METHODS``: ``least_squares``, or ``huber`` for a robust fit.
+        resamples: Resamples of the intervals.
+
+    Raises:
+        ValueError: There are fewer than ``FEWEST_POINTS`` points, or the entropy does not vary.
     """
     if len(points) < FEWEST_POINTS:
         raise ValueError(f"the law needs at least {FEWEST_POINTS} points with entropy and reward, got {len(points)}")
@@ -151,6 +171,7 @@ def _further_residuals(residuals: Floats, regression: Regression, sd_ratio: Floa
     """Residuals drawn with replacement, of the size that the noise has before a line is fitted to it."""
     fitted = math.sqrt((regression.residuals**2).mean())
     size = regression.noise.sd / fitted if fitted else 1.0
+    # A stream of its own, independent of the draws of the line, which begin with SEED.
     chosen = np.random.default_rng([SEED, 1]).choice(residuals, len(sd_ratio))
     return chosen * size * sd_ratio
 
@@ -177,6 +198,7 @@ def _huber(regressors: Floats, y: Floats) -> tuple[Floats, Floats]:
         limit = HUBER * np.median(np.abs(residuals)) / 0.6745
         cut = np.clip(residuals, -limit, limit)
         inside = np.abs(residuals) <= limit
+        # Inside the limit the weight is 1, also where the residual is 0.
         weights = np.divide(cut, residuals, out=np.ones_like(cut), where=~inside)
         root = np.sqrt(weights)
         updated = _line(regressors * root[:, None], y * root)
@@ -232,6 +254,7 @@ def forecast(
     """
     if not 0.0 < share < 1.0:
         raise ValueError(f"the share of points to fit is a fraction in (0, 1), got {share}")
+    # The small number keeps a point from being lost to rounding: 0.29 * 100 is 28.999999999999996.
     count = int(share * len(points) + 1e-9)
     if count < FEWEST_POINTS:
         raise ValueError(f"a forecast needs at least {FEWEST_POINTS} points with entropy and reward, got {count}")

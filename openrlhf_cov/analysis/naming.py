@@ -86,11 +86,17 @@ class Renaming:
 
 
 def renaming(names: Iterable[str], mapping: Mapping[str, str] | str | None = None) -> Renaming:
-    """Return new names for the columns ``names``, with STEP among them if the table has a column for it.
+    """Return our names for the columns of a log, with STEP among them if the log has a column for it.
 
-    ``mapping`` is {ours: theirs}, {"entropy": "actor/entropy", "reward": "critic/score/mean"} say, the name of one of
-    ``NAMINGS``, or None for the one of them that knows most of the names. What is not mapped keeps its name, without
-    the trainer's prefix. UsageError for a name that is not there.
+    What is not mapped keeps its name, without the trainer's prefix.
+
+    Args:
+        names: The columns of the log.
+        mapping: {ours: theirs}, such as {"entropy": "actor/entropy", "reward": "critic/score/mean"}, or the name of
+            one of ``NAMINGS``; None for the one of them that knows most of the names.
+
+    Raises:
+        UsageError: A name is not in the log, or ``mapping`` is no name of ``NAMINGS``.
     """
     names = list(names)
     if isinstance(mapping, str) and mapping not in NAMINGS:

@@ -123,6 +123,7 @@ class Regression:
 
     @classmethod
     def least_squares(cls, design: Design, y: ArrayLike) -> "Regression":
+        """Return the fit of least squares to ``y`` (n,) on the n rows of a design."""
         y = np.asarray(y, dtype=np.float64)
         scores = design.q.T @ y
         residuals = y - design.q @ scores
@@ -170,7 +171,7 @@ class Regression:
         return float(_wald(scores[None], self.score_covariance[None], tested)[0])
 
     def draws(self, *, tested: int = 0, resamples: int = RESAMPLES, seed: int = SEED) -> Draws:
-        """Studentized, post-blackened moving-block bootstrap of the coefficients.
+        """Return plausible coefficients by a studentized, post-blackened moving-block bootstrap.
 
         1. Prewhiten: innovations e[t] = r[t] - phi r[t - 1] of the residuals (Davison & Hinkley 1997, sec. 8.2).
         2. Draw blocks of ``block_length`` consecutive innovations with replacement, circularly, and put the AR(1)
@@ -181,6 +182,11 @@ class Regression:
 
         Differs from the textbook: the regressors stay in their place, since they trend (blocks of pairs would mix
         high entropies into late steps), and the noise has the same distribution at every step.
+
+        Args:
+            tested: Number of the last coefficients whose Wald statistic is drawn; 0 for none.
+            resamples: Number of draws.
+            seed: Seed of the draws.
         """
         rng = np.random.default_rng(seed)
         # (resamples, n): noise seen through the same regressors, and below what a fit would find in it.
@@ -210,6 +216,7 @@ class Regression:
         # often.
         starts = rng.integers(0, len(innovations), (resamples, -(-points // length)))
         places = (starts[:, :, None] + np.arange(length)).reshape(resamples, -1)[:, :points] % len(innovations)
+        # Time first, so that each round of the loop below works on one stretch of memory.
         noise = np.ascontiguousarray(innovations[places].T)
         # The first value has the stationary variance, so a short burn-in is enough.
         noise[0] /= math.sqrt(1 - phi**2)
@@ -219,7 +226,7 @@ class Regression:
 
 
 def block_length(series: ArrayLike) -> int:
-    """Block length for a circular block bootstrap of the mean of ``series`` (Politis & White 2004, corrected 2009).
+    """Return the length for a circular block bootstrap of the mean of a series (Politis & White 2004, corrected 2009).
 
     (2 G^2 / D)^(1/3) n^(1/3) with G = sum of |k| R(k), D = 4/3 (sum of R(k))^2, over autocovariances R(k) under the
     flat-top window 2M, where M is the first lag after which K correlations lie within 2 sqrt(log10(n) / n). From 1 to
@@ -229,6 +236,7 @@ def block_length(series: ArrayLike) -> int:
     points = len(series)
     if points < 4 or not np.ptp(series):
         return 1
+    # K of the paper, the number of small correlations in a row that end the search.
     checked = max(5, math.ceil(math.sqrt(math.log10(points))))
     most = min(math.ceil(math.sqrt(points)) + checked, points - 1)
     centred = series - series.mean()
@@ -236,6 +244,7 @@ def block_length(series: ArrayLike) -> int:
     small = np.abs(covariances[1:]) < 2 * math.sqrt(math.log10(points) / points) * covariances[0]
     last = next((lag for lag in range(len(small)) if small[lag : lag + checked].all()), len(small))
     lags = np.arange(1, min(2 * max(last, 1), most) + 1)
+    # The flat-top window is 1 up to half of the lags, and then falls to 0.
     weights = np.clip(2 * (1 - lags / lags[-1]), 0, 1) if len(lags) > 1 else np.ones(1)
     weighted = weights * covariances[lags]
     bias = 2 * (lags * weighted).sum()
@@ -245,7 +254,13 @@ def block_length(series: ArrayLike) -> int:
 
 
 def running_mean(values: Floats, window: int, places: NDArray[np.intp]) -> Floats:
-    """Mean of the ``window`` values around each of the places, an odd number; at the ends of those that there are."""
+    """Return the mean of the values around each of some places, (m,). At an end the window has fewer values.
+
+    Args:
+        values: Values (n,).
+        window: Number of values in the mean, an odd number.
+        places: Indices (m,) of the values in the middle of each mean.
+    """
     if window == 1:
         return values[places]
     half = window // 2
@@ -256,7 +271,12 @@ def running_mean(values: Floats, window: int, places: NDArray[np.intp]) -> Float
 
 
 def extremes(values: Floats, most: int) -> NDArray[np.intp]:
-    """Return the places of at most ``most`` values, ascending: both ends, and the extremes of each of equal parts."""
+    """Return the places of at most ``most`` values, ascending: both ends, and the extremes of each of equal parts.
+
+    Args:
+        values: Values (n,).
+        most: Largest number of places.
+    """
     if len(values) <= most:
         return np.arange(len(values))
     starts = np.linspace(0, len(values), max(1, (most - 2) // 2) + 1).astype(np.intp)
@@ -266,9 +286,16 @@ def extremes(values: Floats, most: int) -> NDArray[np.intp]:
 
 
 def thinned(series: Floats, most: int = MAX_POINTS) -> Floats:
-    """Means of consecutive rows of (n, ...), all of the same number of rows but the last: at most ``most``.
+    """Return the means of consecutive rows, all of the same number of rows but the last.
 
     A linear law of the rows is one of their means, too.
+
+    Args:
+        series: Rows (n, ...) in the order of time.
+        most: Largest number m of means.
+
+    Returns:
+        Means (m, ...); the series itself if it has at most ``most`` rows.
     """
     if len(series) <= most:
         return series
@@ -301,7 +328,12 @@ def _wald(scores: Floats, covariances: Floats, tested: int) -> Floats:
 
 @lru_cache
 def student_quantile(freedom: float, level: float) -> float:
-    """t with P(|T| <= t) = ``level`` for Student's T, by bisection of the incomplete beta function."""
+    """Return t with P(|T| <= t) = ``level`` for Student's T, by bisection of the incomplete beta function.
+
+    Args:
+        freedom: Degrees of freedom, above 0.
+        level: Probability inside [-t, t], in (0, 1).
+    """
     low = 0.0
     high = 1.0
     # Doubled until it lies beyond the quantile; the bisection below gives 60 bits.

@@ -133,6 +133,7 @@ def read_run(
         raise UsageError(f"{path} does not exist")
     if path.name == METRICS_FILE:
         path = path.parent
+    # Our own metrics go first: a run folder of ours may have TensorBoard events as well.
     if (path / METRICS_FILE).exists():
         follower = RunFollower(path, columns)
         try:
@@ -167,7 +168,7 @@ def refuse_folder_of_runs(path: Path) -> None:
 
 
 def unreadable(error: OSError) -> UsageError:
-    """One line on a file of a run that cannot be opened."""
+    """Return an error of one line about a file of a run that cannot be opened."""
     return UsageError(f"{error.filename} cannot be read ({error.strerror}); it has to be a file that you may read")
 
 
@@ -211,9 +212,14 @@ def keeps_groups(training: Table) -> bool:
 
 
 def with_mean(run: Run, metric: str) -> Run:
-    """The run with a column ``metric``, names with commas, that is the mean of theirs; NaN where one is missing.
+    """Return the run with the mean of several columns as a column of its own; NaN where one of them is missing.
 
-    The paper's R is the mean over its validation sets. A single name is there already.
+    The paper's R is the mean over its validation sets.
+
+    Args:
+        run: The run.
+        metric: Names of the columns with commas between them, which is also the name of the new one. A single name
+            changes nothing.
     """
     names = metric.split(",")
     found = {"training": run.training, "evaluations": run.evaluations}
@@ -225,21 +231,31 @@ def with_mean(run: Run, metric: str) -> Run:
 
 
 def training_points(run: Run, reward: str = "reward", entropy: str = ENTROPY) -> LawPoints:
-    """Entropy and reward of each step's rollouts, which one policy made.
+    """Return entropy and reward of each step's rollouts, which one policy made.
 
     Where groups of equal rewards are filtered out (dynamic sampling), the reward is that of what is left, and the law
     is better asked of evaluations.
+
+    Args:
+        run: The run.
+        reward: Column of R.
+        entropy: Column of H, in nats.
     """
     return LawPoints.of(run.training.steps, run.training.column(entropy), run.training.column(reward))
 
 
 def evaluation_points(run: Run, metric: str, entropy: str = ENTROPY) -> LawPoints:
-    """Score of each evaluation, with the entropy of the policy that was evaluated.
+    """Return the score of each evaluation, with the entropy of the policy that was evaluated.
 
     An evaluation of step s comes after the updates of s, and ``entropy/mean`` is measured before those of its step:
     the evaluated policy is the one whose entropy is in line s + 1. Entropy between logged lines is interpolated; that
     of the last evaluation of a run is the last one logged. Evaluations further than ``NEAREST_ENTROPY`` steps from
     any logged entropy are left out. The paper takes the entropy of the same step, early in a run a higher one.
+
+    Args:
+        run: The run.
+        metric: Column of R among the evaluations.
+        entropy: Column of H among the training metrics, in nats.
     """
     entropies = run.training.column(entropy)
     logged = np.flatnonzero(~np.isnan(entropies))

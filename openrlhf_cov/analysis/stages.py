@@ -44,6 +44,7 @@ def _shares(values: Floats, places: list[int], count: int) -> tuple[float, ...]:
     gain = values[-count:].mean() - start
     # The median of |N(0, 2)|, the difference of two neighbors with unit noise, is 0.954.
     noise = float(np.median(np.abs(np.diff(values)))) / 0.954
+    # The difference of two means of ``count`` values has this standard error.
     if gain <= noise * math.sqrt(2 / count):
         return (math.nan,) * len(places)
     # A place among the first ``count`` values has no level of its own.

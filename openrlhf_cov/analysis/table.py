@@ -27,7 +27,7 @@ class Table:
         return len(self.steps)
 
     def column(self, name: str) -> Floats:
-        """The values of a name, all NaN if the log does not have it."""
+        """Return the values (n,) of a name, all NaN if the log does not have it."""
         found = self.columns.get(name)
         return np.full(len(self.steps), np.nan) if found is None else found
 
@@ -44,7 +44,7 @@ class Rows:
 
 
 def join(parts: Sequence[Rows]) -> Rows:
-    """All rows of all parts; a name that a part lacks is NaN there."""
+    """Return all rows of all parts; a name that a part lacks is NaN there."""
 
     def column(name: str) -> Floats:
         nothing = (np.full(len(part.steps), np.nan) for part in parts)
@@ -56,12 +56,16 @@ def join(parts: Sequence[Rows]) -> Rows:
 
 
 def to_table(rows: Rows, *, whole_rows: bool) -> tuple[Table, list[str]]:
-    """One row per step, and what was odd about the rows.
+    """Return a table with one row per step, and warnings about what was odd in the rows.
 
-    A run that was stopped and resumed writes steps again. Of two rows of a step the one written last counts: all of
-    it with ``whole_rows``, else each value that it has (an export may hold training and evaluation of a step in two
-    rows). Rows that a resumed run has left behind it, i.e. of higher steps than one that was written later by the
-    clock in ``time`` as well, belong to no one and are left out. Columns without a number are left out.
+    A run that was stopped and resumed writes steps again. Of two rows of a step the one written last counts. Rows that
+    a resumed run has left behind it, i.e. of higher steps than one that was written later by the clock in ``time`` as
+    well, belong to no one and are left out. Columns without a number are left out.
+
+    Args:
+        rows: The rows in the order in which they were written.
+        whole_rows: True if all of the last row of a step counts; False if each value counts that a row has. An export
+            may hold training and evaluation of a step in two rows.
     """
     usable = (abs(rows.steps) <= LARGEST_STEP) & (rows.steps == np.floor(rows.steps))
     warnings = [] if usable.all() else [f"rows without a whole step left out, {(~usable).sum()}"]
@@ -137,13 +141,21 @@ def missing_steps(steps: NDArray[np.int64]) -> tuple[int, int]:
 
 
 def to_numbers(values: Sequence[Any]) -> tuple[Floats, int]:
-    """Values (n,) as floats, NaN for None, "" and what is no number up to ``LARGEST``; and how many of the latter."""
+    """Return values as floats (n,), and how many of them are no numbers.
+
+    Args:
+        values: The n values. None and "" are missing values.
+
+    Returns:
+        Floats with NaN for missing values and for what is no number up to ``LARGEST``, and the count of the latter.
+    """
     try:
         numbers = np.array(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
         numbers = np.empty(0)
     if numbers.shape != (len(values),):  # also where all values are lists of one length
         numbers = np.array([_to_number(value) for value in values], dtype=np.float64)
+    # Negated, because NaN is not at most anything either.
     absent = np.flatnonzero(~(abs(numbers) <= LARGEST))
     numbers[absent] = np.nan
     return numbers, sum(values[i] is not None and values[i] != "" for i in absent)

@@ -63,12 +63,18 @@ class TheoryCheck:
 
 
 def check_theorem(table: Table, theorem: int, *, resamples: int = RESAMPLES) -> TheoryCheck:
-    """Theorem 1, dH = -eta Cov(log pi, pi A), or 2, dH = -eta Cov(log pi, A), first order, tabular softmax.
+    """Return how the change of the entropy follows the prediction of a theorem.
 
+    Theorem 1 is dH = -eta Cov(log pi, pi A), theorem 2 dH = -eta Cov(log pi, A), both first order, tabular softmax.
     The prediction of step t is paired with ``entropy/delta`` of step t + 1, where the log has both. Differs from the
     paper, which shows two curves of the same shape: -dH and covariance both decay over a run, so smooth curves
     correlate whatever the cause. Here single steps count, in which the change of prompts is most of dH; a correlation
     well below 1 is to be expected, one of 0 or less speaks against the theorem.
+
+    Args:
+        table: Training metrics of a run.
+        theorem: 1 or 2.
+        resamples: Resamples of the interval of the correlation.
     """
     prediction, covariance = PREDICTIONS[theorem]
     predicted, changes = pairs_of(table, prediction, "entropy/delta")
@@ -92,7 +98,7 @@ def check_theorem(table: Table, theorem: int, *, resamples: int = RESAMPLES) -> 
 
 
 def check_group_covariance(table: Table) -> Interval | None:
-    """Rank correlation of eq. 8 of a step with -dH of the step after it (paper, Fig. 8); None without such a pair."""
+    """Return the rank correlation of eq. 8 in a step with -dH of the next one (paper, Fig. 8); None without a pair."""
     covariances, changes = pairs_of(table, GROUP_COVARIANCE, "entropy/delta")
     if not len(changes):
         return None
@@ -100,7 +106,13 @@ def check_group_covariance(table: Table) -> Interval | None:
 
 
 def pairs_of(table: Table, first: str, second: str) -> tuple[Floats, Floats]:
-    """``first`` of a step and ``second`` of the step after it, (n,) each, wherever the log has both."""
+    """Return one column of a step and another one of the step after it, (n,) each, wherever the log has both.
+
+    Args:
+        table: Training metrics of a run.
+        first: Column of the earlier step.
+        second: Column of the later step.
+    """
     # A step that was not logged, as with --logger.logging_steps, breaks the pair.
     follows = np.flatnonzero(np.diff(table.steps) == 1)
     x = table.column(first)[follows]
@@ -110,16 +122,25 @@ def pairs_of(table: Table, first: str, second: str) -> tuple[Floats, Floats]:
 
 
 def rank_correlation(x: Floats, y: Floats, *, resamples: int = RESAMPLES) -> Interval:
-    """Spearman's correlation of two series in the order of time, with an interval that allows for autocorrelation.
+    """Return Spearman's correlation of two series, with an interval that allows for autocorrelation.
 
     The error of the estimate is the mean of its influence values, a series of its own, whose plausible means are those
-    of ``Regression.draws``; the interval is taken on Fisher's scale, atanh. No interval for fewer than ``MIN_PAIRS``
-    pairs. Over more than ``MAX_POINTS`` pairs, influences are averaged over consecutive ones.
+    of ``Regression.draws``; the interval is taken on Fisher's scale, atanh. Over more than ``MAX_POINTS`` pairs,
+    influences are averaged over consecutive ones.
+
+    Args:
+        x: Values (n,) in the order of time.
+        y: Values (n,) of the same steps.
+        resamples: Resamples of the interval.
+
+    Returns:
+        The correlation. Its interval is NaN for fewer than ``MIN_PAIRS`` pairs, and all is NaN for a constant series.
     """
     ranks = _mid_ranks(x), _mid_ranks(y)
     estimate = correlation(ranks[0][0], ranks[1][0])
     if len(x) < MIN_PAIRS or not math.isfinite(estimate):
         return Interval(estimate, math.nan, math.nan, LEVEL)
+    # Fisher's scale ends here: atanh(1) is infinite.
     if abs(estimate) > 1 - 1e-12:
         return Interval(estimate, estimate, estimate, LEVEL)
     # d atanh(rho) = d rho / (1 - rho^2): the errors on Fisher's scale.
@@ -152,7 +173,14 @@ def _mean_above(place: NDArray[np.intp], values: Floats) -> Floats:
 
 
 def mean_interval(series: Floats, *, resamples: int = RESAMPLES) -> Interval:
-    """Mean of a series in the order of time, with an interval that allows for autocorrelation; see ``MIN_STEPS``."""
+    """Return the mean of a series, with an interval that allows for autocorrelation.
+
+    The interval of fewer than ``MIN_STEPS`` values is NaN.
+
+    Args:
+        series: Values (n,) in the order of time.
+        resamples: Resamples of the interval.
+    """
     if len(series) < MIN_STEPS:
         return Interval(_mean(series), math.nan, math.nan, LEVEL)
     estimate = float(series.mean())
@@ -160,9 +188,12 @@ def mean_interval(series: Floats, *, resamples: int = RESAMPLES) -> Interval:
 
 
 def share_interval(hits: ArrayLike) -> Interval:
-    """Share of the steps that are hits, booleans in the order of time, with Wilson's interval (1927).
+    """Return the share of the steps that are hits, with Wilson's interval (1927); NaN ends below ``MIN_PAIRS`` steps.
 
     In the place of the number of steps stands that of as many independent ones as make the share as certain.
+
+    Args:
+        hits: Booleans (n,) in the order of time.
     """
     series = np.asarray(hits, dtype=np.float64)
     if len(series) < MIN_PAIRS:
@@ -199,12 +230,17 @@ class StageBands:
 
 
 def covariance_bands(table: Table, stages: Sequence[float] = STAGES) -> list[StageBands]:
-    """Table 1 over training: the first step, as the paper has it, then each stage of the run without it.
+    """Return table 1 over training: the first step, as the paper has it, then each stage of the run without it.
 
     Steps without a covariance (frozen policy) are no part of the run. Empty where nothing was logged.
+
+    Args:
+        table: Training metrics of a run.
+        stages: Ends of the stages, as ascending shares of the run.
     """
     columns = {name: table.column(name) for name in BANDS}
     logged = np.flatnonzero(~np.isnan(columns["cov/mean"]))
+    # The small number keeps a share from gaining a step by rounding.
     ends = [1, *(max(1, math.ceil(share * len(logged) - 1e-9)) for share in stages)] if len(logged) else []
     spans = [(start, end) for start, end in zip([0, *ends], ends, strict=False) if end > start]
     return [
@@ -231,7 +267,13 @@ class AccuracyCovariance:
 
 
 def covariance_by_accuracy(table: Table, prefix: str = WEIGHTED_ACCURACY) -> AccuracyCovariance:
-    """Compare the columns ``<prefix>low``, ``<prefix>mid`` and ``<prefix>high``; by default eq. 8 of the paper."""
+    """Return the covariances of hard, medium and easy prompts, and how far apart they are.
+
+    Args:
+        table: Training metrics of a run.
+        prefix: Beginning of the columns, ``<prefix>low``, ``<prefix>mid`` and ``<prefix>high``; by default those of
+            eq. 8 of the paper.
+    """
     columns = {group: table.column(prefix + group) for group in ACCURACY_GROUPS}
     series = {group: values[~np.isnan(values)] for group, values in columns.items()}
     apart = columns["high"] - columns["low"]

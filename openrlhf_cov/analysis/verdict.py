@@ -67,7 +67,7 @@ class LawResult:
     verdict: LawVerdict
 
     def record(self) -> dict[str, Any]:
-        """The numbers and the reasons as JSON takes them."""
+        """Return the numbers and the reasons as JSON takes them."""
         share = self.misfit.share if self.misfit and math.isfinite(self.misfit.share) else None
         return {
             "fit": self.fit.record() if self.fit else None,
@@ -121,19 +121,29 @@ def examine_law(
 
 
 def usable_bound(points: LawPoints, highest_reward: float | None) -> float | None:
-    """The highest that R can be, None where R was higher: the number is that of another reward."""
+    """Return the highest that R can be; None where R was higher, because the number is then that of another reward.
+
+    Args:
+        points: The points of a run.
+        highest_reward: The bound that the user gave; None for none.
+    """
     if highest_reward is None or (len(points) and points.reward.max() > highest_reward):
         return None
     return highest_reward
 
 
 def residual_misfit(points: LawPoints, fit: LawFit, *, resamples: int = RESAMPLES) -> Misfit | None:
-    """Test of R = b - a x + c x^2 + d cos(pi t) with x = exp(H) against c = d = 0; None where the points cannot tell.
+    """Test R = b - a x + c x^2 + d cos(pi t) with x = exp(H) against c = d = 0; None where the points cannot tell.
 
     t runs from 0 to 1 over the steps. c is the curve of a law with a kink, d what comes and goes with time alone. Wald
     test with the null distribution of a block bootstrap of the larger model's residuals. Differs from a runs test,
     which calls every autocorrelated residual a trend. A sudden jump of b looks like noise that wanders, not like these
     curves: it shows in the effective points of the fit.
+
+    Args:
+        points: Entropy in nats and reward of the steps.
+        fit: The fit of the law to these points, whose gain is the unit of ``Misfit.share``.
+        resamples: Resamples of the null distribution.
     """
     x = np.exp(points.entropy)
     t = points.steps - points.steps[0]
@@ -146,6 +156,7 @@ def residual_misfit(points: LawPoints, fit: LawFit, *, resamples: int = RESAMPLE
     except ValueError:  # the entropy takes two values, or follows the cosine
         return None
     regression = Regression.least_squares(design, thinned(points.reward))
+    # The part of the two terms that is orthogonal to the line, which no other line could describe.
     curve = design.q @ (design.r @ regression.coefficients * [0, 0, 1, 1])
     gain = abs(fit.a.estimate) * np.ptp(x)
     drawn = regression.draws(tested=2, resamples=resamples).statistic

@@ -166,10 +166,17 @@ def _init(refusal: str, **settings: Any) -> None:
 
 
 def check_capacity(needs: Needs, timeout: float = 0.0, may_scale: bool = True) -> None:
-    """Reserve the slots of the run and give them back; UsageError with the shortfall if they do not come free.
+    """Check that Ray can place the run: reserve its slots and give them back.
 
-    They have ``timeout`` seconds; 0: 20, or half an hour where an autoscaler has to add nodes first. If none adds any,
-    or not ``may_scale``, more than the whole cluster has is refused at once.
+    Args:
+        needs: The resources that the run requests.
+        timeout: Seconds to wait until the slots are free; 0 for ``FREE_TIMEOUT``, or for ``SCALE_TIMEOUT`` where an
+            autoscaler has to add nodes first.
+        may_scale: False to treat the nodes of now as all that there will be, as a dry run does.
+
+    Raises:
+        UsageError: The slots do not come free in time, or the whole cluster has too few and no autoscaler adds nodes.
+            The message has the shortfall.
     """
     # One more CPU for the controller, an actor of its own.
     bundles = [*needs.bundles, {"CPU": 1.0}]
@@ -222,7 +229,7 @@ def autoscales() -> bool:
 
 
 def gpus_of_nodes() -> dict[str, int]:
-    """Address -> GPUs of every node of the Ray that was joined, used or not; nodes without one are left out."""
+    """Return address -> GPUs of every node of the Ray that was joined, used or not, without nodes that have none."""
     nodes = {node["NodeManagerAddress"]: int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]}
     return {address: gpus for address, gpus in nodes.items() if gpus}
 

@@ -37,13 +37,13 @@ class Locks:
 
 
 def extensions_folder() -> Path:
-    """Torch's folder of compiled extensions, found without torch."""
+    """Return torch's folder of compiled extensions, found without torch."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get("TORCH_EXTENSIONS_DIR") or cache / "torch_extensions")
 
 
 def find_locks(root: Path) -> Locks:
-    """The files called ``lock`` below a folder."""
+    """Return the files called ``lock`` below a folder that no process has open, by who may own them."""
     locks = sorted(Path(folder, "lock") for folder, _, files in os.walk(root) if "lock" in files)
     if not locks:
         return Locks()
@@ -77,7 +77,10 @@ def is_local(folder: Path) -> bool:
 
 
 def open_files() -> dict[str, int]:
-    """Files that processes have open, as far as this user may see -> process id; none where psutil is not there."""
+    """Return the files that processes have open, as path -> process id.
+
+    Only files that this user may see are found, and none without psutil.
+    """
     try:
         import psutil
     except ImportError:

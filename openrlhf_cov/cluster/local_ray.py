@@ -68,12 +68,19 @@ class EndedAtStart(RunStopped):
 
 @contextmanager
 def local_ray(num_gpus: int, num_cpus: int, log: Path) -> Iterator[RayAddress]:
-    """A running Ray head.
+    """Run a Ray head while the block runs, and yield its addresses as soon as a client has connected.
 
-    Its GPUs are logical: slots for actors. Ports and temporary folder are its own, its output goes to ``log``. It is
-    stopped when the block ends, and also when this process is killed. The block begins when a client has connected.
+    Ports and temporary folder are its own. It is stopped when the block ends, and also when this process is killed.
     On a busy host one of a head's processes may give up while it starts, and the head with it: then another one is
     started, ``ATTEMPTS`` in all.
+
+    Args:
+        num_gpus: GPUs that Ray hands out. They are logical: slots for actors.
+        num_cpus: CPUs that Ray hands out.
+        log: File that gets the output of the head; an old one is removed.
+
+    Raises:
+        RunStopped: No head stayed, or one did not answer within ``START_TIMEOUT`` seconds.
     """
     log.unlink(missing_ok=True)
     for attempt in range(1, ATTEMPTS + 1):
@@ -118,12 +125,12 @@ def _head(num_gpus: int, num_cpus: int, log: Path) -> Iterator[tuple[subprocess.
 
 
 def environment() -> dict[str, str]:
-    """This process's environment without address and token of another Ray."""
+    """Return this process's environment without address and token of another Ray."""
     return {name: value for name, value in os.environ.items() if name not in ANOTHER_RAY}
 
 
 def free_ports(count: int) -> list[int]:
-    """``count`` different TCP ports that nothing listens on now.
+    """Return ``count`` different TCP ports that nothing listens on now.
 
     They lie below those that the kernel gives to connections, so that none of them takes one before it is used.
     """

@@ -29,13 +29,21 @@ def has_math_verify() -> bool:
 
 
 def require_grader(grader: str) -> None:
-    """UsageError where ``--reward_grader`` names one that cannot grade here."""
+    """Check that the grader of ``--reward_grader`` can grade here.
+
+    Raises:
+        UsageError: The grader needs a package that is not installed.
+    """
     if grader == "published" and not has_math_verify():
         raise UsageError(f"the grader published asks Math-Verify, which is not installed: pip install {MATH_VERIFY}")
 
 
 def require(names: Iterable[str] = ENGINES) -> None:
-    """UsageError that names the packages that are not installed."""
+    """Check that packages are installed.
+
+    Raises:
+        UsageError: Packages are missing; the message names them.
+    """
     missing = [name for name in names if find_spec(name) is None]
     if missing:
         raise UsageError(
@@ -45,10 +53,13 @@ def require(names: Iterable[str] = ENGINES) -> None:
 
 
 def check_versions(allow_other: bool) -> None:
-    """UsageError for another openrlhf than the one that we extend, a warning with ``allow_other``; metadata only.
+    """Check by metadata that the openrlhf that we extend is installed.
 
     Other versions of what openrlhf pins exactly (vLLM, DeepSpeed, Ray, transformers) are a warning: some may work, and
     hosts have builds of their own. A package that is missing is not spoken of here.
+
+    Raises:
+        UsageError: Another openrlhf is installed. With ``allow_other`` that is a warning.
     """
     version = version_of("openrlhf")
     if version not in (None, OPENRLHF):

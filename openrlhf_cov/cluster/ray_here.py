@@ -39,7 +39,7 @@ LONGEST_FOLDER = 40
 
 
 def ray_of_this_host() -> str | None:
-    """host:port of the Ray that ``ray start`` of this user runs on this host; None if there is none.
+    """Return host:port of the Ray that ``ray start`` of this user runs on this host; None if there is none.
 
     Differs from ``ray.init()``: what a killed Ray left behind, or one of another user, is not taken for one.
     """
@@ -57,7 +57,7 @@ def address_file() -> Path:
 
 
 def rays_of_this_host() -> frozenset[str]:
-    """host:port of every Ray with a node here, by its processes."""
+    """Return host:port of every Ray with a node here, by its processes."""
     flag = "--gcs-address="
     found = set()
     for process in psutil.process_iter(["cmdline"]):
@@ -74,7 +74,7 @@ def is_ray_of_this_host(address: str) -> bool:
 
 
 def fresh_token() -> dict[str, str]:
-    """Environment variables under which Ray refuses whoever lacks the token in them."""
+    """Return environment variables under which Ray refuses whoever lacks the token in them."""
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 

@@ -22,7 +22,16 @@ class HubDataset:
 
 
 def download(hub: HubDataset, place: str, instead: str) -> Any:
-    """The dataset; UsageError, with the file to give ``instead``, where it cannot be loaded."""
+    """Return a split of a dataset on the Hugging Face hub, a ``datasets.Dataset``.
+
+    Args:
+        hub: Path, configuration and split of the dataset.
+        place: Name of the dataset in a message.
+        instead: The file that the user can give in ``--data_dir`` instead, for the message.
+
+    Raises:
+        UsageError: The dataset cannot be loaded.
+    """
     import datasets  # seconds, and only needed here
 
     try:

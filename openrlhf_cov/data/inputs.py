@@ -174,7 +174,11 @@ def open_sources(
 
 
 def check_sources(datasets: str, data_dir: Path | None) -> None:
-    """Raises UsageError as ``open_sources`` where a dataset is not there; the hub is not asked."""
+    """Check the names of ``--dataset`` as ``open_sources`` does, but without asking the hub.
+
+    Raises:
+        UsageError: A dataset does not exist.
+    """
     for name in _names(datasets):
         if data_dir is not None and name in TRAINING_SETS:
             _named_file(name, data_dir)

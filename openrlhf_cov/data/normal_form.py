@@ -12,22 +12,25 @@ WORD = re.compile(r"[a-z]+|[0-9]+(?:[.,][0-9]+)*|[^\W_]")
 
 
 def letters(text: str) -> str:
-    """The letters and digits alone. Two texts that share it are mostly one problem, set in type differently; but
-    ``2n - 1`` and ``2n + 1`` share it too."""
+    """Return the letters and digits of a text alone.
+
+    Two texts that share them are mostly one problem, set in type differently; but ``2n - 1`` and ``2n + 1`` share them
+    as well.
+    """
     return "".join(filter(str.isalnum, _folded(text)))
 
 
 def statement(text: str) -> str:
-    """Words, numbers and mathematical signs, without the marks of typesetting and punctuation.
+    r"""Return words, numbers and mathematical signs, without the marks of typesetting and punctuation.
 
-    Left out: white space, ``$ \\ { } . , ; : ! ? ' " ` ~``, but for the point or comma inside a number. Two texts that
+    Left out: white space, ``$ \ { } . , ; : ! ? ' " ` ~``, but for the point or comma inside a number. Two texts that
     share it ask the same; they share their ``letters`` then as well.
     """
     return " ".join(STATEMENT_TOKEN.findall(_folded(text)))
 
 
 def words(text: str) -> list[str]:
-    """The words in order: runs of Latin letters, numbers, and every other letter by itself."""
+    """Return the words in order: runs of Latin letters, numbers, and every other letter by itself."""
     return WORD.findall(_folded(text))
 
 

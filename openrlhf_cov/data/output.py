@@ -30,12 +30,12 @@ Watch = Callable[[Iterable[Row], int, str], Iterable[Row]]
 
 
 def prompt_of(problem: str, template: str) -> str:
-    """The prompt of a problem; with ``chat`` the message that ``--data.apply_chat_template`` puts in place."""
+    """Return the prompt of a problem; with ``chat`` the message that ``--data.apply_chat_template`` puts in place."""
     return plain(problem) if template == "chat" else get_template(template)(problem, None)
 
 
 def training_flags(template: str) -> list[str]:
-    """The flags of the trainer that fit the rows of ``train.jsonl``."""
+    """Return the flags of the trainer that fit the rows of ``train.jsonl``."""
     flags = ["--data.input_key", "prompt", "--data.label_key", "answer", "--reward_source", "row"]
     return [*flags, "--data.apply_chat_template"] if template == "chat" else flags
 

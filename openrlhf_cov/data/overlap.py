@@ -39,17 +39,25 @@ class EvaluationSets:
             self._by_words.setdefault(run, []).append(name)
 
     def same(self, problem: str) -> list[str]:
-        """Names of the evaluation problems with the same letters and digits."""
+        """Return the names of the evaluation problems with the same letters and digits."""
         return self._by_letters.get(letters(problem), [])
 
     def similar(self, problem: str) -> list[str]:
-        """Names of the evaluation problems that share ``ngram`` words in a row, in the order of the runs."""
+        """Return the names of the problems that share ``ngram`` words in a row, in the order of the runs."""
         found = (name for run in _runs(problem, self.ngram) for name in self._by_words.get(run, ()))
         return list(dict.fromkeys(found))
 
 
 def read_evaluation_sets(folder: Path, ngram: int) -> EvaluationSets:
-    """All ``*.jsonl`` files of a folder, whose rows have ``id`` and ``problem``. Raises UsageError for a bad one."""
+    """Return the problems of all ``*.jsonl`` files of a folder, whose rows have ``id`` and ``problem``.
+
+    Args:
+        folder: Value of ``--eval_dir``.
+        ngram: Number of words in a row by which a similar problem is found; 0 to look for equal ones only.
+
+    Raises:
+        UsageError: The folder has no such file, or a file or a row of it cannot be read.
+    """
     paths = sorted(folder.glob("*.jsonl")) if folder.is_dir() else []
     if not paths:
         raise UsageError(f"--eval_dir {folder}: no *.jsonl files there")

@@ -107,8 +107,13 @@ def is_hub_name(name: str) -> bool:
 
 
 def open_dataset(name: str, subset: str | None, split: str) -> Any:
-    """Return a split of a data set of the Hugging Face hub, of a folder that ``save_to_disk`` wrote, or of a folder of
-    data files.
+    """Return a split of a data set, an object of the library ``datasets``.
+
+    Args:
+        name: Id of a data set on the Hugging Face hub, a folder that ``save_to_disk`` wrote, or a folder of data
+            files.
+        subset: Name of a configuration of the data set; None for its only one. A saved folder has none.
+        split: Name of the split, such as ``train``. A saved folder that holds a single split is returned whole.
 
     Raises:
         UsageError: The data set cannot be loaded, or has no such split.
@@ -134,7 +139,13 @@ def open_dataset(name: str, subset: str | None, split: str) -> Any:
 
 
 def dataset_rows(place: str, dataset: Any, digest: Digest) -> PlacedRows:
-    """Yield the rows of a Hugging Face data set; the digest is that of their content."""
+    """Yield the rows of a Hugging Face data set, each with its place.
+
+    Args:
+        place: Name of the data set in messages.
+        dataset: The rows, as ``open_dataset`` returns them.
+        digest: Gets each row as a line of JSON with sorted keys, because the files behind the data set are not known.
+    """
     for number, row in enumerate(dataset, start=1):
         digest.update(json.dumps(row, sort_keys=True, default=repr).encode() + b"\n")
         yield f"{place}, row {number}", row

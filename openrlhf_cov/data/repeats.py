@@ -37,12 +37,19 @@ class Repeats:
         self._groups: dict[bytes, list[Seen]] = {}
 
     def add(self, number: int, name: str, problem: str, answer: str) -> None:
-        """Remember a row."""
+        """Remember a row.
+
+        Args:
+            number: Number of the row over all sources. Rows are added in ascending order.
+            name: Name of the row in reports.
+            problem: Text of the problem. Only digests of it are kept.
+            answer: The label; of a solution in the form of GSM8K only what stands after ``####`` counts.
+        """
         row = Seen(number, name, _digest(statement(problem)), answer.rpartition(GSM8K_MARK)[2].strip())
         self._groups.setdefault(_digest(letters(problem)), []).append(row)
 
     def conflicts(self) -> dict[int, str]:
-        """Number of every row of a group with a conflict -> what it is about."""
+        """Return what the conflict is about for every row of a group with a conflict, by the number of the row."""
         found = {}
         for group in self._groups.values():
             pair = _conflict(group)
@@ -52,7 +59,7 @@ class Repeats:
         return found
 
     def duplicates(self) -> dict[int, str]:
-        """Number of every row that repeats an earlier one of its group -> what that one is called."""
+        """Return the name of the earlier row for every row that repeats one of its group, by the number of the row."""
         found = {}
         for group in self._groups.values():
             firsts: list[Seen] = []

@@ -46,7 +46,12 @@ class Selection:
 
 
 def select(rows: Iterable[Row], evaluation: EvaluationSets) -> Selection:
-    """Decide about every row. Texts are not held, only digests and answers."""
+    """Return the decision about every row. Texts are not held, only digests and answers.
+
+    Args:
+        rows: The rows of all sources, in order. Their numbers in the result count from 0.
+        evaluation: Problems that the training set must not contain.
+    """
     selection = Selection()
     repeats = Repeats()
     for number, row in enumerate(rows):
@@ -70,7 +75,12 @@ def _alone(row: Row) -> Drop | None:
 
 
 def label_fault(answer: str, source: str) -> str | None:
-    """Why ``--reward_source row`` cannot grade this answer; None if it can."""
+    """Return why ``--reward_source row`` cannot grade this answer; None if it can.
+
+    Args:
+        answer: The label of the row.
+        source: The source of the row, which names the rule before its first slash.
+    """
     known = _label_fault if len(answer) <= LONG else _label_fault.__wrapped__
     return known(answer, source)
 

@@ -21,9 +21,15 @@ Template = Callable[[str, Any], str]
 
 
 def qwen(problem: str, tokenizer: Any = None, instruction: str = BOXED) -> str:
-    """ChatML with the instruction as its system message: Qwen2.5-Math's prompt, for base models as well.
+    """Return a prompt in ChatML with the instruction as its system message.
 
-    simpleRL-reason calls another text ``qwen-boxed``: there the instruction follows the problem.
+    It is the prompt of Qwen2.5-Math, for base models as well. simpleRL-reason calls another text ``qwen-boxed``: there
+    the instruction follows the problem.
+
+    Args:
+        problem: Text of the problem.
+        tokenizer: Not used; every template takes one.
+        instruction: What the system message says.
     """
     return (
         f"<|im_start|>system\n{instruction}<|im_end|>\n<|im_start|>user\n{problem}<|im_end|>\n<|im_start|>assistant\n"
@@ -31,10 +37,17 @@ def qwen(problem: str, tokenizer: Any = None, instruction: str = BOXED) -> str:
 
 
 def chat(problem: str, tokenizer: Any = None, arguments: Mapping[str, Any] | None = None) -> str:
-    """The tokenizer's own chat template around one user message: the problem, a newline, the instruction.
+    """Return the tokenizer's own chat template around one user message: the problem, a newline, the instruction.
 
-    The instruction is no system message, which some templates refuse. ``arguments`` are given to the template. Raises
-    UsageError without a chat template, and where the template fails.
+    The instruction is no system message, which some templates refuse.
+
+    Args:
+        problem: Text of the problem.
+        tokenizer: A Hugging Face tokenizer with a chat template.
+        arguments: Further arguments of the template, such as ``{"enable_thinking": False}``.
+
+    Raises:
+        UsageError: There is no chat template, or it fails.
     """
     if getattr(tokenizer, "chat_template", None) is None:
         raise UsageError("--template chat: the model's tokenizer has no chat template; use qwen-boxed or plain")
@@ -50,12 +63,18 @@ def chat(problem: str, tokenizer: Any = None, arguments: Mapping[str, Any] | Non
 
 
 def plain(problem: str, tokenizer: Any = None, instruction: str = BOXED) -> str:
-    """The problem, a newline, the instruction."""
+    """Return the problem, a newline and the instruction.
+
+    Args:
+        problem: Text of the problem.
+        tokenizer: Not used; every template takes one.
+        instruction: Text of the instruction.
+    """
     return f"{problem}\n{instruction}"
 
 
 def none(problem: str, tokenizer: Any = None) -> str:
-    """The problem as it is, for models that know their task, such as that of the embedded one."""
+    """Return the problem as it is, for models that know their task, such as that of the embedded one."""
     return problem
 
 
@@ -73,9 +92,14 @@ FOR_PROGRAMS = ("qwen-code", "plain-code", "none")
 
 
 def get_template(name: str, arguments: Mapping[str, Any] | None = None) -> Template:
-    """The template of this name; UsageError names the known ones.
+    """Return the template of this name.
 
-    ``arguments`` are given to the chat template of the tokenizer. Raises UsageError where ``name`` is not ``chat``.
+    Args:
+        name: A key of ``TEMPLATES``.
+        arguments: Arguments for the chat template of the tokenizer, only with ``chat``.
+
+    Raises:
+        UsageError: There is no such template, or it takes no arguments.
     """
     if name not in TEMPLATES:
         raise UsageError(f"--template {name}: no such prompt template; choose one of {', '.join(TEMPLATES)}")
@@ -101,9 +125,14 @@ def unread_arguments(arguments: Mapping[str, Any], tokenizer: Any) -> str | None
 
 
 def own_template_warning(name: str, tokenizer: Any, flag: str = "--template") -> str | None:
-    """Return a warning for a model with a chat template of its own where prompts have the default template ``name``.
+    """Return a warning for a model whose own chat template differs from the default template of the prompts.
 
-    Returns None where the model has no chat template, and where its template gives the same text.
+    Returns None where the model has no chat template, where that fails, and where it gives the same text.
+
+    Args:
+        name: Name of the default template, which the prompts have.
+        tokenizer: Tokenizer of the model.
+        flag: Flag that chooses the template, for the message.
     """
     if getattr(tokenizer, "chat_template", None) is None:
         return None
@@ -120,14 +149,32 @@ def own_template_warning(name: str, tokenizer: Any, flag: str = "--template") ->
 
 
 def check_asks(template: str, *, program: bool, what: str) -> None:
-    """UsageError for a template that does not ask for what is graded; ``none`` asks for nothing and is the user's."""
+    """Check that a template asks for what is graded. The template ``none`` asks for nothing and passes.
+
+    Args:
+        template: Name of the template.
+        program: True if programs are graded, False if answers in a box are.
+        what: Whose responses are graded, for the message, such as the name of a benchmark.
+
+    Raises:
+        UsageError: The template asks for a program where an answer is graded, or the reverse.
+    """
     if template != "none" and program != (template in FOR_PROGRAMS):
         fit = " or ".join(FOR_PROGRAMS) if program else "another template"
         raise UsageError(f"--template {template} does not ask for what {what} grades; use {fit}")
 
 
 def template_text(name: str, tokenizer: Any = None, arguments: Mapping[str, Any] | None = None) -> str:
-    """The text of a template with ``{problem}`` where the problem goes, to be stored with the results."""
+    """Return the text of a template with ``{problem}`` where the problem goes, to be stored with the results.
+
+    Args:
+        name: A key of ``TEMPLATES``.
+        tokenizer: Tokenizer of the model, which ``chat`` needs.
+        arguments: Arguments for the chat template of the tokenizer, only with ``chat``.
+
+    Raises:
+        UsageError: As ``get_template``, and where the chat template fails.
+    """
     return get_template(name, arguments)("{problem}", tokenizer)
 
 

@@ -226,7 +226,7 @@ PREFIX = "bench:"
 
 
 def select(names: str) -> list[Benchmark]:
-    """The benchmarks, groups and files (``*.jsonl``) of a comma-separated list, in its order, each once.
+    """Return the benchmarks, groups and files (``*.jsonl``) of a comma-separated list, in its order, each once.
 
     Raises UsageError for an unknown name, with the closest known one, for an empty list, and for a file that is
     called as another benchmark of the list.
@@ -246,24 +246,28 @@ def select(names: str) -> list[Benchmark]:
 
 
 def names_in(dataset: str | None) -> str | None:
-    """The names after ``bench:`` in a training's --eval.dataset; None for another dataset."""
+    """Return the names after ``bench:`` in a training's --eval.dataset; None for another dataset."""
     return dataset.removeprefix(PREFIX) if dataset and dataset.startswith(PREFIX) else None
 
 
 def own_benchmark(path: Path) -> Benchmark:
-    """A benchmark of one's own: a file of problems, greedy by default, each graded by the rule its source names."""
+    """Return the benchmark of a user's own file: greedy by default, and graded by the rule that each source names."""
     return Benchmark(name=path.stem, version=0, title=path.name, grader="row", path=path)
 
 
 def get_protocol(name: str) -> Protocol:
-    """The protocol of this name; UsageError names the known ones."""
+    """Return the protocol of this name.
+
+    Raises:
+        UsageError: There is none; the message names the known ones.
+    """
     if name not in PROTOCOLS:
         raise UsageError(f"--protocol {name}: no such protocol; choose one of {', '.join(PROTOCOLS)}")
     return PROTOCOLS[name]
 
 
 def table() -> str:
-    """All benchmarks with their default settings, the groups and the protocols, as text for a terminal."""
+    """Return all benchmarks with their settings, the groups and the protocols, as text for a terminal."""
     head = ("name", "version", "problems", "samples", "temperature", "max tokens", "grader", "hub", "content")
     rows: list[tuple[str, ...]] = [head]
     for benchmark in BENCHMARKS.values():

@@ -31,10 +31,14 @@ FIELDS = tuple(field.name for field in fields(Problem))
 
 
 def load_problems(benchmark: Benchmark, data_dir: Path | None) -> list[Problem]:
-    """The problems of a benchmark in their order, all of them checked.
+    """Return the problems of a benchmark in their order, all of them checked.
 
-    They come from its own file, from ``data_dir`` or, if that is None, from the hub. Raises UsageError, naming file,
-    line and field.
+    Args:
+        benchmark: The benchmark. A benchmark of the user names its own file.
+        data_dir: Folder with a file for each benchmark; None reads the hub.
+
+    Raises:
+        UsageError: The problems cannot be read. The message names file, line and field.
     """
     path = benchmark.path or (data_dir and _find_file(benchmark, data_dir))
     if path is None:
@@ -66,9 +70,10 @@ def _check_rules(place: str, problems: Iterable[Problem]) -> None:
 
 
 def ungradable(benchmark: Benchmark, problems: Iterable[Problem]) -> list[str]:
-    """Ids of the problems whose gold answer the benchmark's rule cannot read: any response to them counts as wrong.
+    """Return the ids of the problems whose gold answer the rule of a benchmark cannot read.
 
-    They stay in the benchmark, so that its size is what others report; the caller says how many they are.
+    Any response to them counts as incorrect. They stay in the benchmark, so that its size is what others report; the
+    caller says how many they are.
     """
     config = RewardConfig(reward_source=benchmark.grader)
     return [problem.id for problem in problems if not _can_reward(source_of(problem.source, config), problem.answer)]

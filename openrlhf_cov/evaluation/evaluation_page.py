@@ -30,7 +30,13 @@ SAMPLE_FIELDS = ("answer", "status", "correct", "truncated", "tokens", "surprisa
 
 
 def evaluation_page(summary: Summary, samples: Sequence[BenchmarkSamples], budget: int = TEXT_BUDGET) -> str:
-    """Return the page as HTML; long responses lose their middle if all together exceed ``budget`` characters."""
+    """Return the page of an evaluation as HTML.
+
+    Args:
+        summary: Scores and counts of the run.
+        samples: The responses of each benchmark, in the order of ``summary.benchmarks``.
+        budget: Most characters of responses in the page. Long responses lose their middle if all together have more.
+    """
     kind, highlights = choose_highlights(samples)
     lengths = [len(response.text) for each in samples for response in each.responses]
     limit = text_limit(lengths, budget)
@@ -93,7 +99,14 @@ def answer_entropy(row: Sequence[Response]) -> float:
 
 
 def text_limit(lengths: Sequence[int], budget: int) -> int:
-    """Return the largest L for which the sum of min(length, L) is at most ``budget``; the maximum if all fit."""
+    """Return the length to which texts are cut so that all together fit; that of the longest one if nothing is cut.
+
+    It is the largest L for which the sum of min(length, L) is at most ``budget``.
+
+    Args:
+        lengths: Lengths of the texts in characters.
+        budget: Most characters of all texts together.
+    """
     left = budget
     for number, length in enumerate(sorted(lengths)):
         sharing = len(lengths) - number

@@ -24,7 +24,7 @@ GRADING_FLAGS = (
 
 
 def build_parser() -> Parser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = Parser(prog="evaluate", about=ABOUT)
     parser.add_argument("--model", help="folder of a Hugging Face model, or its name on the hub or at --base_url")
     parser.add_argument("--benchmarks", help="names from --list, groups (paper, all) or files *.jsonl, with commas")

@@ -149,7 +149,11 @@ def compare(
 
 
 def parse_metric(metric: str) -> int | None:
-    """The k of ``pass@k``; None for ``avg``. Raises UsageError for anything else."""
+    """Return the k of ``pass@k``; None for ``avg``.
+
+    Raises:
+        UsageError: The metric is none of the two, or k has more than six digits.
+    """
     if metric == "avg":
         return None
     if match := re.fullmatch(r"pass@([1-9][0-9]{0,5})", metric):
@@ -158,10 +162,13 @@ def parse_metric(metric: str) -> int | None:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction of m p-values, in their order (Holm 1979).
+    """Return p-values after Holm's step-down correction, in their order (Holm 1979).
 
     With p_1 <= ... <= p_m, the i-th smallest becomes max over j <= i of min(1, (m - j + 1) p_j): calling those of at
     most alpha real errs anywhere with a probability of at most alpha.
+
+    Args:
+        p_values: The m p-values of all differences that are judged together.
     """
     corrected = [0.0] * len(p_values)
     largest = 0.0
@@ -172,7 +179,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def judge(pairs: dict[Key, PairedDifference]) -> dict[Key, RunDifference]:
-    """The differences with Holm's p-values over all of them, and which are noise."""
+    """Return the differences with Holm's p-values over all of them, and which are noise."""
     corrected = holm([pair.p_value for pair in pairs.values()])
     return {
         key: RunDifference(
@@ -186,7 +193,13 @@ def judge(pairs: dict[Key, PairedDifference]) -> dict[Key, RunDifference]:
 
 
 def incomparable(run: BenchmarkSettings, first: BenchmarkSettings | None, k: int | None) -> str | None:
-    """Why the score of a run cannot be paired with that of the first run; None if it can."""
+    """Return why the score of a run cannot be paired with that of the first run; None if it can.
+
+    Args:
+        run: Settings of the benchmark in the run.
+        first: Settings of the same benchmark in the first run; None if that did not evaluate it.
+        k: The k of ``pass@k``; None for ``avg``.
+    """
     if k is not None and run.samples < k:
         return f"fewer than {k} samples"
     if first is None or (k is not None and first.samples < k):

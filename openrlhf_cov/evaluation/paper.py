@@ -44,7 +44,7 @@ OTHER = {"amc23": "its AMC are the 83 problems of 2022 and 2023, amc_2022_2023, 
 
 
 def published(against: str, benchmark: str) -> dict[str, float]:
-    """Score of every method of the paper on a benchmark, as a fraction; empty where the paper has none."""
+    """Return method -> score of the paper on a benchmark, a fraction; empty where the paper has none."""
     if benchmark not in COLUMN_OF:
         return {}
     column = COLUMNS.index(COLUMN_OF[benchmark])

@@ -64,10 +64,14 @@ class EvaluationPlan:
     prompts: tuple[tuple[str, tuple[int, ...] | None], ...]
 
     def requests(self, *, seed: int | None, max_model_len: int | None, log_probs: bool = False) -> Iterator[Request]:
-        """Every sample of every problem, benchmark by benchmark.
+        """Yield every sample of every problem, benchmark by benchmark.
 
-        A prompt of known length gets as many tokens as ``max_model_len`` leaves; ``fits`` is False where it leaves
-        none. The seed of a sample follows from ``seed``, benchmark, problem id and sample number; greedy has none.
+        Args:
+            seed: Seed of the run, from which the seed of a sample follows with benchmark, problem id and sample
+                number. Greedy samples have no seed. None: no sample has one.
+            max_model_len: Most tokens of prompt and response together. A prompt of known length gets as many tokens as
+                are left; ``fits`` is False where none are. None: only the limit of the benchmark holds.
+            log_probs: True to ask for the log-probs of the response.
         """
         settings = {benchmark.name: benchmark for benchmark in self.benchmarks}
         for asked, (text, ids) in zip(self.problems, self.prompts, strict=True):
@@ -143,7 +147,17 @@ def _tokens(benchmark: str, texts: list[str], tokenizer: Any) -> list[tuple[int,
 
 
 def sampling_of(protocol: Protocol, benchmark: Benchmark, overrides: Mapping[str, Any]) -> Sampling:
-    """Return the sampling of a benchmark; UsageError for impossible settings. ``overrides``: see ``make_plan``."""
+    """Return how a benchmark is sampled: as the protocol says, with the overrides of the user.
+
+    Args:
+        protocol: The protocol of the run.
+        benchmark: The benchmark.
+        overrides: Field of ``Sampling`` -> value; None keeps the value of the protocol. A temperature of 0 without a
+            number of samples takes one sample.
+
+    Raises:
+        UsageError: The settings are impossible.
+    """
     given = {name: value for name, value in overrides.items() if value is not None}
     own = protocol.sampling_of(benchmark)
     if given.get("temperature") == 0 and "samples" not in given:

@@ -121,7 +121,7 @@ class AskedProblem:
 
     @classmethod
     def of(cls, benchmark: str, problem: Problem) -> "AskedProblem":
-        """The line of a problem."""
+        """Return the line of a problem."""
         return cls(benchmark=benchmark, **asdict(problem))
 
 
@@ -180,7 +180,11 @@ def write_settings(folder: Path, settings: RunSettings) -> None:
 
 
 def read_settings(folder: Path) -> RunSettings:
-    """The settings of a run. Raises UsageError where there is no run of this schema."""
+    """Return the settings of a run.
+
+    Raises:
+        UsageError: There is no run of this schema.
+    """
     path = folder / RUN_FILE
     try:
         content = read_bounded(path, MAX_SETTINGS_BYTES)
@@ -202,12 +206,12 @@ def write_records(path: Path, records: Iterable[Any]) -> None:
 
 
 def record_line(record: Any) -> str:
-    """A record as one line of JSON, its fields in their order."""
+    """Return a record as one line of JSON, its fields in their order."""
     return json.dumps(asdict(record), ensure_ascii=False, allow_nan=False)
 
 
 def read_problems(folder: Path) -> list[AskedProblem]:
-    """The problems of a run, in the order in which they were asked."""
+    """Return the problems of a run, in the order in which they were asked."""
     return [problem for _, problem in read_rows(folder / PROBLEMS_FILE, partial(checked, AskedProblem))]
 
 

@@ -43,10 +43,16 @@ UNSTARTED = {PROBLEMS_FILE, f".{PROBLEMS_FILE}.tmp", f".{RUN_FILE}.tmp"}
 
 
 def open_run(folder: Path, settings: RunSettings, problems: Sequence[AskedProblem]) -> list[Response]:
-    """The responses that ``folder`` already holds; a new folder gets the files of the settings and the problems.
+    """Return the responses that a folder already holds, and make the files of a new folder.
 
-    Raises UsageError, with the first setting that differs, for the folder of another run, and for one that holds
-    something else or cannot be written.
+    Args:
+        folder: Value of ``--output``. It may be new, empty, or that of an evaluation with equal settings.
+        settings: Settings of the run.
+        problems: The problems of all benchmarks, for a new folder.
+
+    Raises:
+        UsageError: The folder holds another run, whose first differing setting is named, or something else, or it
+            cannot be written.
     """
     with writing(f"--output {folder}"):
         if (folder / RUN_FILE).exists():
@@ -116,8 +122,19 @@ def respond(
 ) -> None:
     """Hand every graded response to ``keep``, in the order in which they were generated.
 
-    Those, too, that are waiting for it when an error or interrupt comes; one that was being kept at that moment may be
-    kept twice.
+    When an error or interrupt comes, the responses that are generated and wait for their grade are graded and kept,
+    too. One that was being kept at that moment may be kept twice.
+
+    Args:
+        requests: The requests, whose prompts all leave room for a response. Without any, ``generate`` is not called.
+        grade: Returns the graded response to a request; it runs in threads.
+        generate: Yields completions of requests.
+        workers: Threads that grade.
+        keep: Called with each response, in the thread of the caller.
+
+    Raises:
+        UsageError: ``keep`` raised it; nothing more is kept.
+        Exception: What ``generate`` or ``grade`` raises.
     """
     grading: deque[Future[Response]] = deque()
 
@@ -168,13 +185,17 @@ class Grader:
 
     @classmethod
     def of(cls, plan: EvaluationPlan, config: RewardConfig) -> "Grader":
-        """The grader of a plan."""
+        """Return the grader of a plan."""
         return cls(plan.problems, {each.name: each.grader for each in plan.benchmarks}, config)
 
     def grade(self, benchmark: str, problem_id: str, text: str, prompt: str | None = None) -> Grade:
         """Return the grade of a response to one problem by the grader strict.
 
-        Without a ``prompt`` the prompt is made from the template.
+        Args:
+            benchmark: Name of the benchmark.
+            problem_id: Id of the problem in the benchmark.
+            text: The response.
+            prompt: The prompt of the response; None to make it from the template.
         """
         if prompt is None:
             prompt = self._before + self.problems[benchmark, problem_id].problem + self._behind
@@ -182,7 +203,7 @@ class Grader:
         return sources.grade_label(text, label, self.configs[benchmark], prompt=prompt)
 
     def __call__(self, request: Request, completion: Completion | None) -> Response:
-        """The graded response."""
+        """Return the graded response."""
         if completion is None:
             return too_long(request)
         benchmark, problem_id, _ = request.key
@@ -190,7 +211,7 @@ class Grader:
         return _response(request.key, request.seed, **asdict(completion), **graded)
 
     def again(self, response: Response) -> Response:
-        """The response with a new grade."""
+        """Return the response with a new grade."""
         if response.status == PROMPT_TOO_LONG:
             return replace(response, published=False)
         return replace(response, **self._graded(response.benchmark, response.id, response.text))
@@ -242,7 +263,7 @@ def regrade(folder: Path, config: RewardConfig, workers: int, packages: Mapping[
 
 @contextmanager
 def writing(place: object) -> Iterator[None]:
-    """A block that writes ``place`` and nothing else: an OSError becomes a UsageError."""
+    """Turn an OSError of the block, which writes ``place`` and nothing else, into a UsageError."""
     try:
         yield
     except OSError as error:
@@ -250,7 +271,7 @@ def writing(place: object) -> Iterator[None]:
 
 
 def too_long(request: Request) -> Response:
-    """The response to a prompt that leaves no room for one."""
+    """Return the response to a prompt that leaves no room for one."""
     prompt_tokens = len(request.prompt_ids or ())
     nothing = Completion("", 0, prompt_tokens, truncated=True)
     wrong = {"answer": None, "status": PROMPT_TOO_LONG, "correct": False, "published": False}

@@ -82,7 +82,16 @@ class BenchmarkSamples:
 def group_samples(
     settings: RunSettings, problems: list[AskedProblem], responses: list[Response]
 ) -> list[BenchmarkSamples]:
-    """The samples of every benchmark, in the order of the settings. Raises UsageError if one is missing."""
+    """Return the samples of every benchmark, in the order of the settings.
+
+    Args:
+        settings: Settings of the run.
+        problems: The problems of all benchmarks; those of one benchmark stand in their order.
+        responses: The responses, in any order.
+
+    Raises:
+        UsageError: A response or a problem is missing, or a response is to nothing that was asked.
+    """
     asked = {how.name: [p for p in problems if p.benchmark == how.name] for how in settings.benchmarks}
     for how in settings.benchmarks:
         if len(asked[how.name]) != how.problems:

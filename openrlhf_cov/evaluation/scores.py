@@ -31,16 +31,27 @@ class PairedDifference:
 
 
 def avg_at_k(correct: ArrayLike) -> float:
-    """Share of correct samples: the paper's avg@32 for K = 32, plain accuracy for K = 1 (greedy)."""
+    """Return the share of correct samples: the paper's avg@32 for K = 32, plain accuracy for K = 1 (greedy).
+
+    Args:
+        correct: Correctness (N, K), boolean.
+    """
     return float(_checked(correct).mean())
 
 
 def pass_at_k(correct: ArrayLike, k: int) -> float:
-    """Probability that at least one of ``k`` of the K samples, drawn without replacement, is correct.
+    """Return the probability that at least one of ``k`` of the K samples, drawn without replacement, is correct.
 
     Mean over the problems of 1 - C(n - c, k) / C(n, k), with n = K samples of which c are correct: the unbiased
     estimator of Chen et al. 2021 (arXiv:2107.03374, eq. 1). Differs from the reference: integers up to one division
     at the end, thus exact to the last bit for every n, where the reference multiplies k rounded factors.
+
+    Args:
+        correct: Correctness (N, K), boolean.
+        k: Number of samples, from 1 to K.
+
+    Raises:
+        ValueError: ``k`` is out of this range.
     """
     correct = _checked(correct)
     samples = correct.shape[1]
@@ -53,16 +64,24 @@ def pass_at_k(correct: ArrayLike, k: int) -> float:
 
 
 def pass_at_powers(correct: ArrayLike) -> dict[int, float]:
-    """pass@k for k = 1, 2, 4, ... up to K, in this order."""
+    """Return pass@k for k = 1, 2, 4, ... up to K, in this order, of correctness (N, K)."""
     correct = _checked(correct)
     return {k: pass_at_k(correct, k) for k in (2**i for i in range(correct.shape[1].bit_length()))}
 
 
 def maj_at_k(answers: Sequence[Sequence[str | None]], correct: ArrayLike, equal: Callable[[str, str], bool]) -> float:
-    """Score of the majority vote of all K samples (self-consistency, Wang et al. 2022, arXiv:2203.11171).
+    """Return the score of the majority vote of all K samples (self-consistency, Wang et al. 2022, arXiv:2203.11171).
 
-    ``answers`` holds N sequences of K extracted answers, None where there is none. Mean over problems of what the
-    vote is expected to score; see ``vote`` for groups, ties and missing answers.
+    It is the mean over the problems of what the vote is expected to score in [0, 1]; see ``vote`` for groups, ties and
+    missing answers.
+
+    Args:
+        answers: N sequences of K extracted answers, None where there is none.
+        correct: Correctness (N, K), boolean.
+        equal: ``equal(first, answer)`` is True if two different answers are the same.
+
+    Raises:
+        ValueError: The shapes differ, or a sample without an answer is correct.
     """
     correct = _checked(correct)
     if [len(row) for row in answers] != [correct.shape[1]] * len(correct):
@@ -71,14 +90,22 @@ def maj_at_k(answers: Sequence[Sequence[str | None]], correct: ArrayLike, equal:
 
 
 def vote(answers: Sequence[str | None], correct: Sequence[bool], equal: Callable[[str, str], bool]) -> float:
-    """Expected correctness of the majority answer of one problem, from its K ``answers`` and their ``correct``.
+    """Return the expected correctness of the majority answer of one problem, in [0, 1].
 
-    An answer joins the first group whose first member it equals, ``equal(first, answer)``, else it opens a group;
-    ``equal`` need not be transitive, so other members may differ from it. Same strings are equal without a question.
+    An answer joins the first group whose first member it equals, else it opens a group; ``equal`` need not be
+    transitive, so other members may differ from it. Same strings are equal without a question.
     None never votes: a problem without any answer scores 0, and two answers outvote any number of None.
     Groups of the same size tie; the score is the mean over the tied groups of the share of their members that are
-    correct, i.e. its expectation if one of them and one member is drawn. First seen would make the score depend on
-    the order of samples that are exchangeable, best of the tied would flatter.
+    correct, i.e. its expectation if one of them and one member is drawn. Taking the group that was seen first would
+    make the score depend on the order of samples that are exchangeable, and taking the best of the tied would flatter.
+
+    Args:
+        answers: K extracted answers, None where there is none.
+        correct: Correctness of the K samples.
+        equal: ``equal(first, answer)`` is True if two different answers are the same.
+
+    Raises:
+        ValueError: A sample without an answer is correct.
     """
     groups: dict[str, list[bool]] = {}
     first_of: dict[str, str] = {}
@@ -159,7 +186,15 @@ def paired_difference(
 
 
 def problem_scores(correct: ArrayLike, statistic: Statistic) -> NDArray[np.float64]:
-    """``statistic`` of each problem alone, (N,); a ValueError if its value on all is not the mean of these."""
+    """Return the score of each problem alone, (N,).
+
+    Args:
+        correct: Correctness (N, K), boolean.
+        statistic: Score of correctness (N, K).
+
+    Raises:
+        ValueError: The score of all problems is not the mean of these.
+    """
     correct = _checked(correct)
     scores = np.array([statistic(correct[i : i + 1]) for i in range(len(correct))], dtype=np.float64)
     if not math.isclose(scores.mean(), statistic(correct), rel_tol=0, abs_tol=ROUNDING):
@@ -168,10 +203,18 @@ def problem_scores(correct: ArrayLike, statistic: Statistic) -> NDArray[np.float
 
 
 def bootstrap_means(scores: ArrayLike, *, resamples: int, seed: int) -> NDArray[np.float64]:
-    """Means (resamples,) of N draws with replacement from the (N,) ``scores``; their order does not matter.
+    """Return the means (resamples,) of resampled scores; the order of the scores does not matter.
 
     The mean depends only on how often each distinct score is drawn, which is multinomial: K + 1 numbers per resample
     for avg@k instead of N.
+
+    Args:
+        scores: Scores (N,) of the problems, or their differences. Each resample draws N of them with replacement.
+        resamples: Number of resamples, at least 1.
+        seed: Seed of the resampling.
+
+    Raises:
+        ValueError: There is not even one resample.
     """
     if resamples < 1:
         raise ValueError(f"the bootstrap needs at least one resample, got {resamples}")

@@ -82,7 +82,16 @@ class Summary:
 
 
 def summarize(settings: RunSettings, problems: list[AskedProblem], responses: list[Response]) -> Summary:
-    """The scores of a finished run. Raises UsageError, with their number, if responses are missing."""
+    """Return the scores of a finished run.
+
+    Args:
+        settings: Settings of the run.
+        problems: The problems of all benchmarks; those of one benchmark stand in their order.
+        responses: The responses, in any order.
+
+    Raises:
+        UsageError: Responses are missing; the message says how many.
+    """
     benchmarks = tuple(map(summarize_benchmark, group_samples(settings, problems, responses)))
     has_mean = len(benchmarks) > 1 and all(benchmark.complete for benchmark in benchmarks)
     return Summary(
@@ -94,7 +103,7 @@ def summarize(settings: RunSettings, problems: list[AskedProblem], responses: li
 
 
 def summarize_benchmark(samples: BenchmarkSamples) -> BenchmarkSummary:
-    """The scores and counts of one benchmark."""
+    """Return the scores and counts of one benchmark."""
     how = samples.settings
     correct = samples.correct
     responses = samples.responses
@@ -130,7 +139,7 @@ def _mean(scores: list[Interval | None]) -> float | None:
 
 
 def mean_surprisal(responses: list[Response]) -> float | None:
-    """Mean of -log p over the tokens of the responses that have one, nats; None where none has."""
+    """Return the mean of -log p over the tokens of the responses that have one, in nats; None where none has."""
     known = [(each.surprisal, each.tokens) for each in responses if each.surprisal is not None]
     tokens = sum(count for _, count in known)
     return sum(surprisal * count for surprisal, count in known) / tokens if tokens else None

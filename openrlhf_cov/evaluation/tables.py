@@ -38,7 +38,7 @@ FOOTNOTES = (
 
 
 def score_rows(summary: Summary) -> list[Row]:
-    """One row of ``SCORES`` per benchmark, and one with the mean where there is one."""
+    """Return one row of ``SCORES`` per benchmark, and one with the mean where there is one."""
     rows = [_scores(benchmark) for benchmark in summary.benchmarks]
     if summary.mean_avg_at_k is not None:
         rows.append(("mean", "", "", percent(summary.mean_avg_at_k), *[""] * 6))
@@ -46,7 +46,7 @@ def score_rows(summary: Summary) -> list[Row]:
 
 
 def grader_rows(summary: Summary) -> list[Row]:
-    """One row of ``GRADERS`` per benchmark about which both graders were asked, and one with the means."""
+    """Return one row of ``GRADERS`` per benchmark that both graders graded, and one with the means."""
     rows = [
         (
             each.name,
@@ -64,7 +64,7 @@ def grader_rows(summary: Summary) -> list[Row]:
 
 
 def count_rows(summary: Summary) -> list[Row]:
-    """One row of ``COUNTS`` per benchmark: how grading went, and what the responses cost."""
+    """Return one row of ``COUNTS`` per benchmark: how grading went, and what the responses cost."""
     return [
         (
             each.name,
@@ -118,7 +118,7 @@ def setting_rows(summary: Summary) -> list[tuple[str, str]]:
 
 
 def table(summary: Summary) -> str:
-    """The scores and the notes for a terminal."""
+    """Return the scores and the notes for a terminal."""
     lines = [printable(f"{summary.settings.model}, protocol {summary.settings.protocol}"), ""]
     lines += aligned([SCORES, *score_rows(summary)])
     if rows := grader_rows(summary):
@@ -139,12 +139,12 @@ def markdown(summary: Summary) -> str:
 
 
 def percent(score: float) -> str:
-    """A score in percent: 21.2."""
+    """Return a score in percent: 21.2."""
     return f"{100 * score:.1f}"
 
 
 def percent_interval(interval: Interval) -> str:
-    """The bounds of an interval in percent: 14.1 to 29.8."""
+    """Return the bounds of an interval in percent: 14.1 to 29.8."""
     return f"{percent(interval.low)} to {percent(interval.high)}"
 
 

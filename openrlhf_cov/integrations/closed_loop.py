@@ -1,4 +1,4 @@
-"""What a rollout in another trainer leaves for the next: the closed loop, and metrics that look back."""
+"""State that a rollout in another trainer leaves for the next: the closed loop, and metrics that look back."""
 
 import json
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ class ClosedLoop:
 
         Args:
             values: The metrics of the rollout that has ended.
-            entropy_target: The target that was in force for it.
+            entropy_target: The target in nats that was in force for it; None without one.
             learning_rate: The sum of the learning rates of its updates.
 
         Returns:
@@ -56,4 +56,5 @@ class ClosedLoop:
         state = json.loads(path.read_text(encoding="utf-8"))
         self.dynamics.load_state_dict(state["dynamics"])
         if self.controller:
+            # A checkpoint of a run without a target has no such state; the controller then starts anew.
             self.controller.load_state_dict(state.get("controller"))

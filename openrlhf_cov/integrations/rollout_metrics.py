@@ -40,6 +40,7 @@ class RolloutMetrics:
         self._buffer = MetricBuffer()
         self._selected_counts: dict[int, Tensor] = {}
 
+        # The prompts of all ranks: the responses to one prompt may lie on several of them.
         prompts = len(rollout.sample_ids) * ranks.size // samples_per_prompt
         sums = ranks.all_reduce_sum(token_sums(rollout))
         groups = ranks.all_reduce_sum(group_sums(rollout, samples_per_prompt, prompts))
@@ -57,10 +58,18 @@ class RolloutMetrics:
 
     @torch.no_grad()
     def observe(self, sample_ids: Tensor, record: LossRecord) -> None:
-        """Note what the loss did with a micro-batch of the samples ``sample_ids`` (B,)."""
+        """Note what the loss did with a micro-batch.
+
+        Args:
+            sample_ids: Ids (B,) of its samples, which may stand in any order.
+            record: What ``policy_loss`` recorded; its tensors are (B, A).
+        """
         self._buffer.add(*update_metrics(record))
+        # The count stays a tensor, because reading a number would make every micro-batch wait for the device.
         before = self._selected_counts.get(record.update, 0)
         self._selected_counts[record.update] = before + record.selected.sum()
+        # A trainer may have shuffled the rollout. Ids of a rank are consecutive, so the distance to the first id is
+        # the row.
         self.selected[sample_ids - self.rollout.sample_ids[0]] |= record.selected
 
     @torch.no_grad()
@@ -69,11 +78,14 @@ class RolloutMetrics:
         rollout = self.rollout
         self._buffer.add(*selection_metrics(rollout.entropy, rollout.action_mask, self.selected))
         values = self._buffer.reduce(self._all_reduce)
+        # An update is empty only if no rank selected a token in it.
         counts = self.ranks.all_reduce_sum(torch.stack(list(self._selected_counts.values())))
         return values | {"cov/empty_update_frac": empty_update_frac(counts)}
 
     def _all_reduce(self, tensor: Tensor, op: str) -> Tensor:
+        # Metrics that were made of Python numbers are on the CPU, where NCCL cannot reduce them.
         tensor = tensor.to(self.rollout.log_probs.device)
         if op == "sum":
             return self.ranks.all_reduce_sum(tensor)
+        # ``Ranks`` has no maximum of its own: take it over the parts of all ranks.
         return self.ranks.all_gather(tensor).view(-1, len(tensor)).amax(0)

@@ -15,6 +15,8 @@ class TrainerLoss:
         dual_clip: Ratio above which tokens of negative advantage have no gradient, None without it.
     """
 
+    # Read by ``policy_loss``: ratios are those of tokens, a rollout correction is left to the trainer, and its
+    # aggregation ignores ``token_level_loss``.
     policy_loss_type = "ppo"
     is_correction_level = "off"
     token_level_loss = True

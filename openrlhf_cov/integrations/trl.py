@@ -130,6 +130,7 @@ class CovGRPOTrainer(RecordingGRPOTrainer):
         number = self.rollout_number
         config = self.methods.at(number - 1, self.closed_loop.controller)
         rewards = (self._rewards * self.reward_weights.to(self._rewards.device)).nansum(1).float()
+        # ``nansum`` gives 0 to a completion that no function rewarded; NaN marks it as abstained.
         rewards = rewards.masked_fill(self._rewards.isnan().all(1), math.nan)
         scores = rewards[rows]
         self.record_rollout(batch, scores)
@@ -150,6 +151,7 @@ class CovGRPOTrainer(RecordingGRPOTrainer):
             config, seed, number, clip, self._rollout.mean_entropy, self.ranks, self._rollout.positive_prompts
         )
         self._draws = draws_of_step(seed, number, self.accelerator.process_index, self.accelerator.device)
+        # The learning rate of the first update stands for those of all updates of the rollout.
         self._learning_rate = self._get_learning_rate()
         self._norms: list[float] = []
 
@@ -174,6 +176,7 @@ class CovGRPOTrainer(RecordingGRPOTrainer):
             plans = self._plans[place]
         else:
             plans = plan_micro_batch(config, batch, self._planning.ppo_clip, self._draws)
+        # ``super()`` without arguments does not work in the function below.
         loss_of_trl = super()._compute_loss
 
         def loss_of(advantages: Tensor) -> Tensor:
@@ -193,6 +196,7 @@ class CovGRPOTrainer(RecordingGRPOTrainer):
             # A mean over the tokens of the step. TRL's entropy_coef takes the mean over micro-batches of their means.
             loss = loss - config.entropy_bonus_in_force * aggregate(entropy, batch.action_mask, loss_type="dapo")
         self._rollout.observe(inputs["sample_ids"], result.record)
+        # The losses of the micro-batches of an update add up to its loss, so the weights of an update add up to 1.
         self._rollout.add(Mean("policy_loss", loss.detach(), 1 / self.accumulation))
         return loss
 
@@ -208,6 +212,7 @@ class CovGRPOTrainer(RecordingGRPOTrainer):
         first = self._step % self.args.steps_per_generation
         window = self._buffered_inputs[first : first + self.accumulation]
         parts = [window_part(batch) for batch in window]
+        # Before the first update of a rollout the policy is still the one that sampled it.
         moved = self._step % self.rollout_micro_batches > 0
         seen = policy_seen(self._planning.config, parts, moved, lambda place, _: self._score(window[place]))
         return plan_window(self._planning, parts, seen)
@@ -232,8 +237,11 @@ class CovGRPOTrainer(RecordingGRPOTrainer):
         found: list[dict[str, Tensor]] = []
         if self.methods.proxy_min_p is None and not self.methods.needs_discriminator_mean:
             return {}
+        # The logits of all completions at once would be too large: they have an entry for every token of the
+        # vocabulary.
         for rows in torch.arange(len(ids)).split(self.args.per_device_train_batch_size):
             with self.accelerator.autocast():
+                # Logits at a position are about the next token, so one more is asked for and the last one is dropped.
                 logits = self.model(input_ids=ids[rows], attention_mask=mask[rows], logits_to_keep=width + 1).logits
             found.append(vocabulary_scores(self.methods, logits[:, :-1], ids[rows, -width:], self.temperature))
         return {name: torch.cat([each[name] for each in found]) for name in found[0]}
@@ -263,6 +271,7 @@ class CovGRPOTrainer(RecordingGRPOTrainer):
                 logger.warning(trl_options.in_words_of_trl(message))
         if self.accelerator.is_main_process:
             if self._metrics_log is None:
+                # Opened late: only when training runs is it known after which rollout a resumed run continues.
                 self._metrics_log = MetricsLog(Path(str(self.args.output_dir), METRICS_FILE), number - 1)
             self._metrics_log.write(number, values)
         for name, value in values.items():

@@ -28,7 +28,13 @@ def model_inputs(batch: Batch) -> tuple[Tensor, Tensor, int]:
 
 
 def rollout_tokens(batch: Batch, scores: Tensor) -> RolloutTokens:
-    """Return the completions of a rank; ``scores`` (B,) are NaN where no reward function gave a reward."""
+    """Return the completions of a rank.
+
+    Args:
+        batch: The batch of all completions of the rank, B of at most A tokens.
+        scores: Rewards (B,) of the completions; NaN where no reward function gave a reward.
+    """
+    # TRL computes log-probs and entropies of the padding as well; they count as 0.
     mask = batch["completion_mask"].bool()
     return RolloutTokens(
         log_probs=batch["policy_log_probs"] * mask,
@@ -42,7 +48,13 @@ def rollout_tokens(batch: Batch, scores: Tensor) -> RolloutTokens:
 
 
 def response_metrics(batch: Batch, scores: Tensor, eos_token_ids: Sequence[int]) -> list[Metric]:
-    """Return the means of reward, length and truncation over the completions of a rank."""
+    """Return the means of reward, length in tokens and truncation over the completions of a rank.
+
+    Args:
+        batch: The batch of all completions of the rank.
+        scores: Rewards (B,) of the completions; NaN where no reward function gave a reward.
+        eos_token_ids: A completion without one of these was truncated.
+    """
     lengths = batch["completion_mask"].sum(1)
     end_tokens = torch.tensor(eos_token_ids, device=lengths.device)
     has_end = torch.isin(batch["completion_ids"], end_tokens).any(1)
@@ -88,7 +100,12 @@ def window_part(batch: Batch) -> WindowPart:
 
 
 def token_batch(batch: Batch, log_probs: Tensor) -> TokenBatch:
-    """Return a micro-batch as the loss sees it; ``log_probs`` (B, A) carry the gradient."""
+    """Return a micro-batch as the loss sees it.
+
+    Args:
+        batch: A micro-batch of B completions.
+        log_probs: Log-probs (B, A) of the current policy, which carry the gradient.
+    """
     # TRL leaves the old log-probs out where a rollout has one update, so that the policy has not moved.
     old = batch.get("old_per_token_logps", log_probs.detach())
     # Log-probs of the engine, if there is one; NaN where it gave none.

@@ -1,4 +1,4 @@
-"""How TRL averages the losses of tokens, for terms that the methods add to its loss."""
+"""Weights by which TRL averages the losses of tokens, for terms that the methods add to its loss."""
 
 from typing import Any
 
@@ -24,5 +24,7 @@ def token_weights(mask: Tensor, loss_type: str, args: Any, tokens: Tensor, ranks
     elif loss_type == "bnpo":
         count = mask.sum().clamp(min=1)
     else:
+        # ``dr_grpo``: a constant, so that long responses do not weigh less per token.
         count = len(mask) * args.max_completion_length
+    # The other averages are taken within a micro-batch, and then over the micro-batches of an update.
     return mask.float() / count / accumulation

@@ -1,4 +1,4 @@
-"""Which options of TRL's ``GRPOConfig`` do not go with the methods, and what to use instead."""
+"""Checks of TRL's ``GRPOConfig``: options that do not go with the methods, and what to use instead."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -39,7 +39,13 @@ def gives_clip(args: Any) -> bool:
 
 
 def ppo_clip(config: CovConfig, args: Any) -> tuple[float, float]:
-    """Return (eps_low, eps_high) of the PPO clip under the settings of a step."""
+    """Return (eps_low, eps_high) of the PPO clip under the settings of a step.
+
+    Args:
+        config: The settings of the methods in one step.
+        args: The ``GRPOConfig``.
+    """
+    # A method that moves the clip sets it in every step. A published clip yields to one that the user gives.
     if config.moved_clip:
         return config.moved_clip
     if config.ppo_clip and not gives_clip(args):
@@ -148,7 +154,13 @@ def _faults_of_methods(config: CovConfig, args: Any) -> Iterator[str]:
 
 
 def warnings_of(config: CovConfig, args: Any, updates: int) -> Iterator[str]:
-    """Yield what is allowed but is probably not meant, for ``updates`` optimizer steps of a rollout."""
+    """Yield a warning for each option that is allowed but probably not meant.
+
+    Args:
+        config: The settings of the methods.
+        args: The ``GRPOConfig``, which ``check_options`` has accepted.
+        updates: Number of optimizer steps of a rollout.
+    """
     for method in config.methods:
         if method.one_update and updates == 1:
             reason = in_python(method.one_update)

@@ -48,6 +48,7 @@ class RecordingGRPOTrainer(GRPOTrainer):
     ) -> None:
         if replay_dir is not None and kwargs.get("rollout_func"):
             raise ValueError("rollout_func has no effect with replay_dir, which gives the completions; drop it")
+        # Folders are checked before TRL loads the model; the sizes of the run are known only after it.
         files = RolloutFiles(dump_dir, replay_dir)
         super().__init__(model, reward_funcs, args, **kwargs)
         # Micro-batches of a rollout on one rank, counted once per iteration over them, and its optimizer steps.

@@ -147,6 +147,7 @@ class RolloutFiles:
             prompt_ids=[sample.tokens[:-length].tolist() for sample, length in zip(mine, lengths, strict=True)],
             completion_ids=[sample.tokens[-length:].tolist() for sample, length in zip(mine, lengths, strict=True)],
             log_probs=log_probs or None,
+            # TRL computes advantages from the rewards of all ranks, so every rank needs all of them.
             rewards=torch.tensor([self._rewards(sample, weights) for sample in ordered]),
         )
 
@@ -191,6 +192,8 @@ class RolloutFiles:
             return [torch.nan] * self.functions
         names = [reward_name(number) for number in range(self.functions)]
         if not any(name in sample.metrics for name in names):
+            # Another program recorded one total. As the reward of the first function, TRL's weight makes it that total
+            # again.
             return [sample.reward / float(weights[0]), *[torch.nan] * (self.functions - 1)]
         return [sample.metrics.get(name, torch.nan) for name in names]
 
@@ -227,6 +230,7 @@ def recorded_samples(
     samples: list[RecordedSample] = []
     for row, completion in enumerate(completion_ids):
         prompt = batch["prompt_ids"][row][batch["prompt_mask"][row].bool()].cpu()
+        # Entry t of a recorded tensor is about token t + 1, so the prompt has one entry less than tokens.
         before = torch.zeros(len(prompt) - 1)
         tokens = torch.cat([prompt, torch.tensor(completion, dtype=prompt.dtype)])
         log_probs_of_sample = None
@@ -246,6 +250,7 @@ def recorded_samples(
                 score=None if is_abstained else total,
                 abstained=is_abstained,
                 truncated=end_tokens.isdisjoint(completion),
+                # NaN, which differs from itself, stands for a function that gave no reward.
                 metrics={reward_name(number): value for number, value in given if value == value},
             )
         )

@@ -74,6 +74,7 @@ def register(name: str, *, method: str, method_settings: Mapping[str, Any] | Non
 def plan_whole_steps(engine_class: Any) -> None:
     """Wrap ``train_batch`` of a class of verl's engines, so that methods plan over whole optimizer steps."""
     train_batch = engine_class.train_batch
+    # Each further loss that is registered finds the class wrapped already; a second wrapper would plan twice.
     if getattr(train_batch, "plans_whole_steps", False):
         return
 
@@ -140,11 +141,14 @@ class VerlLoss:
             The loss, and metrics by name.
         """
         verl = _core_algos()
+        # verl does not give a policy loss the log-probs of its engine. ``_faults`` refuses methods that compare with
+        # them.
         batch = TokenBatch(log_prob, old_log_prob, advantages, response_mask.bool(), rollout_log_probs=old_log_prob)
         clip, dual_clip = self._clips(config)
         self._clip = clip
         if self._recorded is not None:
             self._recorded.append(TokenBatch(log_prob.detach(), old_log_prob, advantages, batch.action_mask))
+            # A first pass needs no loss. This one has the type, the device and the graph of a loss, and is 0.
             return log_prob.sum() * 0.0, {}
         plans = self._plans_of(batch) if self.plans_steps else []
 
@@ -170,6 +174,7 @@ class VerlLoss:
         result = policy_loss(self.methods, ppo_loss, aggregate, batch, plans)
         buffer = MetricBuffer()
         buffer.add(*update_metrics(result.record))
+        # The values are those of this micro-batch and rank: verl averages what a policy loss returns.
         values = buffer.reduce(lambda tensor, op: tensor)
         return result.loss, metrics | {f"actor/{name}": values[name] for name in LOGGED}
 
@@ -179,7 +184,12 @@ class VerlLoss:
         self._planned = []
 
     def plan(self, ranks: Ranks = ALONE, rank: int = 0) -> None:
-        """Let the methods plan over the recorded micro-batches; all ranks call it together."""
+        """Let the methods plan over the recorded micro-batches; all ranks call it together.
+
+        Args:
+            ranks: The collectives of the data-parallel ranks.
+            rank: Number of this rank among them, from 0.
+        """
         recorded = self._recorded or []
         self._recorded = None
         self._planned = list(zip(recorded, self._plan(recorded, ranks, rank), strict=True))
@@ -188,6 +198,7 @@ class VerlLoss:
         self._step += 1
         if not batches:  # a stage of a pipeline that computes no loss
             return []
+        # verl does not say which sample a row is. The ids only have to differ between all rows of the step.
         first = rank * SAMPLES_OF_RANK
         parts = []
         for batch in batches:
@@ -196,6 +207,7 @@ class VerlLoss:
             first += len(ids)
         # No method that asks for the entropy of the rollout is registered.
         unknown = parts[0].log_probs.new_zeros(())
+        # verl does not give a policy loss its seed, so random choices depend on the step and the sample ids alone.
         step = PlanningStep(self.methods, 0, self._step, self._clip, unknown, ranks)
         return plan_window(step, parts, PolicySeen([b.log_probs.detach() for b in batches], [None] * len(batches)))
 
@@ -227,6 +239,7 @@ class VerlLoss:
                 f"clip_ratio_low={given[0]}, clip_ratio_high={given[1]}: the method has a clip of its own or none; "
                 f"leave verl's default of {DEFAULT_CLIP}"
             )
+        # 3.0 is verl's own default.
         return given, config.get("clip_ratio_c", 3.0)
 
 

@@ -10,7 +10,7 @@ _NUMBER = re.compile("[0-9]+")
 
 
 def extract_answer(response: str) -> str | None:
-    """The number after the last ``;`` of a response (all of it if it has none), without leading zeros.
+    """Return the number after the last ``;`` of a response (all of it if it has none), without leading zeros.
 
     One ``<eos>`` at the end is ignored. None if anything but decimal digits 0-9 stands there, or nothing.
     """
@@ -19,15 +19,15 @@ def extract_answer(response: str) -> str | None:
 
 
 def is_right(response: str, label: str) -> bool:
-    """True for a response that ends with ``<eos>`` and whose final number is ``label``."""
+    """Return True for a response that ends with ``<eos>`` and whose final number is ``label``."""
     return response.endswith(EOS_TOKEN) and extract_answer(response) == without_leading_zeros(label)
 
 
 def is_number(text: str) -> bool:
-    """True if ``text`` is one or more of the digits 0-9 and nothing else."""
+    """Return True if ``text`` is one or more of the digits 0-9 and nothing else."""
     return _NUMBER.fullmatch(text) is not None
 
 
 def without_leading_zeros(digits: str) -> str:
-    """``digits`` with leading zeros dropped; equal strings are equal numbers, however long they are."""
+    """Return digits without leading zeros; equal strings are equal numbers, however long they are."""
     return digits.lstrip("0") or "0"

@@ -15,7 +15,11 @@ class MissingRewardFunction(AttributeError):
 
 
 def load_reward_module(path: str | Path) -> ModuleType:
-    """The module of this file. Raises whatever the file raises, and MissingRewardFunction."""
+    """Return the module of a file.
+
+    Raises:
+        MissingRewardFunction: It has no ``reward_func``. The file may raise anything else.
+    """
     spec = importlib.util.spec_from_file_location("reward_func", path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is no Python file; give a file whose name ends in .py")
@@ -35,7 +39,11 @@ def label_check(module: ModuleType | None, config: RewardConfig) -> Callable[[An
 def label_of(row: dict, label_key: str, config: RewardConfig) -> Any:
     """Return the label of one row; with ``--reward_source row``, ``{"answer", "source"}``, as the source decides.
 
-    Dots in ``label_key`` lead into nested values, see ``value_at``.
+    Args:
+        row: A row of the data set.
+        label_key: Key of the label. Dots lead into nested values, see ``value_at``; None is returned where it is
+            missing.
+        config: Settings of the rewards.
     """
     label = value_at(row, label_key, default=None)
     if config.reward_source != "row" or isinstance(label, dict):

@@ -62,15 +62,26 @@ class WorkerPool:
         _pools.add(self)
 
     def call(self, *args: Any, timeout: float, wait: float | None = None) -> Any:
-        """The value of ``target(*args)``; waits for a free worker, each of which is busy for a bounded time.
+        """Return the value of ``target(*args)``.
 
-        WorkerTimeout if the work itself takes more than ``timeout`` seconds, or no worker is free within ``wait``
-        seconds (None: wait for as long as it takes), WorkerDied if its worker ends or does
-        not start, WorkerError if the function raises, TypeError for ``args`` that JSON cannot hold, RuntimeError
-        after ``close``.
+        A call waits for a free worker, each of which is busy for a bounded time.
+
+        Args:
+            args: Arguments that JSON can hold.
+            timeout: Seconds that the work itself may take.
+            wait: Seconds to wait for a free worker; None to wait for as long as it takes.
+
+        Raises:
+            WorkerTimeout: The work takes longer, or no worker becomes free.
+            WorkerDied: The worker ends or does not start.
+            WorkerError: The function raises.
+            TypeError: JSON cannot hold ``args``.
+            ValueError: ``timeout`` is not positive and finite.
+            RuntimeError: The pool is closed.
         """
         if not 0 < timeout < math.inf:
             raise ValueError(f"timeout must be positive and finite, got {timeout}")
+        # Before a worker is taken, so that arguments which JSON cannot hold cost none.
         request = json.dumps({"args": args, "timeout": timeout}).encode() + b"\n"
         worker = self._take(wait)
         try:
@@ -106,6 +117,7 @@ class WorkerPool:
         with self._changed:
             self._queue.append(ticket)
             try:
+                # The queue keeps the order of the callers, which a condition does not.
                 turn = lambda: self._closed or (self._idle and self._queue[0] is ticket)  # noqa: E731
                 if not self._changed.wait_for(turn, wait):
                     raise WorkerTimeout(f"no worker was free within {wait:g} s")
@@ -163,11 +175,15 @@ _shared_lock = threading.Lock()
 
 
 def shared_pool(size: int | None = None, target: str = COMPARE_TARGET, **limits: Any) -> WorkerPool:
-    """The one pool of this process for ``target``, created at the first call with ``size`` workers.
+    """Return the one pool of this process for a target, which the first call makes.
 
-    Without a size it has as many as the pool that compares answers, or DEFAULT_WORKERS. ``limits`` are those of
-    ``WorkerPool``. A ValueError for a size that
-    the pool, once created, does not have.
+    Args:
+        size: Number of workers; None for as many as the pool that compares answers has, or ``DEFAULT_WORKERS``.
+        target: The function that the workers run, as "package.module:function".
+        limits: Further arguments of ``WorkerPool``, for a pool that is made.
+
+    Raises:
+        ValueError: The pool exists already and has another number of workers.
     """
     with _shared_lock:
         pool = _shared.get(target)

@@ -29,6 +29,7 @@ REAP_SECONDS = 5.0
 # Endings of a process that come from its own work, while SIGKILL comes from a machine without memory.
 CRASHES = tuple(-each for each in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL))
 
+# Workers run side by side, so the threads of libraries in them would only compete for the cores.
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 
 
@@ -89,11 +90,11 @@ class WorkerProcess:
                 raise WorkerDied(f"no worker could be started: {error}") from error
 
     def is_ready(self) -> bool:
-        """True if a call would not have to wait for the process to start up."""
+        """Return True if a call would not have to wait for the process to start up."""
         return self._process is not None and (self._ready or self._has_output())
 
     def work(self, request: bytes, timeout: float) -> Any:
-        """The value that the process replies to ``request``; errors as those of ``WorkerPool.call``."""
+        """Return the value that the process replies to a request; errors are those of ``WorkerPool.call``."""
         if not self.reusable or (self._ready and self._has_output()):
             self.stop()  # a call was broken off, or it died while it was idle, or it speaks unasked
         if self._process is None:
@@ -141,6 +142,7 @@ class WorkerProcess:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
+                # A process group of its own, so that ``_kill`` also ends what the worker has started.
                 start_new_session=True,
                 env=os.environ | ONE_THREAD | {"PYTHONPATH": os.pathsep.join(map(str, sys.path))},
             )

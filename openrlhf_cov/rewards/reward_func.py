@@ -29,7 +29,7 @@ CODE_METRICS = {
 
 
 def make_reward_func(config: RewardConfig) -> Callable[..., dict[str, Any]]:
-    """The reward function of these settings, with upstream's signature."""
+    """Return the reward function of these settings, with upstream's signature."""
 
     def reward_func(
         queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any], **kwargs: Any
@@ -53,6 +53,7 @@ def make_reward_func(config: RewardConfig) -> Callable[..., dict[str, Any]]:
         wrong = config.reward_incorrect + config.reward_format_bonus * answered
         if config.code_reward == "share":
             shares = torch.tensor([grade.share for grade in grades], dtype=torch.float32)
+            # From ``reward_incorrect`` with no test passed to almost 1.
             wrong = wrong + shares * (1.0 - config.reward_incorrect)
         has_programs = config.reward_source == "code" or any(grade.verdict for grade in grades)
         return {
@@ -72,6 +73,7 @@ def make_reward_func(config: RewardConfig) -> Callable[..., dict[str, Any]]:
 def _code_logs(grades: Sequence[Grade]) -> dict[str, torch.Tensor]:
     """Metrics of programs, each (B,)."""
     logs = {
+        # The right words on other lines are a wrong output; they have no metric of their own.
         metric: [(grade.verdict or "").replace("presentation", "wrong") == verdict for grade in grades]
         for verdict, metric in CODE_METRICS.items()
     }
@@ -84,7 +86,15 @@ def _code_logs(grades: Sequence[Grade]) -> dict[str, torch.Tensor]:
 
 
 def response_of(query: str, prompt: str) -> str:
-    """``query`` after ``prompt``; the query may have lost the beginning of its prompt. ValueError without a prompt."""
+    """Return the response in a query, which is what follows the prompt.
+
+    Args:
+        query: Prompt and response. It may have lost the beginning of its prompt.
+        prompt: The prompt.
+
+    Raises:
+        ValueError: The query does not contain the end of the prompt.
+    """
     if query.startswith(prompt):
         return query[len(prompt) :]
     tail = prompt[-200:]

@@ -109,6 +109,7 @@ class RewardService:
             return
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         given = given.strip() if scheme.lower() == "bearer" else request.query_params.get("token", "")
+        # ``==`` would end at the first difference, and its time would tell how much of a token is right.
         if not hmac.compare_digest(given.encode(), self.token.encode()):
             raise _refusal(401, "the token is missing or wrong: send Authorization: Bearer TOKEN, or ?token=TOKEN")
 
@@ -118,6 +119,7 @@ class RewardService:
         try:
             await self._read(request, body)
             rows = parse_request(bytes(body), self.limits.max_queries)
+            # The empty result gives the answer its keys where a request has no row.
             return answer_of([self.reward_func([], [], []), *await self._grade(request, rows)])
         except ClientDisconnect as error:
             raise _refusal(CLIENT_GONE, "the client did not wait for the answer") from error
@@ -193,7 +195,13 @@ class RefuseAmbiguousLength:
 
 
 def make_service(config: RewardConfig, limits: ServiceLimits, token: str | None) -> RewardService:
-    """Make the service with the rewards of this package."""
+    """Return the service with the rewards of this package.
+
+    Args:
+        config: Settings of the rewards.
+        limits: Limits on requests.
+        token: What every request must bring; None to answer any request.
+    """
     # Two threads more than grading processes, so that a process never waits for a thread.
     return RewardService(make_reward_func(config), make_check_label(config), config.reward_workers + 2, limits, token)
 
@@ -215,7 +223,15 @@ def make_app(service: RewardService) -> FastAPI:
 
 
 def parse_request(body: bytes, max_queries: int) -> RewardRequest:
-    """Return the request of a body. Raises the refusal of a body that is not as the protocol says."""
+    """Return the request of a body.
+
+    Args:
+        body: The body, JSON in UTF-8.
+        max_queries: Largest number of queries.
+
+    Raises:
+        HTTPException: The body is not as the protocol says; its status is 422.
+    """
     try:
         request = checked_value(RewardRequest, parse_json(body))
     except ValueError as error:

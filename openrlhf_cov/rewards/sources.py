@@ -33,7 +33,14 @@ class RewardSource:
 
 
 def grade_math(response: str, label: str, config: RewardConfig, prompt: str = "") -> Grade:
-    """Read the final answer as the type of its label, and compare both."""
+    """Read the final answer as the type of its label, and compare both.
+
+    Args:
+        response: The response without thinking.
+        label: The gold answer, or a solution that ends with it.
+        config: Settings of the rewards.
+        prompt: The prompt, whose own formulas are no answers.
+    """
     return grade(
         response,
         gold_answer(label),
@@ -45,26 +52,48 @@ def grade_math(response: str, label: str, config: RewardConfig, prompt: str = ""
 
 
 def check_math_label(label: str) -> None:
-    """A label that is not right when a response repeats it in a box can reward nothing."""
+    """Check that a label is correct when a response repeats it in a box; otherwise it can reward nothing.
+
+    Raises:
+        ValueError: The label cannot be graded by this rule.
+    """
     label = gold_answer(label)
     if not grade(f"\\boxed{{{label}}}", label).correct:
         raise ValueError("it does not even equal itself: empty, braces that do not match, or NaN")
 
 
 def grade_gsm8k(response: str, label: str, config: RewardConfig, prompt: str = "") -> Grade:
-    """Grade as ``grade_math`` does, against the number behind ``####``."""
+    """Grade as ``grade_math`` does, against the number behind ``####``.
+
+    Args:
+        response: The response without thinking.
+        label: A number, or a solution of GSM8K.
+        config: Settings of the rewards.
+        prompt: The prompt, whose own formulas are no answers.
+    """
     return grade_math(response, _gsm8k_gold(label), config, prompt)
 
 
 def check_gsm8k_label(label: str) -> None:
-    """A number, alone or after ``####``."""
+    """Check that a label is a number, alone or after ``####``.
+
+    Raises:
+        ValueError: The label cannot be graded by this rule.
+    """
     typed = read_label(_gsm8k_gold(label))
     if typed.kind not in NUMERIC or typed.percent or typed.name:
         raise ValueError("it is neither a number nor a solution that ends with #### and a number")
 
 
 def grade_choice(response: str, label: str, config: RewardConfig, prompt: str = "") -> Grade:
-    """Compare the letter of a multiple-choice answer, as in ``B``, ``(B)``, ``B. 12`` or ``\\text{(B)}``."""
+    r"""Compare the letter of a multiple-choice answer, as in ``B``, ``(B)``, ``B. 12`` or ``\text{(B)}``.
+
+    Args:
+        response: The response without thinking.
+        label: The letter of the correct option.
+        config: Settings of the rewards.
+        prompt: The prompt. Text behind the letter of an answer must be that of this option in the problem.
+    """
     answer = extract_answer(response, config.reward_format)
     if answer is None:
         return Grade(False, "no_answer")
@@ -73,19 +102,34 @@ def grade_choice(response: str, label: str, config: RewardConfig, prompt: str = 
 
 
 def check_choice_label(label: str) -> None:
-    """One letter, in brackets or not."""
+    """Check that a label is one letter, in brackets or not.
+
+    Raises:
+        ValueError: The label cannot be graded by this rule.
+    """
     if _letter(label) is None:
         raise ValueError("it is no letter of a multiple-choice answer")
 
 
 def grade_tiny_addition(response: str, label: str, config: RewardConfig, prompt: str = "") -> Grade:
-    """The embedded task's own rule, whatever the format: see ``addition.is_right``."""
+    """Grade by the embedded task's own rule, whatever the format: see ``addition.is_right``.
+
+    Args:
+        response: The response, with ``<eos>`` if it is complete.
+        label: The number in digits.
+        config: Not used; every rule takes one.
+        prompt: Not used; every rule takes one.
+    """
     answer = addition.extract_answer(response)
     return Grade(addition.is_right(response, label), "no_answer" if answer is None else "graded", answer)
 
 
 def check_tiny_addition_label(label: str) -> None:
-    """Digits."""
+    """Check that a label consists of digits.
+
+    Raises:
+        ValueError: The label cannot be graded by this rule.
+    """
     if not addition.is_number(label):
         raise ValueError("it is no non-negative integer in digits")
 
@@ -105,9 +149,16 @@ SOURCES: dict[str, RewardSource] = {
 
 
 def split_label(label: Any) -> tuple[str, str | None]:
-    """The gold answer and the row's source of a label: a string, a number, or ``{"answer": …, "source": …}``.
+    """Return the gold answer and the source of the row that a label names.
 
-    Raises ValueError for anything else.
+    Args:
+        label: A string, a number, or ``{"answer": …, "source": …}``.
+
+    Returns:
+        The answer as a text, and the source; None without one.
+
+    Raises:
+        ValueError: The label is something else, or empty.
     """
     source = None
     if isinstance(label, dict) and "answer" in label:
@@ -121,7 +172,15 @@ def split_label(label: Any) -> tuple[str, str | None]:
 
 
 def source_of(source: str | None, config: RewardConfig) -> RewardSource:
-    """The rule for a row of this ``source``; ``math`` for a row without one. ValueError for one that names no rule."""
+    """Return the rule that grades a row.
+
+    Args:
+        source: The source of the row, which decides with ``--reward_source row``. A row without one is ``math``.
+        config: Settings of the rewards.
+
+    Raises:
+        ValueError: The source names no rule.
+    """
     name = config.reward_source
     if name == "row":
         name = "math" if source in (None, "") else str(source).partition("/")[0].lower()
@@ -131,7 +190,11 @@ def source_of(source: str | None, config: RewardConfig) -> RewardSource:
 
 
 def check_label(label: Any, config: RewardConfig) -> None:
-    """None if the label can be graded; ValueError says why not."""
+    """Check that a label can be graded.
+
+    Raises:
+        ValueError: The label cannot be graded; the message says why.
+    """
     answer, source = split_label(label)
     source_of(source, config).check_label(answer)
 
@@ -145,6 +208,7 @@ def checker(config: RewardConfig) -> Callable[[Any], None]:
     def check(label: Any) -> None:
         check_label(label, config)
         rule = source_of(split_label(label)[1], config)
+        # Once for each rule, because the check may start a sandbox.
         if id(rule) not in ready:
             rule.check_ready(config)
             ready.add(id(rule))
@@ -172,9 +236,14 @@ def grade_label(response: str, label: Any, config: RewardConfig, *, prompt: str 
 
 
 def published_grade(strict: Grade, label: Any, config: RewardConfig) -> Grade:
-    """The grade of the grader ``published`` for a response that the grader ``strict`` gave the grade ``strict``.
+    """Return the grade of a response by the grader ``published``.
 
     Math-Verify knows one rule, ``math``; by the others both graders are the same.
+
+    Args:
+        strict: The grade of the same response by the grader ``strict``.
+        label: Label of the row: an answer, or a mapping with ``answer`` and ``source``.
+        config: Settings of the rewards.
     """
     answer, source = split_label(label)
     if source_of(source, config) is not SOURCES["math"]:

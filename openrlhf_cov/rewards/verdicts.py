@@ -13,9 +13,10 @@ MAX_END_TOKENS = 20
 
 
 def without_end_tokens(text: str) -> str:
-    """``text`` without the special tokens and the white space at its end."""
+    """Return the text without the special tokens and the white space at its end."""
     text = text.rstrip()
     for _ in range(MAX_END_TOKENS):
+        # No token is longer, and searching the whole text for each would take long.
         match = END_TOKEN.search(text[-60:]) if text[-1:] in ENDS_OF_TOKENS else None
         if match is None:
             break

@@ -66,10 +66,14 @@ def serve(connection: socket.socket, function: Callable[..., Any]) -> None:
 
 
 def answer(function: Callable[..., Any], line: bytes) -> tuple[bytes, bool]:
-    """The reply to one request, and whether it is the last.
+    """Return the reply to one request, and True if it is the last.
 
-    Whatever ``function`` raises becomes an error reply. After a MemoryError the state of the process is anyone's
+    Whatever the function raises becomes an error reply. After a MemoryError the state of the process is anyone's
     guess, so that one is the last.
+
+    Args:
+        function: The target of the worker.
+        line: The request, one line of JSON with ``args`` and ``timeout`` in seconds.
     """
     try:
         request = json.loads(line)
@@ -82,12 +86,16 @@ def answer(function: Callable[..., Any], line: bytes) -> tuple[bytes, bool]:
 
 
 def encode(message: dict[str, Any]) -> bytes:
-    """One line of JSON; TypeError or RecursionError for a value that JSON cannot hold."""
+    """Return one line of JSON.
+
+    Raises:
+        TypeError, RecursionError: JSON cannot hold the value.
+    """
     return json.dumps(message).encode() + b"\n"
 
 
 def describe(error: BaseException) -> tuple[str, str]:
-    """Type and message of an error."""
+    """Return the type and the message of an error."""
     try:
         return type(error).__name__, str(error)[:MAX_MESSAGE]
     except Exception:  # the error's own __str__ is foreign code
@@ -95,7 +103,7 @@ def describe(error: BaseException) -> tuple[str, str]:
 
 
 def load(target: str) -> Callable[..., Any]:
-    """The function that "package.module:function" names."""
+    """Return the function that "package.module:function" names."""
     module, _, name = target.partition(":")
     return getattr(importlib.import_module(module), name)
 
@@ -132,7 +140,7 @@ def fix_limit(kind: int, value: int) -> None:
 
 
 def at_most(hard: int, value: int) -> int:
-    """``value``, cut to a hard limit."""
+    """Return a value, cut to a hard limit."""
     return value if hard == resource.RLIM_INFINITY else min(value, hard)
 
 

@@ -25,10 +25,10 @@ def write_command(folder: str | Path, words: Sequence[str]) -> None:
 
 
 def read_flags(path: Path) -> dict[str, str]:
-    """The flags of a command line in a file, {"--train.batch_size": "256", ...}; a flag without a value is "true".
+    """Return the flags of a command line in a file, such as {"--train.batch_size": "256", ...}.
 
-    A bare ``--``, which parts one command from the next, ends the values of a flag. Empty for a file that cannot be
-    read.
+    A flag without a value is "true". A bare ``--``, which parts one command from the next, ends the values of a flag.
+    Empty for a file that cannot be read.
     """
     try:
         words = shlex.split(path.read_text(encoding="utf-8"))

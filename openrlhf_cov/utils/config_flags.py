@@ -11,7 +11,13 @@ from openrlhf_cov.settings import NOT_PERCENT, Schedule
 def given_flags(
     parse: Callable[..., argparse.Namespace], words: Sequence[str] | None, parsed: argparse.Namespace
 ) -> set[str]:
-    """Names of the flags that ``words``, of which ``parse`` made ``parsed``, give a value."""
+    """Return the names of the flags that the command line gives a value, even if it is the default.
+
+    Args:
+        parse: Parser of the command line: ``(words, namespace) -> namespace``, as ``ArgumentParser.parse_args``.
+        words: The command line without the program; None for that of this process.
+        parsed: What ``parse`` made of ``words``. It is not changed.
+    """
     unset = object()
     marked = argparse.Namespace(**dict.fromkeys(vars(parsed), unset))
     return {name for name, value in vars(parse(words, marked)).items() if value is not unset}

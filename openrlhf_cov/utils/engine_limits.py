@@ -20,10 +20,14 @@ VLLM_LIMITS = EngineLimits(sequences=128, batched_tokens=2048)
 
 
 def engine_limits(sequences: int, batched_tokens: int, on_gpus: bool) -> EngineLimits:
-    """Return the limits of an engine from ``--vllm.max_num_seqs`` and ``--vllm.max_num_batched_tokens``.
+    """Return how many sequences and tokens a vLLM engine computes at once.
 
-    A value of 0 stands for the default. A default gives way to the other value where that is given: vLLM refuses fewer
-    tokens than sequences.
+    A default gives way to the other value where that is given: vLLM refuses fewer tokens than sequences.
+
+    Args:
+        sequences: Value of ``--vllm.max_num_seqs``; 0 for the default.
+        batched_tokens: Value of ``--vllm.max_num_batched_tokens``; 0 for the default.
+        on_gpus: True for the defaults of ``GPU_LIMITS``, False for those of ``VLLM_LIMITS``.
     """
     default = GPU_LIMITS if on_gpus else VLLM_LIMITS
     if not sequences:

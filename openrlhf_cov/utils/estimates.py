@@ -41,6 +41,11 @@ def interval_of(estimate: float, draws: np.ndarray, level: float = LEVEL) -> Int
 
 
 def correlation(u: np.ndarray, v: np.ndarray) -> float:
-    """Pearson's correlation of two series (n,) whose means are 0; NaN if one is constant."""
+    """Return Pearson's correlation of two series; NaN if one is constant.
+
+    Args:
+        u: Values (n,) whose mean is 0.
+        v: Values (n,) whose mean is 0.
+    """
     scale = math.sqrt((u**2).sum() * (v**2).sum())
     return float((u * v).sum() / scale) if scale else math.nan

@@ -12,7 +12,7 @@ LONGEST = 60.0
 
 
 def pause() -> None:
-    """No collection of cycles until ``resume``, at most for ``LONGEST`` seconds."""
+    """Collect no cycles until ``resume``, at most for ``LONGEST`` seconds."""
     gc.disable()
     timer = threading.Timer(LONGEST, gc.enable)
     timer.daemon = True

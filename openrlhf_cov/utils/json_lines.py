@@ -25,15 +25,21 @@ HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def json_number(value: float) -> float | None:
-    """The value, or None for NaN and infinities, which JSON does not have."""
+    """Return the value, or None for NaN and infinities, which JSON does not have."""
     return value if math.isfinite(value) else None
 
 
 def parse_json(content: bytes) -> Any:
-    """The value of a line or a file of JSON, whatever it holds; ValueError with one line for what is none.
+    """Return the value of a line or a file of JSON.
 
-    None are bytes that are not UTF-8 and values that are nested too deep. A number beyond the range of floats is
-    infinite, and a byte order mark is passed over. Texts are valid, see ``valid_text``.
+    A number beyond the range of floats is infinite, and a byte order mark is passed over. Texts are valid, see
+    ``valid_text``.
+
+    Args:
+        content: The JSON, in UTF-8.
+
+    Raises:
+        ValueError: It is not JSON or not UTF-8, or its values are nested too deep. The message is one line.
     """
     try:
         text = content.removeprefix(BOM).decode("utf-8")
@@ -50,7 +56,11 @@ def parse_json(content: bytes) -> Any:
 
 
 def parse_object(content: bytes) -> dict[str, Any]:
-    """The object on a line or in a file of JSON; ValueError with one line for anything else."""
+    """Return the object on a line or in a file of JSON.
+
+    Raises:
+        ValueError: It is not JSON or no object; the message is one line.
+    """
     value = parse_json(content)
     if not isinstance(value, dict):
         raise ValueError("it is not a JSON object")
@@ -72,7 +82,7 @@ def read_bounded(path: Path, most_bytes: int = MAX_FILE_BYTES) -> bytes:
 
 
 def read_json(file: Path) -> Any:
-    """The value in a file of JSON; None where there is none that can be read."""
+    """Return the value in a file of JSON; None where there is none that can be read."""
     try:
         return parse_json(read_bounded(file))
     except (OSError, ValueError):
@@ -110,19 +120,32 @@ def read_rows(
 
 
 def regular(path: Path) -> Path:
-    """The path; OSError where it is a pipe, whose other end would be waited for, a device or a folder."""
+    """Return the path of a regular file.
+
+    Raises:
+        OSError: It is a pipe, whose other end would be waited for, a device or a folder.
+    """
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return path
 
 
 def valid_text(text: str) -> str:
-    """The text with U+FFFD for each half of a surrogate pair: JSON may have one, a file of UTF-8 may not."""
+    """Return the text with U+FFFD for each half of a surrogate pair: JSON may have one, a file of UTF-8 may not."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def write_lines(path: Path, lines: Iterable[str], *, private: bool = False) -> None:
-    """Write or replace a whole file, see ``replacing``."""
+    """Write or replace a whole file, see ``replacing``.
+
+    Args:
+        path: The file. Its folder must exist.
+        lines: The lines, without line ends.
+        private: True if only the user may read the file (mode 600).
+
+    Raises:
+        OSError: The file cannot be written. The old one stays.
+    """
     with replacing(path, private=private) as file:
         file.writelines((line + "\n").encode("utf-8") for line in lines)
 

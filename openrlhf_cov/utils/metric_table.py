@@ -175,17 +175,21 @@ PHASES = tuple(name for name in _ROWS if name.startswith("timing/") and name not
 
 
 def family(prefix: str) -> tuple[str, ...]:
-    """The metrics whose names begin like this, in order."""
+    """Return the metrics whose names begin like this, in order."""
     return tuple(name for name in _ROWS if name.startswith(prefix))
 
 
 def is_known(name: str) -> bool:
-    """True for a metric of the table; a log of somebody else may have others."""
+    """Return True for a metric of the table; a log of somebody else may have others."""
     return _key(name) in _ROWS
 
 
 def definition(name: str) -> Definition:
-    """The row of a metric; KeyError for one that is not in the table."""
+    """Return the row of a metric.
+
+    Raises:
+        KeyError: The metric is not in the table.
+    """
     return _ROWS[_key(name)]
 
 
@@ -199,13 +203,13 @@ def title(name: str) -> str:
 
 
 def title_and_unit(name: str) -> str:
-    """The title with the unit in brackets; a share has none."""
+    """Return the title with the unit in brackets; a share has none."""
     unit = definition(name).unit
     return title(name) + (f" ({unit})" if unit not in ("", SHARE) else "")
 
 
 def limit(name: str) -> float:
-    """The value above which a metric is worth an alert."""
+    """Return the value above which a metric is worth an alert."""
     found = definition(name).limit
     assert found is not None, name
     return found

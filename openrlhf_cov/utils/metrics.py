@@ -85,13 +85,23 @@ class LogHistogram:
         return int((self.high - self.low) / self.WIDTH)
 
     def of(self, log_values: Tensor, mask: Tensor) -> Tensor:
-        """Counts (bins,) float64 of the logarithms where ``mask`` is non-zero; NaN counts as the largest."""
+        """Return the counts of a tensor, float64 (bins,), which add up over micro-batches and ranks.
+
+        Args:
+            log_values: Natural logarithms of the values, any shape. NaN counts as the largest.
+            mask: Tensor of the same shape; 0 masks an entry.
+        """
         position = ((log_values.float() - self.low) / self.WIDTH).floor().nan_to_num(self.bins - 1)
         counts = torch.zeros(self.bins, dtype=torch.float64, device=log_values.device)
         return counts.scatter_add_(0, position.clamp(0, self.bins - 1).flatten().long(), mask.flatten().double())
 
     def read(self, counts: Tensor, level: float) -> float:
-        """The ``level`` quantile: exp of the centre of the bin it lies in; NaN when nothing was counted."""
+        """Return a quantile: exp of the centre of the bin it lies in; NaN when nothing was counted.
+
+        Args:
+            counts: Counts (bins,), a sum of those that ``of`` returns.
+            level: Fraction of the values below the quantile, such as 0.99.
+        """
         total = counts.sum()
         if total == 0:
             return math.nan
@@ -108,7 +118,12 @@ class TopHistogram:
     BINS = 2**16
 
     def of(self, values: Tensor, mask: Tensor) -> Tensor:
-        """Counts and sums, float64 (2 * BINS,), of the values where ``mask`` is non-zero, smallest values first."""
+        """Return counts and sums of a tensor, float64 (2 * BINS,), smallest values first, which add up over ranks.
+
+        Args:
+            values: Tensor of any shape, in any unit.
+            mask: Tensor of the same shape; 0 masks an entry.
+        """
         kept = values.flatten().float()
         position = (ordered_bits(kept) >> 16).long() + self.BINS // 2
         weight = mask.flatten().bool()
@@ -118,10 +133,14 @@ class TopHistogram:
         return parts.flatten()
 
     def read(self, parts: Tensor, fraction: float) -> float:
-        """Mean of the ``quota`` largest of n values, for ``fraction``; NaN when nothing was counted.
+        """Return the mean of the ``quota`` largest of n values; NaN when nothing was counted.
 
         Where a bin is only partly among them, its share counts with the mean of the bin. So the result is right to
         0.8 % of the smallest value among them, and exact where that bin lies wholly inside or holds one value.
+
+        Args:
+            parts: Counts and sums (2 * BINS,), a sum of those that ``of`` returns.
+            fraction: Fraction of the n values that counts as the largest, in [0, 1].
         """
         counts, sums = parts.view(2, self.BINS).flip(1)
         total = counts.sum()
@@ -211,7 +230,11 @@ class MetricBuffer:
             self._readers[key] = metric.reader()
 
     def reduce(self, all_reduce: AllReduce) -> dict[str, float]:
-        """Values of everything recorded since the last call, over all ranks; empties the buffer."""
+        """Return the values of everything recorded since the last call, over all ranks, and empty the buffer.
+
+        Args:
+            all_reduce: Reduces a 1-d tensor over all ranks, by "sum" or "max". It is called at most once for each.
+        """
         values = {}
         for op, combine in (("sum", torch.sum), ("max", torch.amax)):
             keys = sorted(key for key in self._parts if key[0] == op)

@@ -41,7 +41,12 @@ class MetricsLog:
             self._keep_until(resumed_step)
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        """Append the line of one step."""
+        """Append the line of one step and sync it to the disk.
+
+        Args:
+            step: The global step, from 1; 0 for an evaluation before the first step.
+            values: Name -> value; values that are no numbers are left out.
+        """
         numbers = {name: json_number(value) for name, value in values.items() if _is_number(value)}
         line = json.dumps({"step": step, "time": round(time.time(), 3), **numbers}, allow_nan=False)
         with self.path.open("a", encoding="utf-8") as file:
@@ -50,7 +55,7 @@ class MetricsLog:
             os.fsync(file.fileno())
 
     def values_of(self, step: int) -> dict[str, float] | None:
-        """The numbers that were written for one step; None without a line of it."""
+        """Return the numbers that were written for one step; None without a line of it."""
         if not self.path.exists():
             return None
         for line in read_metrics(self.path):

@@ -16,10 +16,10 @@ def die_with_parent(signum: int = signal.SIGKILL) -> None:
 
 
 def end_engine_with_actor() -> None:
-    """vLLM's core and workers end with the process that started them, however that ended: a plug-in of vLLM, which
-    calls it first in each of its processes.
+    """End vLLM's core and workers with the process that started them, however that ended.
 
-    By SIGKILL: a core that is told to terminate waits for its engine, which waits for others.
+    This is a plug-in of vLLM, which calls it first in each of its processes. The signal is SIGKILL: a core that is
+    told to terminate waits for its engine, which waits for others.
     """
     parent = multiprocessing.parent_process()
     if parent is None:  # the actor itself, or a server's command

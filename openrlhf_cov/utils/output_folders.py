@@ -30,7 +30,16 @@ def check_file(flag: str, path: Path, mark: bytes) -> None:
 
 
 def check_own(flag: str, path: Path, mark: bytes) -> None:
-    """UsageError for a file that is there, not empty, and does not have ``mark`` in its first kilobytes."""
+    """Check that a command only replaces a file that it wrote earlier. A missing or empty file passes.
+
+    Args:
+        flag: Flag that names the file, for messages.
+        path: The file.
+        mark: Bytes in the first 4 KiB of every file that the command writes.
+
+    Raises:
+        UsageError: The file has content without the mark.
+    """
     if path.is_file():
         with path.open("rb") as file:
             head = file.read(1 << 12)
@@ -56,7 +65,11 @@ def alone_in(output: Path) -> Iterator[None]:
 
 
 def check_folder(folder: Path, flag: str = "--output") -> None:
-    """UsageError for a folder to write, as ``flag`` says, that can be none; nothing is made."""
+    """Check that a folder can be written, as ``flag`` says; nothing is made.
+
+    Raises:
+        UsageError: The folder cannot be made or written to.
+    """
     try:
         there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     except OSError as error:  # too long, or below a folder that may not be entered

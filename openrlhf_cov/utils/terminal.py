@@ -33,7 +33,7 @@ def printable(text: str) -> str:
 
 
 def one_line(message: object) -> str:
-    """A message as one printable line without secrets."""
+    """Return a message as one printable line without secrets."""
     return printable(redact(" ".join(str(message).split())))
 
 
@@ -79,7 +79,13 @@ def typed_name(program: str) -> str:
 
 
 def refuse(program: str, reason: object, status: int = 2) -> int:
-    """Say why in one line on stderr; the exit status."""
+    """Say in one line on stderr why a command ends, and return its exit status.
+
+    Args:
+        program: Name of the command in its own code, see ``typed_as``.
+        reason: The message, or an error. Secrets in it are hidden.
+        status: The exit status: 2 for a wrong command line, 1 for a failure of the system.
+    """
     say(f"{typed_name(program)}: error: {one_line(reason)}\n", sys.stderr)
     return status
 

@@ -11,7 +11,12 @@ Row = tuple[str, ...]
 
 
 def aligned(rows: Sequence[Row], left: Collection[int] = (0,)) -> list[str]:
-    """Lines of a table whose columns ``left`` are flush left and whose others are flush right."""
+    """Return the lines of a table whose columns have equal widths, two spaces apart.
+
+    Args:
+        rows: The cells of each row; all rows have equally many.
+        left: Numbers, from 0, of the columns that are flush left. The others are flush right.
+    """
     rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [

@@ -120,6 +120,8 @@ def _flat_reward(table: Table) -> Alert | None:
 def _grader(table: Table) -> Iterator[Alert | None]:
     for name, what, advice in GRADER:
         steps, (share,) = _complete(table, name)
+        # With a limit of 0, whole numbers are averaged: running sums of shares leave rounding that would count as
+        # above 0.
         holds = _recent_mean(share > 0 if limit(name) == 0 else share, RECENT) > limit(name)
         since = _holding(steps, holds)
         if since is not None:

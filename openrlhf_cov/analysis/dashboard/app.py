@@ -66,7 +66,13 @@ class Layout:
 
 
 def layout(width: int, height: int, taken: int = 2) -> Layout:
-    """Return the layout of a terminal of ``width`` x ``height``; ``taken`` rows hold headline, table and alerts."""
+    """Return the layout of a terminal.
+
+    Args:
+        width: Columns of the terminal.
+        height: Rows of the terminal.
+        taken: Rows of the headline, the table of runs and the alerts.
+    """
     side = width >= WIDE and height >= TALL
     side_width = 0
     text_lines = min(TEXT_LINES, height // TEXT_SHARE)
@@ -102,7 +108,7 @@ MARGIN = 0.03
 
 
 def color_of(number: int) -> tuple[int, int, int]:
-    """Color of run ``number``, from 0."""
+    """Return the color of run ``number``, counted from 0."""
     return COLORS[number % len(COLORS)]
 
 
@@ -134,7 +140,13 @@ class CurveChart(PlotextPlot):
         self._numbered = False
 
     def show(self, drawn: list[Drawn], view: View, numbered: bool) -> None:
-        """Draw these curves, the selected run's first; ``numbered``: a curve ends in the number of its run."""
+        """Draw curves.
+
+        Args:
+            drawn: The curves, that of the selected run first.
+            view: Style of all curves.
+            numbered: True to end each curve in the number of its run.
+        """
         self.drawn = drawn
         self._view = view
         self._numbered = numbered
@@ -175,12 +187,14 @@ class CurveChart(PlotextPlot):
         count = max(2, (height - 2) // ROWS_PER_TICK)
         marks = log_ticks(low, high, count) if is_log else ticks(low, high, count)
         low, high, at = (np.log10(low), np.log10(high), np.log10(marks)) if is_log else (low, high, np.array(marks))
+        # A constant curve gets a range around its value.
         margin = MARGIN * (high - low) or abs(low) * 0.1 or 1.0
         self.plt.ylim(low - margin, high + margin)
         self.plt.yticks(at.tolist(), [text.rjust(LABEL_WIDTH) for text in labels(marks)])
         first = int(xs.min())
         last = int(xs.max())
         steps = ticks(first, last, max(2, width // COLUMNS_PER_TICK), whole=True)
+        # A run of one step needs an axis of some length, too.
         self.plt.xlim(first, last if last > first else first + 1)
         names = [f"{step:,.0f}" for step in steps]
         self.plt.xticks(steps, [f"step {names[0]}", *names[1:]])
@@ -197,13 +211,20 @@ class RunTable(DataTable):
         self._headings = ()
 
     def show(self, states: Sequence[RunState | None], now: float, width: int) -> None:
-        """Bring the cells up to date, with the columns that fit into ``width``."""
+        """Bring the cells up to date.
+
+        Args:
+            states: The state of each run; None before a run has been read.
+            now: Unix time in seconds.
+            width: Columns of the terminal. A narrow one gets ``NARROW_TABLE`` only.
+        """
         rows = [{} if state is None else table_cells(state, now) for state in states]
         wide = width >= WIDE_TABLE
         shortest, longest = NAME_WIDTHS
         name_width = min(longest, max(shortest, width - (CELLS_WIDTH_WIDE if wide else CELLS_WIDTH)))
         headings = ("run", *(name for name in TABLE_COLUMNS if wide or name in NARROW_TABLE))
         if headings != self._headings:
+            # Clearing the table moves the cursor to its first row.
             selected = self.cursor_row
             self.clear(columns=True)
             self.add_columns(*headings)
@@ -216,6 +237,7 @@ class RunTable(DataTable):
             new = [Text(name, Style(color="rgb({},{},{})".format(*color_of(number))))]
             new += [Text(cells.get(heading, "reading" if heading == "state" else "")) for heading in headings[1:]]
             for place, cell in enumerate(new):
+                # Most cells stay the same, and writing one draws the table again.
                 if self.get_cell_at(Coordinate(number, place)) != cell:
                     self.update_cell_at(Coordinate(number, place), cell, update_width=True)
 
@@ -337,12 +359,14 @@ class Watch(App[None]):
     def on_mount(self) -> None:
         self._place()
         self.set_interval(self.interval, self._read)
+        # Words such as "last step 12 s ago" change without news from the run.
         self.set_interval(1.0, self._show_words)
         self._read()
 
     # --- reading
 
     def _read(self) -> None:
+        # Where reading takes longer than the interval, no second thread reads the same files.
         if not self._reading:
             self._reading = True
             self._read_all()
@@ -352,6 +376,7 @@ class Watch(App[None]):
         trouble = []
         for number, source in enumerate(self.sources):
             try:
+                # The thread only posts messages; widgets belong to the thread of the application.
                 if source.update():
                     self.post_message(self.State(number, source.state))
             except OSError as error:
@@ -481,7 +506,7 @@ class Watch(App[None]):
 
 
 def alert_text(state: RunState, place: Layout) -> Text:
-    """One line for each alert, with what to do where there is room for it."""
+    """Return one line for each alert, with what to do where there is room for it."""
     most = ALERTS_SIDE if place.side else ALERTS_SMALL
     lines = [f"! {alert.line if place.side else alert.short}" for alert in state.alerts[:most]]
     more = len(state.alerts) - len(lines)
@@ -490,13 +515,13 @@ def alert_text(state: RunState, place: Layout) -> Text:
 
 
 def details(state: RunState, now: float) -> Text:
-    """The alerts with what to do, then the panels."""
+    """Return the alerts with what to do, then the panels."""
     alerts = [Text("alerts", "bold underline"), *(Text(alert.line) for alert in state.alerts or ())]
     return Text("\n").join([*alerts, *([] if state.alerts else [Text("none")]), Text(), blocks(state, now)])
 
 
 def blocks(state: RunState, now: float) -> Text:
-    """The panels, one below the other."""
+    """Return the panels, one below the other."""
     found = panels(state, now)
     return Text("\n\n").join(
         Text.assemble((each.title, "bold underline"), "\n", "\n".join(each.lines)) for each in found

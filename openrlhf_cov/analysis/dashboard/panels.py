@@ -28,7 +28,13 @@ class TextPanel:
 
 
 def headline(state: RunState, now: float, width: int | None = None) -> str:
-    """Name, steps, ETA of a run that moves, and whether it does; the name is shortened to fit into ``width``."""
+    """Return one line about a run: its name, its step, its ETA if it moves, and its activity.
+
+    Args:
+        state: The run.
+        now: Unix time in seconds.
+        width: Characters into which the line has to fit, for which the name is shortened; None keeps the whole name.
+    """
     activity = state.activity(now)
     parts = [activity.text]
     if state.curves:
@@ -39,12 +45,12 @@ def headline(state: RunState, now: float, width: int | None = None) -> str:
 
 
 def step_of(state: RunState) -> str:
-    """step 12 of 40; step 12 where the total is not known."""
+    """Return ``step 12 of 40``, or ``step 12`` where the total is not known."""
     return f"step {state.done:,}" + (f" of {state.total.steps:,}" if state.total else "")
 
 
 def eta(state: RunState, now: float) -> str:
-    """Time to the end of a run that moves, or "unknown"."""
+    """Return the time to the end of a run that moves, or "unknown"."""
     seconds = state.remaining(now)
     about = "" if state.total is None or state.total.exact or not math.isfinite(seconds) else "about "
     return about + duration(seconds)
@@ -82,12 +88,12 @@ def compact(state: RunState, now: float) -> list[str]:
 
 
 def shortened(name: str, width: int) -> str:
-    """The end of a long name, which tells runs apart more often than its start."""
+    """Return the end of a long name, which tells runs apart more often than its start."""
     return name if len(name) <= width else "…" + name[1 - width :]
 
 
 def table_cells(state: RunState, now: float) -> dict[str, str]:
-    """A run's line in the table of runs, by heading."""
+    """Return a run's line in the table of runs: heading -> cell."""
     law = state.law
     ceiling = label(law.fit.ceiling.estimate) if law and law.fit and law.verdict.applies else "-"
     values = {curve.metric: label(curve.last) for curve in state.curves}
@@ -106,7 +112,7 @@ def table_cells(state: RunState, now: float) -> dict[str, str]:
 
 
 def snapshot(states: Sequence[RunState], now: float) -> str:
-    """All runs as plain text, for logs and scripts."""
+    """Return all runs as plain text, for logs and scripts."""
     return "\n\n".join("\n".join(_block(state, now)) for state in states) + "\n"
 
 
@@ -202,6 +208,7 @@ def _share(name: str, value: float) -> str:
 def _percent(share: float) -> str:
     if not math.isfinite(share):
         return "-"
+    # One decimal below 10 %; from 9.95 % on it would read 10.0 %.
     return f"{100 * share:.{0 if share in (0, 1) or share >= 0.0995 else 1}f} %"
 
 
@@ -229,15 +236,22 @@ SMOOTH_LEAST = 5
 
 
 def smoothed(values: Floats) -> Floats:
-    """Running mean (n,), centered; at both ends of what there is of the window."""
+    """Return the centred running mean (n,) of a series (n,); at both ends the window has fewer values."""
     half = max(SMOOTH_LEAST, len(values) // SMOOTH_SHARE) // 2
     return running_mean(values, 2 * half + 1, np.arange(len(values)))
 
 
 def ticks(low: float, high: float, most: int, whole: bool = False) -> list[float]:
-    """1 to ``most`` round numbers within [low, high], 1, 2, 2.5, 4 or 5 times a power of ten apart.
+    """Return round numbers for an axis, 1, 2, 2.5, 4 or 5 times a power of ten apart.
 
-    ``whole``: integers alone; the ends of the range must be.
+    Args:
+        low: Lower end of the axis.
+        high: Upper end of the axis.
+        most: Largest number of ticks.
+        whole: True for integers alone; both ends must then be integers.
+
+    Returns:
+        1 to ``most`` numbers within [low, high], ascending.
     """
     if not high > low:
         return [low]
@@ -258,7 +272,13 @@ def ticks(low: float, high: float, most: int, whole: bool = False) -> list[float
 
 
 def log_ticks(low: float, high: float, most: int) -> list[float]:
-    """Numbers above 0 for a logarithmic axis over [low, high]: powers of ten, and 2 and 5 times them, if they fit."""
+    """Return numbers for a logarithmic axis: powers of ten, and 2 and 5 or 3 times them, if they fit.
+
+    Args:
+        low: Lower end of the axis, above 0.
+        high: Upper end of the axis.
+        most: Largest number of ticks.
+    """
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1, 2, 5), (1, 3), (1,)):
         found = [factor * 10.0**power for power in powers for factor in factors]
@@ -267,11 +287,12 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
             return found
     if len(found) > most:
         return found[:: math.ceil(len(found) / most)]
+    # Within a part of a decade, ticks at equal distances are the only round ones.
     return ticks(low, high, most)
 
 
 def label(value: float) -> str:
-    """A number for an axis or a title: three to four digits, 1.2e-05, 16.4k, 3M."""
+    """Return a number for an axis or a title: three to four digits, 1.2e-05, 16.4k, 3M."""
     size = abs(value)
     if not math.isfinite(size):
         return "-"
@@ -284,7 +305,7 @@ def label(value: float) -> str:
 
 
 def labels(values: list[float]) -> list[str]:
-    """The numbers of an axis, with the same number of decimals where they are of one size."""
+    """Return the numbers of an axis, with the same number of decimals where they are of one size."""
     largest = max(map(abs, values), default=0.0)
     if not 1e-3 <= largest < 1e4:
         return [label(value) for value in values]
@@ -293,7 +314,7 @@ def labels(values: list[float]) -> list[str]:
 
 
 def sparkline(values: Floats, width: int) -> str:
-    """The series in ``width`` characters or fewer, from its lowest (▁) to its highest value (█)."""
+    """Return a series (n,) in ``width`` characters or fewer, from its lowest (▁) to its highest value (█)."""
     if not len(values):
         return ""
     # Where each character begins in the series. A character is the mean of its values, so no value is left out.

@@ -103,12 +103,19 @@ class Pace:
 
 
 def pace(steps: Floats, times: Floats, step_seconds: Floats) -> Pace:
-    """Return the wall clock between the lines of the last steps, without pauses; ``step_seconds`` without a clock.
+    """Return the seconds per step of the last steps, without pauses.
 
-    All arrays are (n,). Wall clock includes evaluations, checkpoints and logging, which ``timing/step_total`` omits.
+    Wall clock counts first: it includes evaluations, checkpoints and logging, which ``timing/step_total`` omits.
+
+    Args:
+        steps: Global steps (n,).
+        times: Unix time (n,) of their lines in seconds, NaN where a line has none.
+        step_seconds: ``timing/step_total`` (n,) in seconds, for a log without a clock.
     """
     known = np.flatnonzero(np.isfinite(times))[-WINDOW - 1 :]
+    # A log of every tenth step has one line for ten steps.
     seconds = np.diff(times[known]) / np.maximum(np.diff(steps[known]), 1)
+    # A clock that stood still or was set back between two lines says nothing about the pace.
     seconds = seconds[seconds > 0]
     if not len(seconds):
         seconds = step_seconds[np.isfinite(step_seconds)][-WINDOW:]
@@ -177,6 +184,7 @@ def _whole(text: str | None) -> int:
 
 # --- what is shown of a run
 
+# Fewer than in a report, because the fit is repeated while the run grows.
 LAW_RESAMPLES = 500
 # The law is fitted again when this share of the points is new.
 LAW_GROWTH = 0.01
@@ -256,7 +264,7 @@ class RunState:
     warnings: tuple[str, ...] = ()
 
     def age(self, now: float) -> float:
-        """Seconds since the newest step; 0 where the clock of the run is ahead of ours."""
+        """Return the seconds since the newest step; 0 where the clock of the run is ahead of ours."""
         return max(0.0, now - self.last_time)
 
     def activity(self, now: float) -> Activity:
@@ -267,7 +275,7 @@ class RunState:
         return activity(self.done, self.total, self.pace, self.age(now), self.has_ended)
 
     def remaining(self, now: float) -> float:
-        """Seconds to the last step, NaN if unknown or if the run may be at its end already."""
+        """Return the seconds to the last step, NaN if unknown or if the run may be at its end already."""
         if self.activity(now).state not in ("running", "finished"):
             return math.nan
         return remaining(self.done, self.total, self.pace, self.age(now))
@@ -368,6 +376,7 @@ def _phases(table: Table) -> tuple[Phase, ...]:
     recent = {title(name): table.column(name)[-PHASE_STEPS:] for name in present}
     recent["other"] = np.maximum(total - np.nansum(list(recent.values()), axis=0), 0.0)
     phases = [Phase(name, float(each[-1]), float(np.nansum(each) / np.nansum(total))) for name, each in recent.items()]
+    # A remainder that would read 0 % is left out.
     return tuple(phase for phase in phases if phase.name != "other" or phase.share > 0.005)
 
 

@@ -165,7 +165,16 @@ def look_of(place: int, **fields: Any) -> Look:
 
 
 def bands(x: ArrayLike, low: ArrayLike, high: ArrayLike, look: Look, *, name: str = "", group: str = "") -> list[Mark]:
-    """Return a band in a list; an empty list if one of its ends is not finite."""
+    """Return a band in a list; an empty list if it has no points or one of its ends is not finite.
+
+    Args:
+        x: Places (n,) on the x axis.
+        low: Lower end (n,) of the band.
+        high: Upper end (n,) of the band.
+        look: Color and opacity of the area.
+        name: Name in the legend; "" for no entry.
+        group: Marks of one group are shown and hidden together.
+    """
     if not np.size(x) or not (np.isfinite(np.asarray(low)).all() and np.isfinite(np.asarray(high)).all()):
         return []
     return [Mark("band", look, x, low=low, high=high, name=name, group=group)]
@@ -176,6 +185,7 @@ def short_names(names: Sequence[str]) -> list[str]:
     found: list[str] = []
     for place, name in enumerate(names):
         short = shortened(name)
+        # Equal names stay equal. Only another name that shortens to the same text gets a number.
         if names.index(name) == place and short in found:
             number = f" ({place + 1})"
             short = shortened(name, LONGEST_NAME - len(number)) + number

@@ -40,7 +40,14 @@ class Cell:
 
 
 def render(template: str, data: Any, scripts: Sequence[str], **values: Any) -> str:
-    """The page: a template with its values, the ``data`` and the names of the scripts that show them."""
+    """Return a page as HTML.
+
+    Args:
+        template: Name of a file of ``templates/``.
+        data: What the scripts of the page draw; anything that JSON takes, without NaN.
+        scripts: Names of the scripts that draw it, beside those of every page.
+        values: The values of the template.
+    """
     from plotly.offline import get_plotlyjs
 
     texts = [script_text(get_plotlyjs()), script_text("".join(map(source, (*SHARED_SCRIPTS, *scripts))))]
@@ -55,22 +62,22 @@ def render(template: str, data: Any, scripts: Sequence[str], **values: Any) -> s
 
 
 def source(name: str) -> str:
-    """A style or script as it stands in its file."""
+    """Return a style or script as it stands in its file."""
     return (TEMPLATES / name).read_text(encoding="utf-8")
 
 
 def prose(text: str) -> Markup:
-    """Text to be wrapped, escaped, in which a number stays with its percent sign."""
+    """Return a text that may be wrapped, escaped, in which a number stays with its percent sign."""
     return Markup(str(escape(text)).replace(" %", "&nbsp;%"))
 
 
 def embedded(payload: Any) -> str:
-    """JSON that can stand in a script element: without ``<`` nothing ends the element or starts a comment."""
+    """Return JSON that can stand in a script element: without ``<`` nothing ends the element or starts a comment."""
     return json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def script_text(source: str) -> str:
-    """A script as it can stand in HTML, whose parser takes CR LF as LF and ends the element at ``</script``."""
+    """Return a script as it can stand in HTML, whose parser ends the element at ``</script`` and takes CR LF as LF."""
     source = source.replace("\r\n", "\n").replace("\r", "\n")
     return re.sub(r"</(?=script)", r"<\\/", source, flags=re.IGNORECASE).replace("<!--", "<\\!--")
 

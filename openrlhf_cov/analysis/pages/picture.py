@@ -49,6 +49,7 @@ SYMBOLS = {"": "", "circle": "o", "square": "s", "triangle-up": "^", "diamond": 
 HATCHES = {"": "", "/": "//", ".": "..", "\\": "\\\\", "x": "xx"}
 EARLY_TO_LATE = LinearSegmentedColormap.from_list("time", ["#9ecae1", "#08306b"])
 SETTINGS: dict[Any, Any] = {
+    # Without a salt the ids in an SVG are random, and the same chart would give another file.
     "svg.hashsalt": "openrlhf_cov",
     "text.parse_math": False,  # a run may be called $x$
     "font.size": 9,
@@ -61,12 +62,22 @@ SETTINGS: dict[Any, Any] = {
     "grid.linewidth": 0.7,
     "legend.frameon": False,
     "axes.formatter.limits": (-3, 4),
+    # Points within half a pixel of a line are left out, which makes the files of long runs smaller.
     "path.simplify_threshold": 0.5,
 }
 
 
 def write_pictures(charts: Iterable[Chart], folder: Path, formats: Sequence[str]) -> tuple[Path, ...]:
-    """``folder/NAME.FORMAT`` of each chart, in their order; the same chart gives the same SVG."""
+    """Write ``folder/NAME.FORMAT`` of each chart and return their paths, in order; the same chart gives the same SVG.
+
+    Args:
+        charts: The charts.
+        folder: Folder of the files; it is created.
+        formats: ``svg``, ``png`` or both.
+
+    Raises:
+        OSError: A file cannot be written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with rc_context(SETTINGS), catch_warnings():
         filterwarnings("ignore", "Glyph .* missing from font")  # drawn as a box
@@ -84,6 +95,7 @@ def draw(chart: Chart) -> Figure:
     for unused in grid.flat[count:]:
         unused.remove()
     for axes, panel in zip(grid.flat, chart.panels, strict=False):
+        # With shared axes, matplotlib would label the outer panels only.
         axes.tick_params(labelbottom=True, labelleft=not panel.y.ticks or axes in grid[:, 0])
         _draw_panel(axes, panel)
     figure.suptitle(chart.title, fontsize=11)
@@ -92,15 +104,25 @@ def draw(chart: Chart) -> Figure:
 
 
 def save(figure: Figure, path: Path, formats: Sequence[str]) -> list[Path]:
-    """Write the figure in every format. ``Figure.savefig`` would lay out and draw it twice for each."""
+    """Write a figure in every format and return the paths.
+
+    ``Figure.savefig`` would lay out and draw the figure twice for each format.
+
+    Args:
+        figure: The figure. Its layout is fixed afterwards.
+        path: Path of the files without their ending.
+        formats: ``svg``, ``png`` or both.
+    """
     figure.set_dpi(POINTS_PER_INCH)  # where hinted text is widest
     if engine := figure.get_layout_engine():
         engine.execute(figure)
+    # The layout stays for all formats.
     figure.set_layout_engine("none")
     paths = [path.with_name(f"{path.name}.{each}") for each in formats]
     for path in paths:
         with replacing(path) as file:
             if path.suffix == ".svg":
+                # A date would make each file a different one.
                 FigureCanvasSVG(figure).print_svg(file, metadata={"Date": None})
             else:
                 figure.set_dpi(DOTS_PER_INCH)
@@ -119,6 +141,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         if mark.kind == "stack":
             floor = _draw_stack(axes, mark, floor)
         else:
+            # Later marks cover earlier ones whatever their kind; matplotlib would draw all areas first.
             DRAWN[mark.kind](axes, mark, zorder=2 + order / len(panel.marks))
     if floor.any():
         axes.margins(x=0)
@@ -139,6 +162,7 @@ def _draw_dots(axes: Axes, mark: Mark, zorder: float) -> None:
         for x, y, low, high in zip(*columns, strict=True):
             ends = ([x, x], [low, high]) if mark.whiskers == "y" else ([low, high], [y, y])
             axes.plot(*ends, color=color, linewidth=1.2, zorder=zorder)
+    # A size is a diameter in pixels of a page; ``scatter`` takes an area in square points.
     area = look.size**2 * 0.6
     symbol = SYMBOLS[look.marker or "circle"]
     shared = {"s": area, "marker": symbol, "alpha": look.opacity, "zorder": zorder + 0.01}

@@ -80,6 +80,7 @@ def _trace(mark: Mark) -> Json:
             trace["marker"] |= {"color": list(range(len(trace["x"]))), "colorscale": EARLY_TO_LATE}
         return trace | {"mode": "markers"} | _whiskers(mark)
     trace["line"] = {"color": look.color, "dash": look.dash, "width": look.width}
+    # A line through one point would be invisible.
     if len(trace["x"]) == 1:
         return trace | {"mode": "markers"}
     has_markers = look.marker and len(trace["x"]) <= FEW_POINTS
@@ -113,11 +114,13 @@ def _axis(axis: Axis, values: NDArray[np.float64]) -> Json:
     if axis.share:
         found |= {"tickformat": ".3~%"}
     if logarithmic:
+        # "D2" labels 2 and 5 between the powers of ten, 1 labels the powers alone.
         found |= {"type": "log", "tickformat": "~g", "dtick": 1 if values.max() > FEW_DECADES * values.min() else "D2"}
     if axis.ticks:
         found |= {"tickvals": list(axis.ticks), "ticktext": list(map(plain, axis.ticks.values()))}
     if axis.zero:
         found |= {"zeroline": True, "zerolinecolor": FAINT, "zerolinewidth": 1, "nticks": 6, "exponentformat": "power"}
     if ends := axis.shown(values):
+        # Plotly takes the range of a logarithmic axis as exponents of ten.
         found["range"] = numbers(np.log10(ends) if logarithmic else ends)
     return found

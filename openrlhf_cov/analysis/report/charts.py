@@ -210,7 +210,13 @@ def curve(series: Series, name: str, group: str, look: Look, raw: bool = True, h
 
 
 def running_means(panels: Sequence[Curve], runs: Sequence[RunReport], raw: bool) -> str:
-    """Return a sentence about the lines of these columns; it is empty where lines show the values themselves."""
+    """Return a sentence about the lines of some columns; it is empty where lines show the values themselves.
+
+    Args:
+        panels: The columns.
+        runs: The runs whose lines are drawn.
+        raw: True if the values are drawn behind their means.
+    """
     found = [run.series[each.column].window for each in panels for run in runs if each.column in run.series]
     if max(found, default=1) == 1:
         return ""
@@ -346,6 +352,7 @@ def coefficients_chart(contents: Contents) -> Chart | None:
     names = [
         name if run.law.accepted else f"{name}\n(does not apply)" for name, (run, _) in zip(names, shown, strict=True)
     ]
+    # From high to low, so that the first run is at the top.
     rows = Axis(ticks=dict(enumerate(names)), ends=(len(shown) - 0.5, -0.5))
     panels = []
     for name in COEFFICIENTS:
@@ -360,7 +367,14 @@ def coefficients_chart(contents: Contents) -> Chart | None:
 
 
 def whisker(look: Look, x: Sequence[float], interval: Interval, said: str) -> Mark:
-    """Return a dot with the whiskers of an interval along y."""
+    """Return a dot with the whiskers of an interval along y.
+
+    Args:
+        look: Color and marker of the dot.
+        x: The place on the x axis, (1,).
+        interval: The value and its interval.
+        said: Text in front of the value in the label of the dot.
+    """
     hover = "%{customdata}: %{y:.4~g}"
     return Mark("dots", look, x, [interval.estimate], [interval.low], [interval.high], hover=hover, texts=[said])
 
@@ -421,6 +435,7 @@ def law_panels(run: RunReport, options: Options) -> list[Panel]:
     marks = [dots]
     shown = points.reward
     if line is not None and law.accepted:
+        # Bands lie behind the dots, lines in front of them.
         marks = [*_law_bands(line), dots, *_law_line(line, law.accepted), *_forecast(law)]
         shown = np.concatenate([shown, line.reward])
     elif line is not None:
@@ -483,6 +498,7 @@ def _forecast(law: LawSection) -> list[Mark]:
     found = law.forecast
     if found is None or not len(found.later):
         return []
+    # By entropy, not by time: a line that goes back and forth along the axis could not be read.
     order = np.argsort(found.later.entropy, kind="stable")
     order = order[spread_out(len(order), FORECAST_PLACES)]
     x = np.exp(found.later.entropy[order])
@@ -639,7 +655,15 @@ def runs_beside(
     panels_of: Callable[[RunReport], list[Panel]],
     shared: str = "",
 ) -> Chart | None:
-    """Return a picture with the panels of each run, for as many runs as fit; a shared y axis covers all of them."""
+    """Return a picture with the panels of each run, for as many runs as fit; None if no run has a panel.
+
+    Args:
+        contents: The runs.
+        name: Name of the file.
+        title: Title of the picture, which gets the number of runs that are left out.
+        panels_of: Returns the panels of a run.
+        shared: Axes that all panels have in common: "x", "y", "xy" or none. A shared y axis covers all panels.
+    """
     found = [
         (label, panels)
         for label, run in zip(labels(contents), contents.runs, strict=True)
@@ -653,6 +677,7 @@ def runs_beside(
     for label, of_run in shown:
         for panel in of_run:
             panels.append(replace(panel, title=", ".join(filter(None, [label, panel.title]))))
+    # With a shared axis, matplotlib takes the ends of the panel that it draws last.
     ranges = [panel.y.ends for panel in panels if panel.y.ends]
     if "y" in shared and len(ranges) == len(panels):
         both = (min(low for low, _ in ranges), max(high for _, high in ranges))

@@ -348,7 +348,16 @@ def check_metric(metric: str, runs: Iterable[Run]) -> None:
 
 
 def check_names(flag: str, names: Iterable[str], runs: Sequence[Run]) -> None:
-    """Raise UsageError for a name that no run has."""
+    """Check that names are names of runs.
+
+    Args:
+        flag: Flag that has the names, for the message.
+        names: The names.
+        runs: The runs of the report.
+
+    Raises:
+        UsageError: No run has one of the names.
+    """
     known = [run.name for run in runs]
     for name in names:
         if name not in known:
@@ -567,6 +576,7 @@ def _run_report(run: Run, options: Options) -> RunReport:
         length=_ends(table.column(LENGTH_COLUMN)),
         selected=_mean(table.column(SELECTED_SHARE)),
         series=_curves(table, SERIES_COLUMNS),
+        # Not smoothed: a run has few evaluations, and each is a mean over many problems.
         evaluations=_curves(run.evaluations, run.evaluations.columns, smoothed=0.0),
         law=law_section(run, options),
         theory=tuple(_theory_section(table, theorem, options) for theorem in PREDICTIONS),

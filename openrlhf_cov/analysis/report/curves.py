@@ -202,8 +202,10 @@ def to_series(
     if len(there) < len(steps):
         steps = steps[there]
         values = values[there]
+    # An odd number, so that the window has a middle.
     window = max(1, int(len(steps) * smoothed) // 2 * 2 + 1)
     gaps = _gaps(steps)
+    # Each gap takes one of the points, a NaN that interrupts the line.
     chosen = extremes(values, most - len(gaps))
     mean = running_mean(values, window, chosen)
     places = np.searchsorted(chosen, gaps + 1)
@@ -217,14 +219,29 @@ def to_series(
 
 
 def spread_out(count: int, most: int = MAX_DOTS) -> NDArray[np.intp]:
-    """Return the places of at most ``most`` of ``count`` dots in equal distances, with the first and the last."""
+    """Return the places of dots in equal distances, with the first and the last, ascending.
+
+    Args:
+        count: Number of dots.
+        most: Largest number of places.
+    """
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.intp))
 
 
 def stacked(steps: ArrayLike, columns: Mapping[str, Floats], most: int = MAX_BARS) -> tuple[Floats, dict[str, Floats]]:
-    """Return the middle steps (m,) of equal parts of the run, and the mean of each column there or NaN."""
+    """Return the means of columns over equal parts of a run.
+
+    Args:
+        steps: Global steps (n,).
+        columns: Name -> values (n,), NaN where a step has none.
+        most: Largest number m of parts.
+
+    Returns:
+        The mean step (m,) of each part, and name -> means (m,), NaN where a part has no value.
+    """
     means = {}
     for name, values in columns.items():
+        # Means of the values that there are: a NaN would spoil the part that it is in.
         there = ~np.isnan(values)
         shares = thinned(there.astype(np.float64), most)
         sums = thinned(np.where(there, values, 0.0), most)

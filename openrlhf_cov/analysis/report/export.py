@@ -17,12 +17,12 @@ ACCURACY_FIELDS = ("weighted_covariance_by_accuracy", "covariance_by_accuracy", 
 
 
 def export_text(contents: Contents) -> str:
-    """The record as JSON that any parser reads: NaN and infinities are null."""
+    """Return the record as JSON that any parser reads: NaN and infinities are null."""
     return json.dumps(_finite(record(contents)), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def record(contents: Contents) -> dict[str, Any]:
-    """The numbers of a report, without what is for drawing alone."""
+    """Return the numbers of a report, without what is for drawing alone."""
     options = contents.options
     return {
         "schema": SCHEMA,

@@ -26,7 +26,7 @@ NAME = re.compile(r"step_(\d+)\.jsonl")
 
 
 def find_token_files(run: Path) -> tuple[TokenFile, ...]:
-    """The files of a run's folder, in the order of their steps."""
+    """Return the files of a run's folder, in the order of their steps."""
     folder = run / TOKENS_FOLDER
     if not folder.is_dir():
         return ()
@@ -35,7 +35,11 @@ def find_token_files(run: Path) -> tuple[TokenFile, ...]:
 
 
 def read_tokens(path: Path) -> list[dict[str, Any]]:
-    """The records of a file, highest covariance first; keys as in docs/metrics.md. UsageError for a broken file."""
+    """Return the records of a file, highest covariance first; keys as in docs/metrics.md.
+
+    Raises:
+        UsageError: The file cannot be read, or a line is no token.
+    """
     rows = list(read_rows(path, parse_object))
     for number, record in rows:
         if "token" not in record or "cov" not in record:
@@ -67,9 +71,13 @@ Token = dict[str, Any]
 
 
 def run_tokens(token_files: Sequence[TokenFile], most: int) -> dict[str, Any] | None:
-    """Steps of a run as JSON takes them, with at most ``most`` tokens each; None without files.
+    """Return the steps of a run as JSON takes them; None without files.
 
     ``scale`` is the largest absolute covariance of all that is shown, ``notes`` say what is not.
+
+    Args:
+        token_files: The files of the run.
+        most: Largest number of tokens of each step, those of the largest absolute covariance.
     """
     if not token_files:
         return None
@@ -94,7 +102,7 @@ def run_tokens(token_files: Sequence[TokenFile], most: int) -> dict[str, Any] | 
 
 
 def chosen_files(files: Sequence[TokenFile]) -> list[TokenFile]:
-    """At most ``TOKEN_STEPS`` of a run's files, in equal distances."""
+    """Return at most ``TOKEN_STEPS`` of a run's files, in equal distances."""
     return [files[place] for place in spread_out(len(files), TOKEN_STEPS)]
 
 
@@ -105,7 +113,7 @@ def tokens_per_step(runs: Sequence[Sequence[TokenFile]]) -> int:
 
 
 def clean(records: Sequence[Mapping[str, Any]]) -> list[Token]:
-    """Records of the types that docs/metrics.md says, whatever the file holds.
+    """Return records of the types that docs/metrics.md says, whatever the file holds.
 
     Numbers are finite or None, places whole or None, texts at most ``LONGEST_TEXT`` long; without those that have no
     covariance.
@@ -124,7 +132,7 @@ def clean(records: Sequence[Mapping[str, Any]]) -> list[Token]:
 
 
 def passages(tokens: Sequence[Token]) -> list[list[str | int]]:
-    """Texts with the tokens in them: each a list of text and, for a token, its place in ``tokens``.
+    """Return texts with the tokens in them: each a list of text and, for a token, its place in ``tokens``.
 
     Tokens of one response stand in one passage where the text after the first holds the second, and what both say
     of the text agrees. The passage with the highest absolute covariance first, among equals the one that begins with
@@ -167,13 +175,21 @@ def _joined(tokens: Sequence[Token], chain: Sequence[int]) -> Iterator[list[str 
 
 
 def text_between(text: str, token: Token, later: Token) -> str | None:
-    """Return the text between two tokens of a response; ``text`` ends with the first of them.
+    """Return the text between two tokens of a response.
 
-    None where the second is not in the text after the first, or where the texts around the two do not agree.
+    Args:
+        text: The text of the response as far as it is known, which ends with the first token.
+        token: The first token.
+        later: The second token.
+
+    Returns:
+        The text; None where the second token is not in the text after the first, or where the texts around the two do
+        not agree.
     """
     if not 0 < later["position"] - token["position"] <= CONTEXT:
         return None
     after = token["after"]
+    # A token may stand several times in the text. The first place counts where the texts around both agree.
     for end in range(len(after) + 1):
         rest = after[end + len(later["token"]) :]
         fits = after.startswith(later["token"], end) and later["after"].startswith(rest)
@@ -185,6 +201,7 @@ def text_between(text: str, token: Token, later: Token) -> str | None:
 def _number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
+    # Five digits are enough to show and keep the page small.
     value = float(f"{value:.5g}") if abs(value) < LARGEST else math.nan
     return value if math.isfinite(value) else None
 

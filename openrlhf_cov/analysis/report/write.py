@@ -40,7 +40,20 @@ def write_report(runs: Sequence[Path], output: Path) -> Path:
 def write_files(
     contents: Contents, output: Path, *, formats: Sequence[str] = FORMATS, with_page: bool = True
 ) -> Written:
-    """Write ``output/figures/NAME.FORMAT`` for each figure with something to show, and ``output/report.html``."""
+    """Write the figures and the page of a report and return their paths.
+
+    A figure is ``output/figures/NAME.FORMAT``, and the page ``output/report.html``. Figures with nothing to show are
+    left out.
+
+    Args:
+        contents: The contents of the report.
+        output: The folder; it is created.
+        formats: Formats of the figures, of ``FORMATS``.
+        with_page: False to write the figures only.
+
+    Raises:
+        OSError: A file cannot be written.
+    """
     # matplotlib takes a second to import.
     from openrlhf_cov.analysis.pages.picture import write_pictures
     from openrlhf_cov.analysis.report.charts import pictures

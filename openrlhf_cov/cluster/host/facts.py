@@ -162,7 +162,7 @@ def parse_gpus(text: str) -> tuple[Gpu, ...]:
 
 
 def disk(path: Path) -> Disk:
-    """The disk of a path that may not exist yet, or be hidden from this user."""
+    """Return the disk of a path that may not exist yet, or be hidden from this user."""
     existing = next(parent for parent in (path.absolute(), *path.absolute().parents) if os.path.exists(parent))
     usage = shutil.disk_usage(existing)
     return Disk(str(path), usage.total, usage.free)
@@ -180,12 +180,12 @@ def listeners(ports: tuple[int, ...]) -> dict[int, Process]:
 
 
 def limit(number: int) -> Limit:
-    """A limit of this process."""
+    """Return a limit of this process."""
     return Limit(*(None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(number)))
 
 
 def memory(group: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
-    """Bytes of memory that this process may use."""
+    """Return the bytes of memory that this process may use."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         return min(total, int(group.read_text()))
@@ -206,7 +206,7 @@ def find_hub(url: str, timeout: float = HUB_TIMEOUT) -> Hub:
 
 
 def sandbox_fault() -> str | None:
-    """Why there is no sandbox for programs on this machine; None where one was started and ran one."""
+    """Return why there is no sandbox for programs on this machine; None where one was started and ran one."""
     try:
         with Sandbox() as sandbox:
             request = {"mode": "script", "source": "print(6 * 7)"}

@@ -32,5 +32,5 @@ Check = Callable[[Facts], Finding | None]
 
 
 def on_cpu(facts: Facts) -> bool:
-    """A CPU host; without vLLM, which decides that, a host without GPUs is taken for one."""
+    """Return True on a CPU host; without vLLM, which decides that, a host without GPUs is taken for one."""
     return facts.cpu_host or (not facts.packages["vllm"].present and not facts.gpus)

@@ -49,7 +49,7 @@ class Package:
 
 
 def find_packages() -> dict[str, Package]:
-    """Every package of ``DISTRIBUTIONS``, those that can be imported tried."""
+    """Return every package of ``DISTRIBUTIONS``; those that can be imported are tried."""
     found = {}
     for module in DISTRIBUTIONS:
         found[module] = Package(version_of(module), _is_present(module))
@@ -76,12 +76,12 @@ def try_imports(names: Iterable[str], timeout: float = TIMEOUT) -> dict[str, dic
 
 
 def version_of(module: str) -> str | None:
-    """The version of one of ``DISTRIBUTIONS`` by its metadata; None where there is none."""
+    """Return the version of one of ``DISTRIBUTIONS`` by its metadata; None where there is none."""
     return next(filter(None, map(distribution_version, DISTRIBUTIONS[module])), None)
 
 
 def pins(module: str) -> dict[str, str]:
-    """The exact versions that a package asks for, by distribution; {} where it is not installed."""
+    """Return the exact versions that a package asks for, by distribution; {} where it is not installed."""
     try:
         requirements = distribution(module).requires or []
     except PackageNotFoundError:
@@ -112,7 +112,7 @@ def _probe(names: list[str], timeout: float) -> tuple[list[dict[str, Any]], str]
 
 
 def distribution_version(name: str) -> str | None:
-    """The version of a distribution by its metadata; None where there is none."""
+    """Return the version of a distribution by its metadata; None where there is none."""
     try:
         return distribution(name).metadata["Version"]
     except PackageNotFoundError:

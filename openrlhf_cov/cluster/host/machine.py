@@ -107,7 +107,13 @@ def check_shared_memory(facts: Facts) -> Finding:
 
 
 def check_port(facts: Facts, port: int, flag: str) -> Finding:
-    """A port of a Ray head, free or taken by Ray."""
+    """Check a port of a Ray head, which may be free or taken by a Ray that asks for a token.
+
+    Args:
+        facts: Facts about the host.
+        port: A port that the facts are about.
+        flag: Flag of ``ray start`` that chooses another port.
+    """
     process = facts.ports.get(port)
     if process is None:
         return Finding("ok", "free")

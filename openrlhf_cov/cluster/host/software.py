@@ -43,7 +43,7 @@ def check_openrlhf(facts: Facts) -> Finding:
 
 
 def check_package(facts: Facts, module: str) -> Finding:
-    """A package that every host needs; ``module`` is its name with underscores."""
+    """Check a package that every host needs; ``module`` is its name with underscores."""
     package = facts.packages[module]
     name = module.replace("_", "-")
     fix = ON_CPUS if on_cpu(facts) else ON_GPUS

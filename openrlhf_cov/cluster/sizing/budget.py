@@ -1,4 +1,4 @@
-"""What stands on one GPU in each phase of a step (pure)."""
+"""Bytes that are taken on one GPU in each phase of a step (pure)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ class Role:
 
     @property
     def weights(self) -> float:
-        """Always there."""
+        """Bytes of the weights, which are always there."""
         return self.sharding.weights(self.shape)
 
     @property
     def states(self) -> float:
-        """What training needs between updates; ``--ds.enable_sleep`` moves it to the host."""
+        """Bytes that training needs between updates; ``--ds.enable_sleep`` moves them to the host."""
         if self.training is None:
             return 0.0
         parts = (self.sharding.optimizer, self.sharding.gradients, self.sharding.bucket)
@@ -37,12 +37,12 @@ class Role:
 
     @property
     def scores(self) -> float:
-        """What comes and goes while it scores."""
+        """Bytes that the model takes only while it scores."""
         return self.sharding.gathered(self.shape) + (1 + FRAGMENTATION) * self.scoring.scoring(self.shape)
 
     @property
     def trains(self) -> float:
-        """What comes and goes while it trains: a micro-batch, or the update after the last one."""
+        """Bytes that the model takes only while it trains, in a micro-batch or in the update after the last one."""
         if self.training is None:
             return 0.0
         batch = self.sharding.gathered(self.shape) + (1 + FRAGMENTATION) * self.training.training(self.shape)
@@ -50,7 +50,7 @@ class Role:
 
     @property
     def sends(self) -> float:
-        """A gathered matrix and its copy."""
+        """Bytes of a gathered matrix and its copy while weights go to vLLM; 0 for models other than the policy."""
         return 2.0 * self.shape.embedding * self.sharding.element if self.name == "actor" else 0.0
 
 
@@ -82,9 +82,16 @@ def budget(
     engine_sleeps: bool = False,
     states_sleep: bool = False,
 ) -> Budget:
-    """The budget of a GPU that these roles and one process of an engine share.
+    """Return the bytes of a GPU that models and one process of an engine share, kind by kind and phase by phase.
 
     Upstream lets models that share GPUs score one after the other, and with ``--ds.enable_sleep`` train so, too.
+
+    Args:
+        roles: The models that have a process on the GPU.
+        engine: The engine that has a process on the GPU, if one does.
+        engine_shape: Shape of the model in the engine; None to count its whole share in every phase.
+        engine_sleeps: True with ``--vllm.enable_sleep``: the engine frees its memory outside of generation.
+        states_sleep: True with ``--ds.enable_sleep``: optimizer and gradients are on the GPU only while they train.
     """
     trained = [role for role in roles if role.training]
     if states_sleep and trained:

@@ -61,7 +61,12 @@ def _uneven_dynamic_batches(args: SimpleNamespace) -> Iterator[str]:
 
 
 def notes(args: SimpleNamespace, shape: ModelShape | None) -> Iterator[str]:
-    """What is legal and still worth a look."""
+    """Yield a line for each flag that is legal and whose effect the user may not expect.
+
+    Args:
+        args: The flags of a training.
+        shape: Shape of the actor; None if it is not known.
+    """
     dynamic = args.train.dynamic_batch_enable
     for name in ("train", "rollout"):
         limit = getattr(args, name).max_tokens_per_gpu

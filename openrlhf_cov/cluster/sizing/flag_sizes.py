@@ -30,7 +30,7 @@ CONTROLLER_CPUS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What one global step samples and trains on."""
+    """The samples, tokens and updates of one global step."""
 
     prompts: int
     samples_per_prompt: int
@@ -59,7 +59,7 @@ class Step:
 
 
 def model_names(args: SimpleNamespace) -> dict[str, tuple[str, str]]:
-    """Role -> (flag, name) of every model that a run loads."""
+    """Return role -> (flag, name) of every model that a run loads."""
     actor = ("--actor.model_name_or_path", args.actor.model_name_or_path)
     names: dict[str, tuple[str, str]] = {"actor": actor}
     process_reward = process_reward_of(args)
@@ -78,7 +78,7 @@ def model_names(args: SimpleNamespace) -> dict[str, tuple[str, str]]:
 
 
 def layout_of(args: SimpleNamespace) -> GpuLayout:
-    """The GPUs of every group of processes."""
+    """Return the GPUs of every group of processes."""
     return GpuLayout(
         engines=args.vllm.num_engines if has_engines(args) else 0,
         tensor_parallel=args.vllm.tensor_parallel_size,
@@ -92,7 +92,7 @@ def layout_of(args: SimpleNamespace) -> GpuLayout:
 
 
 def processes(group: SimpleNamespace) -> int:
-    """Processes, one per GPU, of a group of training actors."""
+    """Return the number of processes, one per GPU, of a group of training actors."""
     return group.num_nodes * group.num_gpus_per_node
 
 
@@ -111,17 +111,28 @@ def process_groups(args: SimpleNamespace) -> dict[str, SimpleNamespace]:
 
 
 def ranks_of(args: SimpleNamespace, name: str = "actor") -> int:
-    """Data-parallel ranks of a model, at least 1."""
+    """Return the number of data-parallel ranks of a model, at least 1."""
     return max(1, processes(getattr(args, name)) // (args.ds.ring_attn_size * args.ds.tensor_parallel_size))
 
 
 def roles_of(args: SimpleNamespace, shapes: Mapping[str, ModelShape], on_gpus: bool) -> dict[str, Role]:
-    """The models that DeepSpeed holds, of those whose shape is known; ``on_gpus``: with flash-attn's cross entropy."""
+    """Return the models that DeepSpeed holds, by their names.
+
+    Args:
+        args: The flags of a training.
+        shapes: Name of a model, as in ``model_names`` -> its shape. Models whose shape is not known are left out.
+        on_gpus: True on GPUs, where flash-attn's cross entropy saves logits and DeepSpeed's buffers count whole.
+    """
     return {name: _role(name, args, shape, on_gpus) for name, shape in shapes.items()}
 
 
 def engine_of(args: SimpleNamespace, gpu_bytes: float) -> Engine:
-    """An engine on GPUs of this size; it generates in the type of the weights."""
+    """Return the vLLM engine on GPUs of a size. It generates in the type of the weights.
+
+    Args:
+        args: The flags of a training.
+        gpu_bytes: Bytes of one GPU.
+    """
     return Engine(
         tensor_parallel=args.vllm.tensor_parallel_size,
         utilization=args.vllm.gpu_memory_utilization,
@@ -132,7 +143,12 @@ def engine_of(args: SimpleNamespace, gpu_bytes: float) -> Engine:
 
 
 def step_of(args: SimpleNamespace, prompt_tokens: float | None) -> Step:
-    """The samples of a step; ``prompt_tokens``: mean length of the data's prompts, where it is known."""
+    """Return the samples and tokens of a global step.
+
+    Args:
+        args: The flags of a training.
+        prompt_tokens: Mean length of the data's prompts in tokens; None if it is not known.
+    """
     samples = args.rollout.batch_size * args.rollout.n_samples_per_prompt
     return Step(
         prompts=args.rollout.batch_size,
@@ -145,14 +161,14 @@ def step_of(args: SimpleNamespace, prompt_tokens: float | None) -> Step:
 
 
 def training_tokens(args: SimpleNamespace) -> int:
-    """Most tokens of a training micro-batch that one GPU computes; a sequence is never split over micro-batches."""
+    """Return the most tokens of a training micro-batch on one GPU; a sequence is never split over micro-batches."""
     if not args.train.dynamic_batch_enable:
         return _per_gpu(args, args.train.micro_batch_size * args.data.max_len)
     return max(args.train.max_tokens_per_gpu * args.ds.tensor_parallel_size, _per_gpu(args, args.data.max_len))
 
 
 def scoring_tokens(args: SimpleNamespace) -> int:
-    """Most tokens of a scored micro-batch that one GPU computes.
+    """Return the most tokens of a scored micro-batch that one GPU computes.
 
     With ``--train.dynamic_batch_enable`` upstream rounds the number of micro-batches down to a multiple of the ranks:
     2 ranks - 1 of them become as many as there are ranks.

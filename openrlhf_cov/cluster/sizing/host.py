@@ -23,9 +23,15 @@ RUN_PROCESSES = 3
 def off_gpu_bytes(
     args: SimpleNamespace, roles: Mapping[str, Role], plan: Placement, engine_shape: ModelShape
 ) -> dict[int, dict[str, float]]:
-    """Node -> bytes of its memory that what sleeps or is offloaded takes, by what it is.
+    """Return the bytes in the memory of each node that is taken by what sleeps or is offloaded: node -> kind -> bytes.
 
     Parts of ZeRO that leave a GPU are pinned in the host's memory; a sleeping engine leaves its weights there.
+
+    Args:
+        args: The flags of a training.
+        roles: Name of a model -> the model.
+        plan: The node of every process.
+        engine_shape: Shape of the model in the engines.
     """
     engine = args.vllm.enable_sleep * engine_of(args, 0.0).weights(engine_shape)
     return {
@@ -40,7 +46,13 @@ def off_gpu_bytes(
 
 
 def cpu_engine(args: SimpleNamespace, shape: ModelShape, kv_space: float) -> Engine:
-    """An engine on a CPU host: its weights, ``kv_space`` bytes of KV cache, nothing else."""
+    """Return an engine on a CPU host, which takes memory for its weights and the KV cache alone.
+
+    Args:
+        args: The flags of a training.
+        shape: Shape of the model.
+        kv_space: Bytes of the KV cache of one process.
+    """
     shards = args.vllm.tensor_parallel_size
     element = BYTES[args.ds.param_dtype]
     weights = shape.parameters * element / shards
@@ -55,8 +67,16 @@ def cpu_engine(args: SimpleNamespace, shape: ModelShape, kv_space: float) -> Eng
 
 
 def cpu_budget(roles: Mapping[str, Role], kinds: tuple[str, ...], engine: Engine) -> Budget:
-    """The budget of a logical GPU in its node's memory, where nothing can be moved out of the way: vLLM does not sleep
-    there, and what DeepSpeed offloads stays in the same memory."""
+    """Return the bytes that the processes on one logical GPU take in the memory of their node.
+
+    Nothing can be moved out of the way: vLLM does not sleep on a CPU host, and what DeepSpeed offloads stays in the
+    same memory.
+
+    Args:
+        roles: Name of a model -> the model.
+        kinds: Kinds of the processes on the logical GPU, such as ``actor`` and ``engine``.
+        engine: The engine, as ``cpu_engine`` returns it; it counts where ``kinds`` has one.
+    """
     there = [roles[name] for name in kinds if name in roles]
     of_engine = ENGINE_PROCESSES + (engine.tensor_parallel > 1)
     processes = len(kinds) + (of_engine - 1) * kinds.count("engine")
@@ -70,9 +90,11 @@ def cpu_budget(roles: Mapping[str, Role], kinds: tuple[str, ...], engine: Engine
 
 
 def cpu_bytes(plan: Placement, budgets: Mapping[tuple[str, ...], Budget]) -> dict[int, float]:
-    """Node -> bytes of all its processes in the phase that needs most, on a CPU host.
+    """Return the bytes of all processes of each node in the phase that needs most, on a CPU host: node -> bytes.
 
-    ``budgets``: kinds of processes -> budget of a logical GPU with these.
+    Args:
+        plan: The node of every process.
+        budgets: Kinds of processes -> budget of a logical GPU with these.
     """
     needs = {}
     for node in _kinds(plan):

@@ -38,7 +38,7 @@ HEAD_COLUMNS = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Sharding:
-    """How one group of processes holds a model."""
+    """The way in which one group of processes holds a model."""
 
     # Processes, one per GPU; ZeRO partitions over those that tensor parallelism leaves.
     world: int
@@ -63,7 +63,7 @@ class Sharding:
         return shape.parameters if self.trained is None else self.trained
 
     def weights(self, shape: ModelShape) -> float:
-        """Weights that a GPU holds all the time."""
+        """Return the bytes of the weights that a GPU holds all the time."""
         whole = (shape.parameters + (self.trained or 0)) * self.element
         if self.stage < 3:
             return whole / self.tensor_parallel
@@ -89,13 +89,13 @@ class Sharding:
         return self.trained_parameters(shape) * size / ranks
 
     def optimizer(self, shape: ModelShape) -> float:
-        """AdamW in fp32: master weights and two moments; stages 1 to 3 partition them."""
+        """Return the bytes of AdamW in fp32: master weights and two moments; stages 1 to 3 partition them."""
         if self.optimizer_on_cpu:
             return 0.0
         return 12.0 * self.trained_parameters(shape) / (self.world if self.stage >= 1 else self.tensor_parallel)
 
     def gathered(self, shape: ModelShape) -> float:
-        """Parameters that ZeRO-3 gathers for the layers at work."""
+        """Return the bytes of the parameters that ZeRO-3 gathers for the layers at work."""
         return self.element * min(LIVE_PARAMETERS, shape.parameters) if self.stage == 3 else 0.0
 
     def bucket(self, shape: ModelShape) -> float:
@@ -141,7 +141,7 @@ class Pass:
     score_length: int = 0
 
     def kept(self, shape: ModelShape) -> float:
-        """Bytes per token that autograd keeps of one layer."""
+        """Return the bytes per token that autograd keeps of one layer."""
         # Two norms of a layer each keep their input in fp32 and two tensors of the model's type.
         norms = 2 * (4 + 2 * self.element) * shape.hidden
         attention = 2 * self.element * (shape.query_width + shape.kv_width)
@@ -149,16 +149,27 @@ class Pass:
         return norms + attention + scores + 4 * self.element * shape.intermediate
 
     def logits(self, shape: ModelShape, factor: float, cast: int = 1) -> float:
-        """``factor`` tensors in fp32 and ``cast`` of the model's type, if that is another one, per token."""
+        """Return the bytes per token of whole logits; 0 without an output head, and where logits come in blocks.
+
+        Args:
+            shape: Shape of the model.
+            factor: Number of tensors of logits in fp32 that exist at once.
+            cast: Number of further tensors in the type of the model; they count where that is narrower than fp32.
+        """
         if not (self.head and self.whole_logits):
             return 0.0
         return (4 * factor + (self.element * cast if self.element < 4 else 0)) * shape.vocab
 
     def head_in_blocks(self, shape: ModelShape, training: bool) -> float:
-        """What the output head takes that gives log-probs: the tokens it answers for, and a block of logits, twice.
+        """Return the bytes of the output head that gives log-probs in blocks, for all tokens of the micro-batch.
 
-        In the backward pass a third of them in the model's type, the gradient of the head's weight, and that of the
-        tokens, in fp32 and once more in the model's type.
+        The forward pass takes the tokens that the head answers for, and a block of logits twice. The backward pass
+        takes a third block in the model's type, the gradient of the head's weight, and that of the tokens, in fp32 and
+        once more in the model's type.
+
+        Args:
+            shape: Shape of the model.
+            training: True to count the backward pass as well.
         """
         if not self.head or self.whole_logits:
             return 0.0
@@ -171,7 +182,7 @@ class Pass:
         return forward + cast * block + self.element * shape.embedding + tokens
 
     def training(self, shape: ModelShape) -> float:
-        """Bytes at the peak of forward and backward.
+        """Return the bytes at the peak of forward and backward.
 
         Either at the head and the loss, where whole fp32 logits, their gradient and its cast would stand side by side,
         or in the backward of a layer, with whole fp32 logits still held by upstream's ``output``.
@@ -188,7 +199,7 @@ class Pass:
         return self.tokens * kept + max(at_head, self.tokens * in_layer)
 
     def scoring(self, shape: ModelShape) -> float:
-        """Bytes at the peak of a forward pass without gradient."""
+        """Return the bytes at the peak of a forward pass without gradient."""
         # Without autograd only the tensors of the layer at work exist: three of the MLP's width, five of the hidden
         # size.
         layer = (3 * shape.intermediate + 5 * shape.hidden) * self.element
@@ -214,11 +225,11 @@ class Engine:
         return self.utilization * self.gpu_bytes
 
     def weights(self, shape: ModelShape) -> float:
-        """Weights on one GPU."""
+        """Return the bytes of the weights on one GPU."""
         return shape.parameters * self.element / self.tensor_parallel
 
     def kv_bytes(self, shape: ModelShape) -> float:
-        """Bytes of a GPU that are left for the KV cache; below 0 if the weights do not fit."""
+        """Return the bytes of a GPU that are left for the KV cache; below 0 if the weights do not fit."""
         return self.share - self.weights(shape) - self.workspace(shape)
 
     def workspace(self, shape: ModelShape) -> float:
@@ -234,14 +245,19 @@ class Engine:
         return ENGINE_WORKSPACE + max(self.limits.batched_tokens * layer, self.limits.sequences * logits)
 
     def kv_bytes_per_token(self, shape: ModelShape) -> float:
-        """Keys and values of one token on one GPU; more GPUs than heads of keys hold copies."""
+        """Return the bytes of keys and values of one token on one GPU; more GPUs than heads of keys hold copies."""
         heads = max(1.0, shape.kv_heads / self.tensor_parallel)
         return 2.0 * shape.layers * heads * shape.head_dim * self.element
 
     def kv_tokens(self, shape: ModelShape) -> int:
-        """Tokens that the KV cache of the engine holds."""
+        """Return the tokens that the KV cache of the engine holds."""
         return max(0, int(self.kv_bytes(shape) / self.kv_bytes_per_token(shape)))
 
     def sequences(self, shape: ModelShape, length: int) -> int:
-        """Sequences of ``length`` tokens that run at once."""
+        """Return how many sequences run at once.
+
+        Args:
+            shape: Shape of the model.
+            length: Tokens of a sequence, prompt and response together.
+        """
         return min(self.limits.sequences, self.kv_tokens(shape) // length)

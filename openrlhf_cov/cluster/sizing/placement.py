@@ -1,4 +1,4 @@
-"""Which process of a run is on which GPU: upstream's placement groups, put on nodes as Ray's PACK does (pure)."""
+"""Placement of the processes of a run: upstream's placement groups, put on nodes as Ray's PACK does (pure)."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -52,7 +52,7 @@ class GpuLayout:
         return self.colocate_all and not self.asynchronous
 
     def groups(self) -> list[GpuGroup]:
-        """The placement groups in the order in which upstream asks for them."""
+        """Return the placement groups in the order in which upstream asks for them."""
         actor, ref, prm, critic, reward = (
             [Tenant(name, size)] if (size := getattr(self, name)) else []
             for name in ("actor", "ref", "prm", "critic", "reward")
@@ -100,7 +100,7 @@ class Placement:
     unplaced: tuple[GpuGroup, ...]
 
     def spanning_engines(self) -> list[int]:
-        """Numbers of the engines whose GPUs are on several nodes."""
+        """Return the numbers of the engines whose GPUs are on several nodes."""
         nodes: dict[int, set[int]] = {}
         for gpu in self.gpus:
             for process in gpu.processes:
@@ -110,10 +110,14 @@ class Placement:
 
 
 def pack(slots: int, free: Sequence[int]) -> list[int] | None:
-    """The node of every slot as Ray's PACK chooses it, None if there is no room; ``free``: GPUs left on each node.
+    """Return the node of every slot as Ray's PACK chooses it; None if there is no room.
 
     The node with the most room takes as many slots as it can, then the next; equal ones in their order, where Ray's is
     not defined.
+
+    Args:
+        slots: Number of slots, each of one GPU.
+        free: GPUs that are left on each node.
     """
     chosen: list[int] = []
     for node in sorted(range(len(free)), key=lambda node: -free[node]):

@@ -21,7 +21,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def placement_lines(plan: Placement, nodes: Sequence[str]) -> list[str]:
-    """One line for each stretch of GPUs of a node with the same kinds of processes."""
+    """Return one line for each stretch of GPUs of a node with the same kinds of processes."""
     lines = []
     for (node, kinds), stretch in groupby(plan.gpus, key=lambda gpu: (gpu.node, gpu.kinds)):
         gpus = list(stretch)
@@ -31,7 +31,13 @@ def placement_lines(plan: Placement, nodes: Sequence[str]) -> list[str]:
 
 
 def budget_lines(title: str, budget: Budget, capacity: float | None) -> list[str]:
-    """A table in GiB: a row for each kind of bytes, a column for each phase, and their sums."""
+    """Return the lines of a table in GiB: a row for each kind of bytes, a column for each phase, and their sums.
+
+    Args:
+        title: Head of the first column.
+        budget: The bytes of one GPU.
+        capacity: Bytes that the GPU has, shown beside the sum; None if that is not known.
+    """
     head = f"  {title:<{WIDTH}}" + "".join(f"{phase:>10}" for phase in PHASES)
     rows = [_row(row.name, row.values) for row in budget.rows]
     total = _row("sum" if capacity is None else f"sum, of {capacity / GIB:g}", budget.totals)
@@ -39,7 +45,13 @@ def budget_lines(title: str, budget: Budget, capacity: float | None) -> list[str
 
 
 def engine_line(engine: Engine, shape: ModelShape, longest: int) -> str:
-    """What an engine makes of its share."""
+    """Return the line that says how an engine uses its share of a GPU: weights, KV cache and sequences at once.
+
+    Args:
+        engine: The engine.
+        shape: Shape of its model.
+        longest: Tokens of the longest sample, prompt and response together.
+    """
     kv = max(0.0, engine.kv_bytes(shape))
     return (
         f"  {engine.share / GIB:.1f} GiB of every GPU: weights {engine.weights(shape) / GIB:.1f}, KV cache "
@@ -49,19 +61,19 @@ def engine_line(engine: Engine, shape: ModelShape, longest: int) -> str:
 
 
 def host_line(parts: Mapping[str, float]) -> str:
-    """Memory of a node's host."""
+    """Return the line with the memory of a node's host."""
     shown = " + ".join(f"{value / GIB:.1f} {name}" for name, value in parts.items() if value)
     return f"  {sum(parts.values()) / GIB:.1f} GiB" + (f" = {shown}" if shown else "")
 
 
 def node_lines(needs: Mapping[str, float], memory: Mapping[str, float]) -> list[str]:
-    """Bytes that every node needs, and what it has where that is known."""
+    """Return the bytes that every node needs, and what it has where that is known."""
     there = {name: f" of {size / GIB:.1f}" for name, size in memory.items()}
     return [f"  {name:<{WIDTH - 12}} {need / GIB:.1f} GiB{there.get(name, '')}" for name, need in needs.items()]
 
 
 def step_lines(step: Step) -> list[str]:
-    """Samples and tokens of a step."""
+    """Return the lines with the samples and tokens of a step."""
     prompt = (
         f"prompts of {step.prompt_tokens:,.0f} tokens, the mean of the data"
         if step.prompt_tokens is not None

@@ -1,4 +1,4 @@
-"""How many samples and groups make whole optimizer steps on every rank (pure).
+"""Numbers of samples and groups that make whole optimizer steps on every rank (pure).
 
 A rollout of another size would leave ranks with different numbers of micro-batches, for which ZeRO-3 waits for ever,
 or with a remainder that shifts DeepSpeed's accumulation against all updates that follow.
@@ -11,13 +11,16 @@ from openrlhf_cov.cluster.sizing.flag_sizes import process_groups, ranks_of
 
 
 def ranks_in_step(args: SimpleNamespace) -> dict[str, int]:
-    """Data-parallel ranks of each model whose ranks wait for each other: those that train, and all with ZeRO-3."""
+    """Return the data-parallel ranks of each model whose ranks wait for each other.
+
+    These are the models that train, and all models with ZeRO-3.
+    """
     waiting = process_groups(args) if args.ds.zero_stage == 3 else process_groups(args).keys() & {"actor", "critic"}
     return {name: ranks_of(args, name) for name in sorted(waiting)}
 
 
 def update_unit(args: SimpleNamespace) -> int:
-    """Samples that make whole optimizer steps and, without dynamic batches, whole chunks of rollouts on every rank.
+    """Return the samples that make whole optimizer steps and, without dynamic batches, whole chunks on every rank.
 
     Upstream scores rollouts in chunks of ``--rollout.micro_batch_size`` and gives every rank of a model as many of
     them; one rank alone takes any number. Dynamic batches are as many as there are ranks, whatever the samples.
@@ -30,7 +33,7 @@ def update_unit(args: SimpleNamespace) -> int:
 
 
 def usable_groups(count: int, args: SimpleNamespace) -> int:
-    """The largest number of at most ``count`` groups whose samples are a multiple of ``update_unit``.
+    """Return the largest number of at most ``count`` groups whose samples are a multiple of ``update_unit``.
 
     0 if they make fewer chunks than a model has ranks.
     """
@@ -41,7 +44,7 @@ def usable_groups(count: int, args: SimpleNamespace) -> int:
 
 
 def ranks_without_chunk(samples: int, args: SimpleNamespace) -> list[str]:
-    """The models of which a rank would get no chunk of so many samples: upstream ends the run there."""
+    """Return the models of which a rank would get no chunk of so many samples: upstream ends the run there."""
     if args.train.dynamic_batch_enable:
         return []
     chunks = -(-samples // args.rollout.micro_batch_size)

@@ -186,7 +186,7 @@ def _near(one: float, other: float, tolerance: float) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A value that a program gave, for a message; large ones are cut before they are written out."""
+    """Return a value that a program gave, for a message; large ones are cut before they are written out."""
     try:
         return reprlib.repr(value)[:100]
     except ValueError:  # a whole number of more digits than Python writes
@@ -316,6 +316,7 @@ class _Comparison:
                 raise ValueError("the comparison takes too long")
         tolerance = self._tolerance
         if isinstance(value, NUMBERS) and isinstance(expected, int | float):
+            # NaN is correct where NaN is expected, although it does not equal itself.
             if value != value:
                 return expected != expected
             return value == expected or (tolerance > 0 and _near(float(value), float(expected), tolerance))
@@ -346,8 +347,10 @@ class _Comparison:
             if left[text] > 0:
                 left[text] -= 1
                 wanted.append(each)
+        # Numbers that may differ by a tolerance pair up, if they do at all, in ascending order.
         if all(isinstance(each, NUMBERS) for each in [*others, *wanted]):
             return self.same(sorted(others), sorted(wanted))
+        # Other values have no order, so all pairs may be compared: from here on comparisons are counted.
         self._is_limited = True
         for value in others:
             place = next((place for place, other in enumerate(wanted) if self.same(value, other)), None)

@@ -103,7 +103,11 @@ def livecodebench(row: dict[str, Any]) -> Converted | None:
 
 
 def pickled_text(content: bytes) -> str:
-    """The one text in a pickle, which is read and never executed. ValueError for a pickle of anything else."""
+    """Return the one text in a pickle, which is read and never executed.
+
+    Raises:
+        ValueError: It is a pickle of anything else.
+    """
     try:
         opcodes = [(opcode.name, argument) for opcode, argument, _ in pickletools.genops(content)]
     except ValueError as error:
@@ -121,6 +125,7 @@ def _cases(packed: str) -> list[dict[str, Any]]:
         return json.loads(packed)
     except ValueError:
         pass
+    # A short text may unpack to gigabytes, so no more is unpacked than a row may hold.
     unpack = zlib.decompressobj()
     try:
         content = unpack.decompress(base64.b64decode(packed, validate=True), MAX_UNPACKED)

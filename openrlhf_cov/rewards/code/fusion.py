@@ -94,7 +94,17 @@ print(json.dumps([os.waitstatus_to_exitcode(status), replies]))
 
 
 def judge_by_service(sandbox: str, program: str, tests: Tests, budget: ProgramBudget) -> Verdict:
-    """The verdict of a program that the service ``url:http…`` runs. SandboxError where it does not."""
+    """Return the verdict of a program that a sandbox service runs.
+
+    Args:
+        sandbox: ``url:`` and the address of the service, the value of ``--code_sandbox``.
+        program: Source text in Python.
+        tests: The tests, and how outputs are compared.
+        budget: Limits of time, memory and output.
+
+    Raises:
+        SandboxError: The service does not answer, or could not run the program.
+    """
     service = Service(sandbox.removeprefix(PREFIX), budget)
     started = time.monotonic()
     if tests.kind == "stdin":
@@ -119,7 +129,17 @@ class Service:
         self.budget = budget
 
     def run(self, code: str, seconds: float, stdin: str = "") -> str:
-        """Return what the program prints. Failure if it does not end well, SandboxError without an answer."""
+        """Return what a program prints.
+
+        Args:
+            code: Source text in Python.
+            seconds: Limit of the run, in seconds of wall clock.
+            stdin: The input of the program.
+
+        Raises:
+            Failure: The program did not end well: for its time, its memory, its output, or an error of its own.
+            SandboxError: The service does not answer, or could not run the program.
+        """
         body = {
             "code": code,
             "language": "python",
@@ -150,6 +170,7 @@ class Service:
 
     def _post(self, body: bytes, timeout: float) -> dict[str, Any]:
         """The answer to a request, tried again where there is none."""
+        # The answer has the output as JSON, which writes some characters with six.
         most = (self.budget.output_mb << 20) * 8 + (1 << 20)
         fault = ""
         for attempt in range(ATTEMPTS):
@@ -165,6 +186,7 @@ class Service:
                 fault = "the answer is none of SandboxFusion's"
             except urllib.error.HTTPError as error:
                 fault = f"status {error.code}"
+                # The service would refuse the request again; 429 asks to come back later.
                 if error.code < 500 and error.code != 429:
                     break
             except (OSError, ValueError, RecursionError) as error:

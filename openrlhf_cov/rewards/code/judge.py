@@ -46,7 +46,7 @@ class ProgramBudget:
     stop: bool = True
 
     def limits(self, seconds: float) -> Limits:
-        """The limits of a process that may use so much CPU time."""
+        """Return the limits of a process that may use so much CPU time."""
         return Limits(seconds=seconds, memory_mb=self.memory_mb, output_bytes=self.output_mb << 20)
 
 
@@ -221,6 +221,7 @@ class _Judging:
                     process.kill("time")
             checked = checker.finish(time.monotonic() + WALL_EXTRA, self._left)
             ended = program.finish(time.monotonic() + WALL_EXTRA, self._left)
+        # A process of tests that ended at once has reported no number.
         total = total or (len(self._tests.cases) if self._tests.kind == "asserts" else 1)
         passed = sum(outcome.passed for outcome in outcomes)
         failures = [_failed(outcome.detail) for outcome in outcomes if not outcome.passed]
@@ -254,6 +255,7 @@ class _Judging:
 
     def _whole_limits(self) -> Limits:
         """Return the limits of a process that runs all tests."""
+        # At least ten tests: a file for pytest is one case, however many tests it has.
         return self._budget.limits(min(self._budget.total_seconds, self._seconds * max(len(self._tests.cases), 10)))
 
     def _begin(self) -> None:
@@ -319,7 +321,11 @@ def number_of_tests(reply: dict[str, Any]) -> int:
 def is_expected(value: Any, expected: Any, tests: Tests) -> bool:
     """Return True if a call returned the expected value.
 
-    With ``tests.unwrap`` the only element of an expected list of one element is also accepted.
+    Args:
+        value: What the function returned, as ``value_of`` gives it.
+        expected: What its test expects, as JSON has it.
+        tests: The tests, which say how values are compared. With ``tests.unwrap`` the only element of an expected list
+            of one element is also accepted.
     """
     alone = tests.unwrap and isinstance(expected, list) and len(expected) == 1
     wanted = [expected, *(expected if alone else [])]
@@ -327,7 +333,7 @@ def is_expected(value: Any, expected: Any, tests: Tests) -> bool:
 
 
 def checked_by(tests: Tests, budget: ProgramBudget) -> dict[str, Any]:
-    """Assertions, or a file for pytest, as ``inside/testing.py`` takes them."""
+    """Return assertions, or a file for pytest, as ``inside/testing.py`` takes them."""
     asserts = tests.kind == "asserts"
     return {
         "setup": tests.setup if asserts else tests.cases[0],
@@ -392,7 +398,11 @@ class Lines:
                 raise Lost("gone") from None
 
     def next(self, deadline: float) -> bytes:
-        """The next line."""
+        """Return the next line.
+
+        Raises:
+            Lost: None comes in time, it is too long, or the other side has gone.
+        """
         parts = [self.rest]
         size = len(self.rest)
         while b"\n" not in parts[-1]:

@@ -60,7 +60,7 @@ def _program(text: str) -> str | None:
 
 
 def whole(response: str) -> str | None:
-    """All of it, without the end-of-text token; None if that is empty."""
+    """Return the response without the end-of-text token; None if that is empty."""
     return without_end_tokens(response[-MAX_RESPONSE:]).strip("\n") or None
 
 

@@ -38,7 +38,7 @@ class Verdicts:
         self._lock = threading.Lock()
 
     def get(self, key: str) -> Verdict | None:
-        """The verdict of this key, if it is still there."""
+        """Return the verdict of this key, if it is still there."""
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
@@ -58,9 +58,17 @@ _verdicts = Verdicts()
 
 
 def grade_code(response: str, label: str, config: RewardConfig) -> Grade:
-    """The grade of the program in a response: correct if it passes all tests of the label.
+    """Return the grade of the program in a response: correct if it passes all tests of the label.
 
-    Raises ValueError for a label without tests, WorkerDied or SandboxError where there is no sandbox.
+    Args:
+        response: The response without thinking.
+        label: The tests as JSON, see ``tests.py``.
+        config: Settings of the rewards.
+
+    Raises:
+        ValueError: The label has no tests.
+        WorkerDied: A process of the pool cannot start, or ended.
+        SandboxError: The sandbox service does not work.
     """
     program = EXTRACTORS[config.code_extract](response)
     if program is None or len(program) > MAX_PROGRAM:
@@ -81,7 +89,11 @@ def grade_code(response: str, label: str, config: RewardConfig) -> Grade:
 
 
 def check_code_ready(config: RewardConfig) -> None:
-    """UsageError, in one line, where no program can be run; for a sandbox of this machine one is started to see."""
+    """Check that programs can be run; a sandbox of this machine is started to see.
+
+    Raises:
+        UsageError: No program can be run; the message is one line.
+    """
     if config.code_sandbox.startswith(PREFIX):
         return
     try:

@@ -147,6 +147,7 @@ class RunningProgram:
             ready = readable([self._answer.fileno(), *self._open], left)
             for descriptor in self._open.intersection(ready):
                 self._read(descriptor)
+            # The report counts once the pipes have nothing more, so that no output is lost.
             if ready == [self._answer.fileno()]:
                 ended = self._answer.recv(ENDED.size)
                 if len(ended) != ENDED.size:
@@ -209,7 +210,18 @@ class Sandbox:
         channel: socket.socket | None = None,
         results: int | None = None,
     ) -> RunningProgram:
-        """Start a program: ``request`` as ``inside/program.py`` reads it; the descriptors are not closed here."""
+        """Start a program.
+
+        Args:
+            request: What the process does, as ``inside/program.py`` reads it.
+            limits: Limits of the process.
+            stdin: The input of the program.
+            channel: A socket that the program gets at descriptor 4, or None. It is not closed here.
+            results: A descriptor that the program gets as 5, or None. It is not closed here.
+
+        Raises:
+            SandboxError: The sandbox has ended.
+        """
         with ExitStack() as stack:
 
             def opened(*descriptors: int) -> tuple[int, ...]:
@@ -226,6 +238,7 @@ class Sandbox:
             opened(out_end, err_end)
             beside = [theirs.fileno(), text, out_end, err_end, source]
             beside += [each for each in (channel.fileno() if channel else None, results) if each is not None]
+            # The kernel limits CPU time in whole seconds; ``finish`` compares it exactly.
             message = LIMITS.pack(
                 max(1, math.ceil(limits.seconds)), limits.memory_mb, limits.files_mb, limits.threads, self._uid_inside
             )
@@ -239,7 +252,17 @@ class Sandbox:
         return RunningProgram(self, ours, out, err, limits)
 
     def run(self, request: dict[str, Any], limits: Limits, stdin: bytes = b"", *, wall: float) -> ProgramEnd:
-        """Start a program and wait for its end, ``wall`` seconds at most."""
+        """Start a program and wait for its end.
+
+        Args:
+            request: What the process does, as ``inside/program.py`` reads it.
+            limits: Limits of the process.
+            stdin: The input of the program.
+            wall: Seconds of wall clock after which the program is killed.
+
+        Raises:
+            SandboxError: The sandbox has ended, or no program can be started in it.
+        """
         return self.start(request, limits, stdin).finish(time.monotonic() + wall)
 
     def left(self, deadline: float, *, seconds: float = math.inf, latest: float = math.inf) -> float:
@@ -270,6 +293,7 @@ class Sandbox:
             with suppress(OSError, ValueError, IndexError):
                 # The name of the process comes before the last bracket, and may hold anything.
                 fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+                # Fields 14 and 15 of the file, the time in the program and in the kernel.
                 ticks += int(fields[11]) + int(fields[12])
         return ticks / os.sysconf("SC_CLK_TCK")
 
@@ -290,6 +314,8 @@ class Sandbox:
         for process in self._processes():
             with suppress(OSError, ValueError, IndexError):
                 threads = [file.read_text().split() for file in Path(f"/proc/{process}/task").glob("*/schedstat")]
+                # The second number is the waiting time in nanoseconds. Threads wait side by side, so the longest wait
+                # counts.
                 waited += max((int(fields[1]) for fields in threads), default=0)
         return waited / 1e9
 
@@ -361,6 +387,8 @@ def _arguments() -> list[str]:
     for device in DEVICES:
         arguments += ["--dev-bind", device, device]
     arguments += ["--remount-ro", "/", "--chdir", "/"]
+    # With a fixed hash seed, sets have one order in every run, so that a verdict can be repeated. An arena of malloc
+    # takes 64 MiB of address space, and each thread of a library its stack; the memory limit counts both.
     environment = {
         "PYTHONHOME": PYTHON,
         "LD_LIBRARY_PATH": libraries,

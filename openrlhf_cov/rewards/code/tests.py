@@ -70,9 +70,14 @@ class Tests:
         return replace(self, tolerance=self.tolerance or tolerance, judge=self.judge if judge == OF_LABEL else judge)
 
 
+# All responses to a prompt have one label.
 @lru_cache(maxsize=512)
 def parse_tests(label: str) -> Tests:
-    """The tests of a label. Raises ValueError that says what is wrong with it."""
+    """Return the tests of a label.
+
+    Raises:
+        ValueError: The label has no tests that can be used; the message says what is wrong.
+    """
     try:
         content = json.loads(label)
     except (ValueError, RecursionError) as error:

@@ -26,7 +26,11 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def parsed(source: str, name: str) -> ast.Module:
-    """The tree of some Python. ValueError where it is none."""
+    """Return the tree of some Python.
+
+    Raises:
+        ValueError: It is no Python.
+    """
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -34,12 +38,12 @@ def parsed(source: str, name: str) -> ast.Module:
 
 
 def check_prelude(source: str) -> None:
-    """Python that runs before the program imports what is there."""
+    """Check that Python that runs before the program imports what is there."""
     _check_imports(parsed(source, "prelude"), "prelude", frozenset())
 
 
 def check_statements(statements: list[str], setup: str) -> None:
-    """Each of the statements, which run after ``setup``, can fail."""
+    """Check that each of the statements, which run after ``setup``, can fail."""
     before = parsed(setup, "setup")
     _check_reach(before, "setup")
     for number, statement in enumerate(statements, start=1):
@@ -51,7 +55,7 @@ def check_statements(statements: list[str], setup: str) -> None:
 
 
 def check_file(source: str) -> None:
-    """A file for pytest has tests, and each of them can fail and gets what it takes."""
+    """Check that a file for pytest has tests, and that each of them can fail and gets what it takes."""
     tree = parsed(source, "test 1")
     _check_reach(tree, "the file")
     checkers = _checkers(list(ast.walk(tree)))

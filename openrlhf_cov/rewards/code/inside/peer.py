@@ -66,7 +66,11 @@ class Peer:
         self._channel.flush()
 
     def hear(self) -> Any:
-        """The next message. EOFError where the other side is gone or says too much."""
+        """Return the next message.
+
+        Raises:
+            EOFError: The other side is gone or says too much.
+        """
         line = self._channel.readline(MAX_BYTES)
         if not line.endswith(b"\n"):
             raise EOFError("the other side has ended")
@@ -114,7 +118,7 @@ class Peer:
         return {"shared": [key, packed]}
 
     def take(self, packed: Any) -> Any:
-        """The operand or result that ``give`` of the other side stands for."""
+        """Return the operand or result that ``give`` of the other side stands for."""
         if not isinstance(packed, dict) or list(packed) != ["shared"]:
             return wire.load(packed, self.resolve)
         key, inner = packed["shared"]
@@ -167,7 +171,7 @@ class Peer:
         return {"mine": handle}
 
     def resolve(self, packed: dict[str, Any]) -> Any:
-        """The object that ``refer`` of the other side stands for."""
+        """Return the object that ``refer`` of the other side stands for."""
         match packed:
             case {"mine": int(handle)}:
                 remote = self._remotes.setdefault(handle, Remote(self, handle))
@@ -280,6 +284,7 @@ class Peer:
 def names_of(namespace: dict[str, Any], peer: Peer) -> dict[str, Any]:
     """Return what a program's module exports, for ``imported``."""
     names = {}
+    # A copy, because giving a value runs code of the program, which may add names.
     for name, value in list(namespace.items()):
         if name.startswith("__"):
             continue
@@ -300,8 +305,13 @@ def names_of(namespace: dict[str, Any], peer: Peer) -> dict[str, Any]:
 def imported(names: dict[str, Any], peer: Peer, classes: set[str]) -> dict[str, Any]:
     """Return the names of the program as the tests see them; modules and functions of Python are the tests' own.
 
-    A module keeps its name, so that another ``math`` is not taken for it. A name that begins with a capital makes
-    objects that answer for themselves if the tests use it as a class, which ``classes`` lists.
+    A module keeps its name, so that another ``math`` is not taken for it.
+
+    Args:
+        names: Name -> packed value, as ``names_of`` made them on the other side. They may be anything.
+        peer: The channel to the program.
+        classes: Names that the tests use as classes. Objects that such a name makes answer for themselves if it begins
+            with a capital.
     """
     values = {}
     for name, found in names.items():

@@ -108,11 +108,13 @@ def before_programs(judge: str) -> str:
 
 
 def run() -> int:
-    """Do what the request says; the exit status."""
+    """Do what the request says and return the exit status."""
+    # JSON makes no cycles; looking for some while a large request is read only takes time.
     gc.disable()
     with os.fdopen(REQUEST, "rb") as file:
         request = json.load(file)
     gc.enable()
+    # Every program is a fork of one process and would draw the same numbers.
     random.seed()
     sys.argv = [FILE]
     status = 0
@@ -132,6 +134,7 @@ def _finish() -> int:
     threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]
     atexit._run_exitfuncs()
     failed = _flush(sys.__stdout__, sys.stdout, sys.stderr)
+    # Python writes what open files still hold when it ends, but this process ends by ``os._exit``.
     _flush(*(each for each in gc.get_objects() if type(each) in FILES))
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     sys.modules.pop("__main__", None)
@@ -152,7 +155,7 @@ def _flush(*streams: TextIO | io.IOBase | None) -> int:
 
 
 def script(request: dict[str, Any]) -> None:
-    """The program from its first line to its last, with its input at descriptor 0."""
+    """Run the program from its first line to its last, with its input at descriptor 0."""
     module = _module("__main__")
     builtins.open = _opener(any_file=request.get("judge") in BEFORE)
     _prepare(request, module)
@@ -162,7 +165,7 @@ def script(request: dict[str, Any]) -> None:
 
 
 def calls(request: dict[str, Any]) -> None:
-    """A function of the program for each line of arguments on the channel: its value, or what it raised, goes back."""
+    """Call a function for each line of arguments on the channel, and send back its value, or what it raised."""
     import wire
 
     with _channel() as channel:
@@ -183,7 +186,7 @@ def calls(request: dict[str, Any]) -> None:
 
 
 def served(request: dict[str, Any]) -> None:
-    """The names of the program's module on the channel, and whatever the tests then ask of them."""
+    """Send the names of the program's module over the channel, and answer whatever the tests then ask of them."""
     import peer
     import wire
 
@@ -196,7 +199,7 @@ def served(request: dict[str, Any]) -> None:
 
 
 def tests(request: dict[str, Any]) -> None:
-    """The tests of the program on the other side of the channel."""
+    """Run the tests of the program on the other side of the channel."""
     import testing
 
     with _channel() as channel, os.fdopen(RESULTS, "wb") as results:
@@ -261,6 +264,7 @@ def _run(request: dict[str, Any], module: ModuleType) -> None:
         code = compile(request["source"], FILE, "exec")
     except (SyntaxError, ValueError, RecursionError, OverflowError) as error:  # null bytes, too many brackets
         raise SyntaxError(str(error)) from None
+    # Tracebacks take the lines of a file from this cache, and the program has no file.
     lines = request["source"].splitlines(keepends=True)
     linecache.cache[FILE] = (len(request["source"]), None, lines, FILE)
     exec(code, vars(module))
@@ -286,6 +290,7 @@ def _status_of(end: SystemExit) -> int:
 def _report(error: BaseException) -> int:
     with suppress(OSError):
         os.write(_messages, _described(error).encode(errors="replace"))
+    # Only ``_run`` raises it "from None"; one from ``eval`` in the program is an error like others.
     if isinstance(error, SyntaxError) and error.__cause__ is None and error.__suppress_context__:
         return NO_PROGRAM
     return OUT_OF_MEMORY if isinstance(error, MemoryError) else FAILED

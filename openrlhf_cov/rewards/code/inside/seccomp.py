@@ -86,7 +86,11 @@ Instruction = tuple[int, int, int, int]
 
 
 def filter_program(machine: str) -> list[Instruction]:
-    """The filter for a machine (as ``platform.machine()`` calls it). KeyError for one that is not in ``MACHINES``."""
+    """Return the filter for a machine (as ``platform.machine()`` calls it).
+
+    Raises:
+        KeyError: The machine is not in ``MACHINES``.
+    """
     column, audit = MACHINES[machine]
     refuse = (RETURN, 0, 0, ERROR | errno.EPERM)
     unknown = (RETURN, 0, 0, ERROR | errno.ENOSYS)
@@ -119,7 +123,7 @@ def filter_program(machine: str) -> list[Instruction]:
 
 
 def encode(program: list[Instruction]) -> bytes:
-    """The program as the kernel reads it."""
+    """Return the program as the kernel reads it."""
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 
 

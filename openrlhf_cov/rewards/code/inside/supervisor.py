@@ -54,6 +54,7 @@ def main() -> None:
     program.warm_up()
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))  # whoever started this may have had little time
+    # Programs are forks, which share the memory of objects that nobody touches: frozen ones are never looked at again.
     gc.collect()
     gc.freeze()
     control.sendall(READY)
@@ -98,7 +99,7 @@ def stage(limits: tuple[int, ...], descriptors: list[int]) -> None:
 
 
 def separate(limits: tuple[int, ...]) -> None:
-    """New mounts, with an empty /tmp of limited size, and for the child a new PID namespace."""
+    """Make new mounts, with an empty /tmp of limited size, and for the child a new PID namespace."""
     _, _, files, _, user = limits
     check(libc.unshare(CLONE_NEWNS | CLONE_NEWPID))
     options = f"size={files}m,nr_inodes={FILES},mode=700,uid={user},gid={user}"
@@ -123,6 +124,7 @@ def become(limits: tuple[int, ...], descriptors: list[int]) -> None:
 
 def arrange(descriptors: list[int]) -> None:
     """Put the descriptors at 0, 1, 2 … and close all others."""
+    # All of them move up first, so that none is overwritten before it gets to its place.
     first_free = max(descriptors) + 1
     for place, descriptor in enumerate(descriptors):
         os.dup2(descriptor, first_free + place)
@@ -132,7 +134,18 @@ def arrange(descriptors: list[int]) -> None:
 
 
 def restrict(seconds: int, memory: int, files: int, threads: int, user: int) -> None:
-    """Limits, another user, no capability, no system call that a program does without."""
+    """Limit this process for good: resources, another user, no capability, no system call that a program does without.
+
+    Args:
+        seconds: CPU time.
+        memory: Address space in MiB.
+        files: Size of each file in MiB.
+        threads: Threads of the user, those of this process included.
+        user: User and group id that the process gets.
+
+    Raises:
+        OSError: The kernel refuses one of these.
+    """
     os.umask(0o077)
     for kind, value in (
         (resource.RLIMIT_CPU, seconds + 1),  # whoever waits counts exactly; this is for when nobody does
@@ -151,6 +164,7 @@ def restrict(seconds: int, memory: int, files: int, threads: int, user: int) -> 
         # programs with deep recursion ask for more stack, which the memory limits as well
         resource.setrlimit(kind, (value, hard if kind == resource.RLIMIT_STACK else value))
     if os.getuid() != user:
+        # The user comes last: without the rights of root no group can be given up.
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
@@ -159,13 +173,14 @@ def restrict(seconds: int, memory: int, files: int, threads: int, user: int) -> 
     nothing = bytes(24)
     check(libc.capset(header, nothing))
     check(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+    # The filter comes last, because it refuses some of the calls above, such as prctl.
     import seccomp
 
     seccomp.install(libc)
 
 
 def check(result: int) -> None:
-    """OSError for a C function that failed."""
+    """Raise OSError for a C function that failed."""
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -38,7 +38,14 @@ Test = Callable[[], Any]
 
 
 def run(request: dict[str, Any], channel: BufferedRWPair, results: BinaryIO, common: dict[str, Any]) -> None:
-    """Run all tests of the request, or those up to the first that fails. ``common``: names that any test may use."""
+    """Run all tests of a request, or those up to the first that fails, and report each.
+
+    Args:
+        request: What ``judge.checked_by`` returns: statements with their setup, or the text of a file for pytest.
+        channel: The channel to the process of the program.
+        results: Gets the number of tests, then a report of each test, a line of JSON each.
+        common: Name -> value of what any test may use.
+    """
     side = peer.Peer(channel, trusting=False, owner=MODULE)
     names = side.hear().get("names", {})
     module = ModuleType(MODULE)
@@ -62,6 +69,7 @@ def run(request: dict[str, Any], channel: BufferedRWPair, results: BinaryIO, com
         gathered = list(_tests(request, module, values))
     except BaseException as error:
         failure = error
+    # The number comes first, so that tests which never report count as failed.
     results.write(wire.line({"tests": len(gathered)}))
     if failure:
         _tell(results, failure)
@@ -69,6 +77,7 @@ def run(request: dict[str, Any], channel: BufferedRWPair, results: BinaryIO, com
     for test in gathered:
         outcome: BaseException | None = None
         try:
+            # A test that returns a comparison instead of asserting it would pass for every program.
             if test() is not None:
                 raise TypeError("a test returns nothing")
         except BaseException as error:  # also SystemExit: a test that does not come to its end has failed
@@ -222,6 +231,7 @@ def _methods(suite: type, fixtures: dict[str, "Fixture"]) -> Iterator[Test]:
             own = {each: getattr(one, each) for each in _members(suite) if isinstance(getattr(suite, each), Fixture)}
             around = _hook(one, "setup_method", "setUp"), _hook(one, "teardown_method", "tearDown")
             yield _Case(getattr(one, name), given, fixtures | own, around, before)
+            # The hook of the class runs once, before its first test.
             before = _nothing
 
 
@@ -366,7 +376,7 @@ class Marks:
         return mark
 
     def parametrize(self, names: Any, values: Any, **_: Any) -> Any:
-        """A decorator that gives a function one more list of parameters."""
+        """Return a decorator that gives a function one more list of parameters."""
         split = [name.strip() for name in names.split(",") if name.strip()] if isinstance(names, str) else list(names)
         single = isinstance(names, str) and len(split) == 1
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
+# Whole numbers from here on go as hexadecimal text, which takes linear time to write and to read.
 BIG = 1 << 53
 # The module of a program that others ask.
 OWNER = "solution"
@@ -27,7 +28,15 @@ def no_reference(value: Any) -> Any:
 
 
 def dump(value: Any, refer: Refer = no_reference) -> Any:
-    """Return ``value`` in a form for ``json.dumps``; ``refer(object)`` gives the form of other objects."""
+    """Return a value in a form for ``json.dumps``.
+
+    Args:
+        value: The value.
+        refer: Returns the form of an object that is no plain data; by default such an object is refused.
+
+    Raises:
+        TypeError: The value holds an object that ``refer`` refuses.
+    """
     if value is None or value is True or value is False or type(value) in (float, str):
         return value
     if isinstance(value, int):
@@ -46,7 +55,15 @@ def dump(value: Any, refer: Refer = no_reference) -> Any:
 
 
 def load(value: Any, resolve: Refer = no_reference) -> Any:
-    """The value that ``dump`` made; ``resolve`` gets what its ``refer`` gave. ValueError for anything else."""
+    """Return the value that ``dump`` packed.
+
+    Args:
+        value: The packed value. It may be anything that JSON has.
+        resolve: Returns the object for the form that ``refer`` gave it; by default such a form is refused.
+
+    Raises:
+        Exception: ``dump`` did not make the value: ValueError, TypeError or an error of the type that the value names.
+    """
     if isinstance(value, list):
         return [load(each, resolve) for each in value]
     if not isinstance(value, dict):
@@ -64,7 +81,7 @@ def load(value: Any, resolve: Refer = no_reference) -> Any:
 
 
 def kind_of(value: Any) -> str:
-    """The kind of a value that is no scalar; empty for an object of a program's own."""
+    """Return the kind of a value that is no scalar; empty for an object of a program's own."""
     found = next((kind for kind, (base, _, _) in KINDS.items() if isinstance(value, base)), "")
     return "" if found in MUTABLE and type(value).__module__ == OWNER else found
 
@@ -166,5 +183,5 @@ KINDS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
 
 
 def line(message: Any) -> bytes:
-    """One line of JSON."""
+    """Return one line of JSON."""
     return json.dumps(message).encode() + b"\n"
