@@ -53,7 +53,7 @@ def table(comparison: Comparison) -> str:
 
 def build_parser() -> Parser:
     """The command line."""
-    parser = Parser(prog="compare", about=__doc__)
+    parser = Parser(prog="openrlhf-cov compare", about=__doc__)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of an evaluation, the base first")
     parser.add_argument("--metric", default="avg", help="avg or pass@k, for example pass@8 (default: avg)")
     parser.add_argument("--against", choices=tuple(paper.ROWS), help=f"also show the rows of {paper.SOURCE}")
@@ -64,7 +64,7 @@ def build_parser() -> Parser:
     return parser
 
 
-@program("compare")
+@program("openrlhf-cov compare")
 def main(argv: list[str] | None = None) -> None:
     """Print the comparison; exit status 2 with one line on stderr for a folder or flag that is not as it should be."""
     args = build_parser().parse_args(argv)

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from openrlhf_cov.analysis.report.write import write_report
-from openrlhf_cov.cli.entry_point import command_name, program
+from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.cluster.local_ray import RayAddress, local_ray
 from openrlhf_cov.cluster.ray_here import KEEP_ENGINES
 from openrlhf_cov.experiments.tiny_task.catalogue import TINY_TASKS
@@ -47,7 +47,7 @@ ONE_SEED = (
 )
 
 
-@program("demo")
+@program("openrlhf-cov demo")
 def main() -> int | None:
     """Run the demo; exit status 1 if training fails, 2 for a bad setting, 130 when interrupted."""
     return run(parse_args())
@@ -55,7 +55,7 @@ def main() -> int | None:
 
 def parse_args() -> argparse.Namespace:
     """The flags of the demo."""
-    parser = terminal.Parser(prog="demo", about=__doc__)
+    parser = terminal.Parser(prog="openrlhf-cov demo", about=__doc__)
     parser.add_argument(
         "--method",
         choices=(*METHOD_FLAGS, ALL),
@@ -198,7 +198,7 @@ def next_steps(task: Path, runs: Sequence[Path], output: Path) -> str:
         evaluation += [*kind.evaluation_flags, "--max_tokens", str(kind.evaluation_tokens)]
         evaluation += ["--samples", "8", "--temperature", "1", "--output", _from_here(output / "evaluation")]
         commands["evaluate the trained policy through vLLM"] = evaluation
-    lines = [f"# {purpose}\n{shlex.join([*command_name(), *words])}\n" for purpose, words in commands.items()]
+    lines = [f"# {purpose}\n{shlex.join([*terminal.command_name(), *words])}\n" for purpose, words in commands.items()]
     return "Next:\n\n" + "\n".join(lines)
 
 

@@ -1,15 +1,13 @@
 """Shared by all commands: output folders, and the end of a command with one line and an exit status."""
 
-import shutil
 import signal
 import sys
 from collections.abc import Callable
 from functools import wraps
-from pathlib import Path
 from typing import ParamSpec
 
 from openrlhf_cov.errors import RunStopped, UsageError
-from openrlhf_cov.utils.terminal import refuse, say, typed_name
+from openrlhf_cov.utils.terminal import refuse, say
 
 Given = ParamSpec("Given")
 STOPPED = "what it started on this host is stopped"
@@ -17,22 +15,6 @@ STOPPED = "what it started on this host is stopped"
 
 class Terminated(SystemExit):
     """SIGTERM, as an exception: the work can clean up behind itself."""
-
-
-def command_name() -> list[str]:
-    """Return the words that start this package's command in a shell in the current folder.
-
-    That is ``openrlhf-cov`` where the shell finds this installation under that name, else its path, and
-    ``python -m openrlhf_cov.cli.main`` where it was never installed.
-    """
-    beside = Path(sys.executable).with_name("openrlhf-cov")
-    if not beside.is_file():
-        return [sys.executable, "-m", "openrlhf_cov.cli.main"]
-    found = shutil.which("openrlhf-cov")
-    if found and Path(found).samefile(beside):
-        return ["openrlhf-cov"]
-    here = Path.cwd()
-    return [str(beside.relative_to(here)) if beside.is_relative_to(here) else str(beside)]
 
 
 def run_as_program(name: str, work: Callable[[], int | None], after_signal: str = STOPPED) -> int:
@@ -61,7 +43,7 @@ def run_as_program(name: str, work: Callable[[], int | None], after_signal: str 
             raise
         return refuse(name, f"{error.filename}: {error.strerror}" if error.filename else error.strerror, 1)
     except (KeyboardInterrupt, Terminated) as error:
-        say(f"\n{typed_name(name)}: interrupted; {after_signal}\n", sys.stderr)
+        say(f"\n{name}: interrupted; {after_signal}\n", sys.stderr)
         return 128 + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)
     finally:
         for number, handler in before.items():

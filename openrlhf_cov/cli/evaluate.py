@@ -37,7 +37,7 @@ NEEDED = {
 KEPT = "what was generated is kept, the same command continues"
 
 
-@program("evaluate", KEPT)
+@program("openrlhf-cov evaluate", KEPT)
 def main(argv: list[str] | None = None) -> int:
     """Print the table of scores. Exit status 2 with one line on stderr for bad input, 1 for a run that stopped itself,
     130 or 143 for one that was interrupted; what was generated until then is kept."""

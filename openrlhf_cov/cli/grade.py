@@ -110,10 +110,10 @@ def grade_lines(rows: list[GradeRow], grades: list[Grade], published: list[Grade
         yield json.dumps(record | {"seconds": round(grade.seconds, 6)})
 
 
-@program("grade")
+@program("openrlhf-cov grade")
 def main(argv: list[str] | None = None) -> None:
     """Print the summary; exit status 2 with one line on stderr for a bad file or flag."""
-    parser = Parser(prog="grade", about=__doc__)
+    parser = Parser(prog="openrlhf-cov grade", about=__doc__)
     parser.add_argument("file", metavar="FILE", type=Path, help="JSON Lines, one response and its label per line")
     parser.add_argument("--response_key", default="response", help="key of the response (default: response)")
     parser.add_argument("--label_key", default="answer", help="key of the label (default: answer)")

@@ -28,7 +28,7 @@ LEFT = {".lock", DROPPED, *(f".{name}.tmp" for name in (TRAIN, DROPPED, MANIFEST
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = Parser(prog="prepare_data", about=__doc__)
+    parser = Parser(prog="openrlhf-cov prepare", about=__doc__)
     names = ", ".join(TRAINING_SETS)
     parser.add_argument(
         "--dataset",
@@ -72,7 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@program("prepare_data")
+@program("openrlhf-cov prepare")
 def main(argv: list[str] | None = None) -> None:
     """Print the counts and the flags to train with; exit status 2 with one line on stderr for bad input."""
     args = build_parser().parse_args(argv)

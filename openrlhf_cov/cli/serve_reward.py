@@ -45,7 +45,7 @@ LOG_FORMAT = "%(levelname)s %(asctime)s %(filename)s:%(lineno)d] %(message)s"
 
 def build_parser() -> Parser:
     """Return the parser of this command; limits and rewards have the defaults of their configs."""
-    parser = Parser(prog="serve_reward", about=__doc__, allow_abbrev=False)
+    parser = Parser(prog="openrlhf-cov serve-reward", about=__doc__, allow_abbrev=False)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=5000, help="port to bind to; 0: any free one (default: 5000)")
@@ -62,7 +62,7 @@ def build_parser() -> Parser:
     return parser
 
 
-@program("serve_reward")
+@program("openrlhf-cov serve-reward")
 def main(argv: list[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT: exit status 0. Exit status 2 with one line for anything the user can mend."""
     args = build_parser().parse_args(argv)

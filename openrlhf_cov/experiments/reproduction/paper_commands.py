@@ -16,12 +16,13 @@ VARIABLES = (
     *("MODEL", "TEMPLATE", "DATA", "EVAL_DATA", "DATA_DIR", "BENCHMARKS", "SIZE", "LAYOUT", "OUTPUT"),
     *("NODES", "ENGINES", "EPISODES", "EVAL_STEPS"),
 )
-PYTHON = ("python", "-m")
+# The program of the commands of this package.
+PROGRAM = "openrlhf-cov"
 
 
-def module(name: str, *words: str) -> list[str]:
-    """A command of the package."""
-    return [*PYTHON, f"openrlhf_cov.cli.{name}", *words]
+def command(name: str, *words: str) -> list[str]:
+    """Return the words of a command of this package."""
+    return [PROGRAM, name, *words]
 
 
 def prepared(data: Path, recipe: Recipe) -> Path:
@@ -41,7 +42,7 @@ def brought(exhibit: Exhibit, data: Path) -> list[Path]:
 def benchmark_files(exhibit: Exhibit, data: Path) -> Iterator[list[str]]:
     """Return the command that fills the folder of benchmarks, for named benchmarks."""
     for group in _groups(exhibit):
-        yield module("evaluate", "--benchmarks", group, "--write_data", str(data / "eval"))
+        yield command("evaluate", "--benchmarks", group, "--write_data", str(data / "eval"))
 
 
 def _groups(exhibit: Exhibit) -> list[str]:
@@ -56,7 +57,7 @@ def preparations(exhibit: Exhibit, data: Path) -> Iterator[list[str]]:
     recipes = {prepared(data, run.recipe): run.recipe for run in exhibit.runs if run.recipe}
     for folder, recipe in recipes.items():
         how = ("--template", recipe.template, "--eval_dir", str(data / "eval"), "--eval_ngram", "20")
-        yield module("prepare_data", "--dataset", _below(recipe.data, data), *how, "--output", str(folder))
+        yield command("prepare", "--dataset", _below(recipe.data, data), *how, "--output", str(folder))
 
 
 def submission(scripts: Path, script: str, variables: Mapping[str, str], words: Sequence[str]) -> list[str]:
@@ -93,7 +94,7 @@ def _below(value: str, data: Path) -> str:
 
 def laboratory(run: PaperRun, output: Path, steps: int) -> list[str]:
     """A run at the tiny scale, in one process."""
-    return module("lab", "--output", str(output / run.tiny_name), "--steps", str(steps), *(run.lab or ()))
+    return command("lab", "--output", str(output / run.tiny_name), "--steps", str(steps), *(run.lab or ()))
 
 
 def evaluations(exhibit: Exhibit, scripts: Path, data: Path, output: Path) -> Iterator[list[str]]:
@@ -105,6 +106,6 @@ def evaluations(exhibit: Exhibit, scripts: Path, data: Path, output: Path) -> It
             places = {"MODEL": run, "DATA_DIR": data / "eval", "OUTPUT": run / "evaluation"}
             variables = {name: str(place) for name, place in places.items()}
             yield submission(scripts, f"eval_qwen2.5_{size}.sh", variables, ())
-        yield module(
+        yield command(
             "compare", *(str(run / "evaluation") for run in runs), "--against", against, "--grader", "published"
         )
