@@ -5,8 +5,8 @@
     python benchmarks/race/race.py --table runs/race/embedded.jsonl                      # of what was measured
 
 ``--folder`` holds what ``make demo`` makes, or ``make smollm`` and ``openrlhf-cov prepare --output runs/gsm8k``. TRL
-gets an environment of its own from requirements-trl.txt, made the first time. Every run adds a line to the results, which a
-race that was broken off continues.
+gets an environment of its own from requirements-trl.txt, made the first time. Every run adds a line to the results,
+which an interrupted race continues.
 """
 
 import argparse
