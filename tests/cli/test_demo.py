@@ -256,7 +256,7 @@ def test_the_command_trains_on_the_prompts_of_its_steps(tmp_path):
     flags = dict(pairwise(command))
     assert flags["--data.max_samples"] == "96"
     assert flags["--address"] == "http://127.0.0.1:1"
-    assert flags["--cov_type"] == "kl_cov"
+    assert flags["--method"] == "kl_cov"
     assert flags["--ckpt.output_dir"] == str(tmp_path / "run")
     assert flags["--reward.remote_url"].endswith("openrlhf_cov/experiments/tiny_task/tiny_reward_func.py")
 
