@@ -105,7 +105,7 @@ def evaluations(exhibit: Exhibit, scripts: Path, data: Path, output: Path) -> It
         for run in runs:
             places = {"MODEL": run, "DATA_DIR": data / "eval", "OUTPUT": run / "evaluation"}
             variables = {name: str(place) for name, place in places.items()}
-            yield submission(scripts, f"eval_qwen2.5_{size}.sh", variables, ())
+            yield submission(scripts, "eval_qwen2.5.sh", variables, (size,))
         yield command(
             "compare", *(str(run / "evaluation") for run in runs), "--against", against, "--grader", "published"
         )
