@@ -18,10 +18,20 @@ class Terminated(SystemExit):
 
 
 def run_as_program(name: str, work: Callable[[], int | None], after_signal: str = STOPPED) -> int:
-    """Do the work; its exit status, or with one line on stderr 2 for a bad setting, 1 for a run that stopped or a file
-    that cannot be written, 130 after Ctrl-C, 143 after SIGTERM.
+    """Do the work of a command, and say in one line on stderr what ends it.
 
-    A ValueError whose message begins with a flag is of a bad setting; any other is an error of the program.
+    Args:
+        name: The command as users type it, such as ``openrlhf-cov train``.
+        work: The work, which returns its exit status, or None for 0.
+        after_signal: What the line says after an interruption.
+
+    Returns:
+        The exit status of the work; 2 for a bad setting, 1 for a run that stopped or a file that cannot be written,
+        130 after Ctrl-C, 143 after SIGTERM.
+
+    Raises:
+        ValueError: An error of the program. A message that begins with a flag is of a bad setting instead.
+        OSError: An error that is not of the system, such as one of Ray's, whose traceback is worth reading.
     """
     handlers = {
         signal.SIGTERM: _terminate,
@@ -39,7 +49,7 @@ def run_as_program(name: str, work: Callable[[], int | None], after_signal: str 
     except RunStopped as error:
         return refuse(name, error, 1)
     except OSError as error:
-        if error.strerror is None:  # not of the system: Ray's and the network's errors have a traceback worth reading
+        if error.strerror is None:
             raise
         return refuse(name, f"{error.filename}: {error.strerror}" if error.filename else error.strerror, 1)
     except (KeyboardInterrupt, Terminated) as error:
@@ -51,7 +61,12 @@ def run_as_program(name: str, work: Callable[[], int | None], after_signal: str 
 
 
 def program(name: str, after_signal: str = STOPPED) -> Callable[[Callable[Given, int | None]], Callable[Given, int]]:
-    """Decorate the ``main`` of a command so that it ends as ``run_as_program`` says."""
+    """Return a decorator for the ``main`` of a command, which then ends as ``run_as_program`` says.
+
+    Args:
+        name: The command as users type it.
+        after_signal: What the line says after an interruption.
+    """
 
     def decorate(main: Callable[Given, int | None]) -> Callable[Given, int]:
         @wraps(main)

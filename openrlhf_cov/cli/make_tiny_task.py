@@ -33,7 +33,7 @@ HELP = {
 
 
 def build_parser() -> Parser:
-    """The parser of this command; its defaults are those of ``TaskSettings``."""
+    """Return the parser of this command; its defaults are those of ``TaskSettings``."""
     parser = Parser(
         prog="openrlhf-cov tiny-task",
         description="Write an embedded task and a mediocre base policy for it to a folder.",

@@ -37,7 +37,7 @@ LAYOUT_OF_RUN = ("--dry_run", "--dry_run_gpus", "8", "--dry_run_gpu_memory", "80
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of this command."""
     parser = Parser(prog=NAME, about=__doc__)
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--figure", type=int, choices=tuple(FIGURES), metavar="N", help="1 to 14")

@@ -15,7 +15,7 @@ from openrlhf_cov.utils.terminal import Parser
 
 
 def build_parser() -> Parser:
-    """The parser of this command."""
+    """Return the parser of this command."""
     parser = Parser(prog="openrlhf-cov study", about=__doc__)
     parser.add_argument("spec", type=Path, metavar="SPEC", help="file of studies/, or one like these")
     parser.add_argument(

@@ -133,7 +133,7 @@ def _not_writable(folder: str, name: str, error: OSError) -> UsageError:
 
 
 def _cause_of(error: Exception) -> Exception:
-    """The error itself, out of those that Ray wraps around it on its way through actors."""
+    """Return the error itself, out of those that Ray wraps around it on its way through actors."""
     while isinstance(cause := getattr(error, "cause", None), Exception):
         error = cause
     return error
