@@ -74,7 +74,7 @@ def refused(capsys) -> Callable[..., str]:
         line = capsys.readouterr().err
         assert line.endswith("\n")
         assert len(line.splitlines()) == 1
-        assert line.startswith("train_ppo_ray: error: ")
+        assert line.startswith("openrlhf-cov train: error: ")
         return line
 
     return run

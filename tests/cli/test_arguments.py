@@ -217,7 +217,7 @@ WITHOUT = [
 
 @pytest.mark.parametrize(("flags", "message"), WITHOUT)
 def test_what_a_run_cannot_do_without_is_named(parse_nested, refused, flags, message):
-    assert refused(parse_nested, *flags).startswith(f"train_ppo_ray: error: {message}")
+    assert refused(parse_nested, *flags).startswith(f"openrlhf-cov train: error: {message}")
 
 
 @pytest.mark.parametrize("flag", ["--reward.remote_url", "--reward.model_name_or_path", "--train.agent_func_path"])

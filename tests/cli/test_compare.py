@@ -78,7 +78,8 @@ def test_scores_by_the_grader_published(runs, make_evaluation, tmp_path, capsys)
     assert lines[4].split()[:5] == ["aime24", "both", "8", "2", "75.0"]
     assert compare.main([folder, runs[0], "--grader", "published"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"compare: error: {runs[0]}: aime24 was graded by strict alone; `evaluate --regrade`")
+    reason = "aime24 was graded by strict alone; `openrlhf-cov evaluate --regrade` asks the grader published"
+    assert error.startswith(f"openrlhf-cov compare: error: {runs[0]}: {reason}")
 
 
 def test_json(runs, tmp_path):
@@ -124,6 +125,6 @@ def test_bad_input_is_one_line(runs, make_evaluation, tmp_path, capsys, flags, m
     assert compare.main(list(map(placed, flags))) == 2
     out, error = capsys.readouterr()
     assert out == ""
-    assert error.startswith("compare: error: ")
+    assert error.startswith("openrlhf-cov compare: error: ")
     assert placed(message) in error
     assert error.count("\n") == 1

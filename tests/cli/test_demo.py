@@ -13,12 +13,12 @@ import pytest
 from processes import wait_until
 
 from openrlhf_cov.cli import demo
-from openrlhf_cov.cli.entry_point import command_name
 from openrlhf_cov.cli.evaluate import build_parser, check_inputs
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.experiments.tiny_task import demo_training
 from openrlhf_cov.experiments.tiny_task.problems import Addition
 from openrlhf_cov.experiments.tiny_task.task_files import TASK_FILES, TaskSettings, write_task
+from openrlhf_cov.utils.terminal import command_name
 
 
 def put_task(folder: Path, train_rows: int) -> Path:
@@ -56,7 +56,7 @@ def test_a_bad_output_is_one_line(run_main, tmp_path, output, message):
     (tmp_path / "full" / "run").mkdir(parents=True)
     status, line = run_main("--output", tmp_path / output, "--folder", tmp_path / "task")
     assert status == 2
-    assert line.startswith(f"demo: error: --output {tmp_path / output} {message}")
+    assert line.startswith(f"openrlhf-cov demo: error: --output {tmp_path / output} {message}")
     assert len(line.splitlines()) == 1
 
 
@@ -256,7 +256,7 @@ def test_the_command_trains_on_the_prompts_of_its_steps(tmp_path):
     flags = dict(pairwise(command))
     assert flags["--data.max_samples"] == "96"
     assert flags["--address"] == "http://127.0.0.1:1"
-    assert flags["--cov_type"] == "kl_cov"
+    assert flags["--method"] == "kl_cov"
     assert flags["--ckpt.output_dir"] == str(tmp_path / "run")
     assert flags["--reward.remote_url"].endswith("openrlhf_cov/experiments/tiny_task/tiny_reward_func.py")
 

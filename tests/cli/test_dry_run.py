@@ -170,7 +170,7 @@ def test_gpus_that_are_planned_for_have_the_defaults_of_a_gpu_host(parse_nested,
 )
 def test_flags_that_do_not_go_together_are_refused(parse_nested, refused, flags, message):
     line = refused(parse_nested, "--reward.remote_url", "r.py", "--vllm.num_engines", "1", *flags.split())
-    assert line == f"train_ppo_ray: error: {message}\n"
+    assert line == f"openrlhf-cov train: error: {message}\n"
 
 
 MODULES = """

@@ -62,7 +62,7 @@ def test_benchmarks_are_written_as_files_and_left_alone_where_they_are(monkeypat
     words = ["--benchmarks", "math500,omni_math,aime24", "--write_data", str(tmp_path / "eval")]
     # one that no hub has does not keep the others away
     assert evaluate.main(words) == 2
-    assert capsys.readouterr().err == "evaluate: error: omni_math is not there\n"
+    assert capsys.readouterr().err == "openrlhf-cov evaluate: error: omni_math is not there\n"
     written = [json.loads((tmp_path / "eval" / f"{name}.jsonl").read_text()) for name in ("math500", "aime24")]
     assert written == [{"id": "1", "problem": "1 + 1?", "answer": "2", "source": "math"}] * 2
     (tmp_path / "eval" / "omni_math.jsonl").write_text("mine")
@@ -162,7 +162,7 @@ def test_an_interrupt_keeps_what_was_generated(
     assert evaluate.main(words(evaluate_flags)) == 128 + signum
     output = capsys.readouterr()
     assert output.out == ""
-    last = "evaluate: interrupted; what was generated is kept, the same command continues"
+    last = "openrlhf-cov evaluate: interrupted; what was generated is kept, the same command continues"
     assert output.err.splitlines()[-1] == last
     assert len(read_responses(tmp_path / "run")) == 5
     openai_server.reply = good

@@ -20,9 +20,9 @@ def refusal(evaluate_flags, capsys, words):
         assert status == 2
         output = capsys.readouterr()
         assert output.out == ""
-        assert output.err.startswith("evaluate: error: ")
+        assert output.err.startswith("openrlhf-cov evaluate: error: ")
         assert output.err.count("\n") == 1
-        return output.err.removeprefix("evaluate: error: ").rstrip("\n")
+        return output.err.removeprefix("openrlhf-cov evaluate: error: ").rstrip("\n")
 
     return run
 
@@ -115,4 +115,4 @@ def test_results_that_cannot_be_written_are_refused(evaluate_flags, tmp_path, ca
     capsys.readouterr()
     assert evaluate.main(words(evaluate_flags)) == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith(f"evaluate: error: {tmp_path / 'run'} cannot be written: ")
+    assert line.startswith(f"openrlhf-cov evaluate: error: {tmp_path / 'run'} cannot be written: ")

@@ -87,7 +87,7 @@ def test_a_bad_file_is_one_line(tmp_path, capsys, content, message):
     assert grade.main([str(path)]) == 2
     error = capsys.readouterr().err
     assert message in error
-    assert error.startswith("grade: error: ")
+    assert error.startswith("openrlhf-cov grade: error: ")
     assert error.count("\n") == 1
 
 
@@ -123,14 +123,15 @@ class TestCompare:
     def test_one_grader_alone_cannot_be_named_beside_it(self, tmp_path, capsys):
         path = str(write(tmp_path / "rows.jsonl", ROWS))
         assert grade.main([path, "--compare", "--reward_grader", "published"]) == 2
-        assert capsys.readouterr().err == "grade: error: --compare asks both graders; drop --reward_grader\n"
+        line = "openrlhf-cov grade: error: --compare asks both graders; drop --reward_grader\n"
+        assert capsys.readouterr().err == line
 
     @pytest.mark.parametrize("flags", [("--compare",), ("--reward_grader", "published")])
     def test_without_math_verify_it_says_what_to_install(self, tmp_path, capsys, no_math_verify, flags):
         path = str(write(tmp_path / "rows.jsonl", ROWS))
         assert grade.main([path, *flags]) == 2
         assert capsys.readouterr().err == (
-            "grade: error: the grader published asks Math-Verify, which is not installed: "
+            "openrlhf-cov grade: error: the grader published asks Math-Verify, which is not installed: "
             "pip install math-verify==0.9.0\n"
         )
         assert grade.main([path]) == 0  # strict needs none

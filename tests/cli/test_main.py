@@ -68,7 +68,7 @@ def test_help_answers_without_what_takes_seconds_to_import(name):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_and_errors_have_the_name_that_was_typed(monkeypatch, capsys, name):
+def test_help_and_errors_have_the_name_that_users_type(monkeypatch, capsys, name):
     with pytest.raises(SystemExit) as end:
         run(monkeypatch, name, "--help")
     assert end.value.code == 0
@@ -77,11 +77,11 @@ def test_help_and_errors_have_the_name_that_was_typed(monkeypatch, capsys, name)
         run(monkeypatch, name, "--no_such_flag_at_all")
     assert end.value.code == 2
     assert capsys.readouterr().err.startswith(f"openrlhf-cov {name}: error: ")
-    # started by its module it has the name of the module
+    # Started by its module it has the same name.
     monkeypatch.setattr(sys, "argv", ["x", "--no_such_flag_at_all"])
     with pytest.raises(SystemExit):
         import_module(f"openrlhf_cov.cli.{COMMANDS[name][0]}").main()
-    assert capsys.readouterr().err.startswith(f"{COMMANDS[name][0]}: error: ")
+    assert capsys.readouterr().err.startswith(f"openrlhf-cov {name}: error: ")
 
 
 @pytest.mark.parametrize("name", ["--help", "grade", "train"])

@@ -133,7 +133,7 @@ def test_folder_with_anything_else_is_refused_and_left_alone(tmp_path, capsys, s
     with pytest.raises(SystemExit) as stop:
         sys.exit(main(["--output", str(tmp_path)]))
     assert stop.value.code == 2
-    assert capsys.readouterr().err == f"make_tiny_task: error: {tmp_path} {message}\n"
+    assert capsys.readouterr().err == f"openrlhf-cov tiny-task: error: {tmp_path} {message}\n"
     assert files_of(tmp_path) == before
 
 

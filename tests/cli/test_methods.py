@@ -51,7 +51,7 @@ def test_json_has_all_methods(capsys):
 
 def test_several_names_are_one_line(capsys):
     assert methods.main(["kl_cov,clip_cov"]) == 2
-    line = "methods: error: kl_cov,clip_cov: this command describes one method; name one of them\n"
+    line = "openrlhf-cov methods: error: kl_cov,clip_cov: this command describes one method; name one of them\n"
     assert capsys.readouterr().err == line
 
 
@@ -63,5 +63,5 @@ def test_a_name_that_no_method_has_is_one_line(capsys, name, hint):
     assert methods.main([name]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert error.startswith(f"methods: error: no method is called {name!r}; ")
+    assert error.startswith(f"openrlhf-cov methods: error: no method is called {name!r}; ")
     assert hint in error

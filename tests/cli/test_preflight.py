@@ -135,7 +135,7 @@ def test_benchmarks_are_refused_in_the_words_of_the_trainer(refusal, tmp_path):
         "--eval.dataset bench:aime25x: no benchmark 'aime25x'; did you mean aime25?"
     )
     assert refusal(bench("zzz", tmp_path)) == (
-        "--eval.dataset bench:zzz: no benchmark 'zzz'; python -m openrlhf_cov.cli.evaluate --list shows all"
+        "--eval.dataset bench:zzz: no benchmark 'zzz'; openrlhf-cov evaluate --list shows all"
     )
     assert refusal(bench("aime25", tmp_path / "nowhere")) == f"--eval.data_dir {tmp_path / 'nowhere'}: no such folder"
     assert refusal(bench("aime25", tmp_path)) == (

@@ -111,7 +111,7 @@ class TestRefusals:
     def test_flags(self, run, tmp_path, flags, message):
         status, out, error = run(ROWS, *flags)
         assert (status, out) == (2, "")
-        assert error.startswith("prepare_data: error: ")
+        assert error.startswith("openrlhf-cov prepare: error: ")
         assert message in error
         assert not (tmp_path / "out/train.jsonl").exists()
 

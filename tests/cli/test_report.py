@@ -140,7 +140,7 @@ def test_a_file_cut_within_a_line_is_read_with_a_warning(tmp_path, capsys):
 def test_wrong_flags_are_one_line(run, tmp_path, capsys, flags, named):
     assert report.main([run, *flags, "--export", str(tmp_path / "law.json")]) == 2
     captured = capsys.readouterr()
-    assert captured.err.startswith(f"report: error: {named}")
+    assert captured.err.startswith(f"openrlhf-cov report: error: {named}")
     assert captured.err.count("\n") == 1
     assert captured.out == ""
     assert not (tmp_path / "law.json").exists()
@@ -184,14 +184,14 @@ def test_places_that_cannot_be_written_are_refused_before_the_work(tmp_path, mon
     for name in ("file", "metrics.jsonl"):
         (tmp_path / name).write_text('{"step": 1}\n')
     assert report.main(["no-such-run", *flags]) == 2  # the run is not looked at
-    assert capsys.readouterr().err == f"report: error: {message.format(cwd=tmp_path)}\n"
+    assert capsys.readouterr().err == f"openrlhf-cov report: error: {message.format(cwd=tmp_path)}\n"
 
 
 def test_a_log_without_a_known_column_names_them(tmp_path, capsys):
     (tmp_path / "x.csv").write_text("step,foo,bar\n1,2,3\n")
     assert report.main([str(tmp_path / "x.csv"), "--export", str(tmp_path / "law.json")]) == 2
     message = "none of its columns is known, bar, foo; map them, report --mapping reward=NAME ..."
-    assert capsys.readouterr().err == f"report: error: {tmp_path / 'x.csv'}: {message}\n"
+    assert capsys.readouterr().err == f"openrlhf-cov report: error: {tmp_path / 'x.csv'}: {message}\n"
     verl = write_csv(tmp_path / "verl.csv", ("step", "actor/entropy", "critic/score/mean"))
     assert report.main([verl, "--mapping", "trl", "--export", str(tmp_path / "law.json")]) == 2
     assert "none of its columns is known, actor/entropy, critic/score/mean; map them" in capsys.readouterr().err

@@ -35,10 +35,10 @@ def refused(capsys, monkeypatch):
             sys.exit(serve_reward.main([str(flag) for flag in flags]))
         assert stop.value.code == 2
         line = capsys.readouterr().err
-        assert line.startswith("serve_reward: error: ")
+        assert line.startswith("openrlhf-cov serve-reward: error: ")
         assert line.endswith("\n")
         assert len(line.splitlines()) == 1
-        return line.removeprefix("serve_reward: error: ").rstrip("\n")
+        return line.removeprefix("openrlhf-cov serve-reward: error: ").rstrip("\n")
 
     return run
 

@@ -24,7 +24,7 @@ GROUP_OF_ONE = [
 def test_main_prints_one_line(monkeypatch, refused):
     monkeypatch.setattr(sys, "argv", ["train_ppo_ray", *GROUP_OF_ONE])
     line = refused(train_ppo_ray.main)
-    assert line.startswith("train_ppo_ray: error: --rollout.n_samples_per_prompt 1: ")
+    assert line.startswith("openrlhf-cov train: error: --rollout.n_samples_per_prompt 1: ")
     assert line.endswith("use at least 2\n")
 
 
@@ -32,7 +32,7 @@ def test_a_missing_package_is_one_line(monkeypatch, refused):
     monkeypatch.setattr(sys, "argv", ["train_ppo_ray", "--reward.remote_url", "reward.py", "--vllm.num_engines", "1"])
     monkeypatch.setitem(sys.modules, "openrlhf.utils.config", None)  # its import fails
     line = refused(train_ppo_ray.main)
-    assert line.startswith("train_ppo_ray: error: import of openrlhf.utils.config halted")
+    assert line.startswith("openrlhf-cov train: error: import of openrlhf.utils.config halted")
     assert line.endswith("install all of requirements.txt (requirements-cpu.txt on a host without a GPU)\n")
 
 
@@ -49,7 +49,7 @@ def test_the_command_line_is_written_without_secrets(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["train_ppo_ray", "--cov_type", "kl_cov", "--logger.wandb.key", "TOP"])
     train_ppo_ray._write_command(str(tmp_path / "run"))
     assert (tmp_path / "run" / "command.txt").read_text() == (
-        "train_ppo_ray --cov_type kl_cov --logger.wandb.key '***'\n"
+        "openrlhf-cov train --cov_type kl_cov --logger.wandb.key '***'\n"
     )
 
 

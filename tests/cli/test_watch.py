@@ -43,7 +43,7 @@ def test_bad_input_is_one_line(run, monkeypatch, capsys, flags, message):
     assert watch.main(flags) == 2
     out, error = capsys.readouterr()
     assert out == ""
-    assert error.startswith("watch: error: ")
+    assert error.startswith("openrlhf-cov watch: error: ")
     assert message in error
     assert error.count("\n") == 1
 
