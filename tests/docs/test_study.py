@@ -81,8 +81,8 @@ def test_an_asterisk_marks_an_interval_without_zero(script, cell, shown):
 def test_the_results_of_the_readme_are_those_of_the_studies(script):
     """Critical shares, and accuracies at half of training with eight updates minus GRPO's."""
     commands = {name: cells[0] for name, cells in script["tuned_rows"]().items()} | {"GRPO": "0"}
-    of_shortcut, mechanism = script["finished"]("shortcut"), script["finished"]("mechanism")
-    critical = {row[0]: row[1] for row in script["study_numbers"].table(of_shortcut, mechanism).rows}
+    studies = [script["finished"](name) for name in ("shortcut", "learning_rate_map", "mechanism")]
+    critical = {row[0]: row[1] for row in script["study_numbers"].table(*studies).rows}
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     table = readme.split("| critical share | commands |\n|---|---|---|\n")[1].split("\n\n")[0]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines()]

@@ -94,9 +94,13 @@ def draw(chart: Chart) -> Figure:
     grid = figure.subplots(rows, columns, squeeze=False, sharex="x" in chart.shared, sharey="y" in chart.shared)
     for unused in grid.flat[count:]:
         unused.remove()
-    for axes, panel in zip(grid.flat, chart.panels, strict=False):
-        # With shared axes, matplotlib would label the outer panels only.
-        axes.tick_params(labelbottom=True, labelleft=not panel.y.ticks or axes in grid[:, 0])
+    for place, (axes, panel) in enumerate(zip(grid.flat, chart.panels, strict=False)):
+        # With shared axes, matplotlib would label the outer panels only. Rows with names are named once if the panel
+        # on the left has the same ones.
+        named_on_the_left = (
+            bool(panel.y.ticks) and place % columns and panel.y.ticks == chart.panels[place - 1].y.ticks
+        )
+        axes.tick_params(labelbottom=True, labelleft=not named_on_the_left)
         _draw_panel(axes, panel)
     figure.suptitle(chart.title, fontsize=11)
     _legend_below(figure, chart.panels)

@@ -37,7 +37,6 @@ MAP_SETTING = "--updates 4"
 HEAD = (
     "method",
     "critical share, tuned",
-    "runs of it",
     "learning rates, decades",
     "untuned: seeds that learn",
     "decision-token entropy, nats",
@@ -57,11 +56,6 @@ class Finished:
     def progress(self) -> str:
         """The number of finished runs, as words."""
         return f"{len(self.results)} of {number_of_runs(self.spec)} runs of `studies/{self.name}.yaml`"
-
-    @property
-    def is_complete(self) -> bool:
-        """True if no run is missing."""
-        return len(self.results) == number_of_runs(self.spec)
 
     @property
     def runs(self) -> Runs:
@@ -84,8 +78,8 @@ def table(shortcut: Finished, learning_rates: Finished, mechanism: Finished) -> 
     fits = critical_fits(shortcut.spec, shortcut.results)
     rows = []
     for method in dict.fromkeys((*fits, *METHODS)):
-        fit, runs = fits.get(method, (None, 0))
-        cells = (bounded(fit.value, tried) if fit else NONE, str(runs), widths.get(method, NONE))
+        fit, _ = fits.get(method, (None, 0))
+        cells = (bounded(fit.value, tried) if fit else NONE, widths.get(method, NONE))
         rows.append((method, *cells, *_untuned(mechanism, list(mechanism.runs.get(method, {}).values()))))
     return Section("", (), HEAD, tuple(rows))
 
@@ -124,7 +118,7 @@ def _untuned(mechanism: Finished, found: Sequence[Result]) -> tuple[str, str]:
 
 
 def answer(shortcut: Finished, learning_rates: Finished) -> str:
-    """Return the answer in a few sentences: critical shares, widths of learning rates, and what is finished.
+    """Return the answer in three sentences: GRPO's critical share, larger ones, and widths of learning rates.
 
     Args:
         shortcut: Study of the critical shares.
@@ -148,23 +142,23 @@ def answer(shortcut: Finished, learning_rates: Finished) -> str:
         )
         if below:
             first += f" These stop earlier: {listed(below)}."
-    parts = (first, _said_of_widths(learning_rates), _said_of_progress(shortcut, learning_rates))
-    return " ".join(part for part in parts if part)
+    return f"{first} {_said_of_widths(learning_rates)}".rstrip()
 
 
 def _said_of_widths(learning_rates: Finished) -> str:
     widths = widths_of(learning_rates)
-    if not widths:
+    if BASELINE not in widths:
         return ""
-    said = listed([f"{method} {width}" for method, width in widths.items()])
-    return f"Learning rates at which half of the seeds learn, in decades, untuned, at a share of 0.15: {said}."
-
-
-def _said_of_progress(*studies: Finished) -> str:
-    if all(each.is_complete for each in studies):
-        return ""
-    state = " and ".join(each.progress for each in studies)
-    return f"So far, {state} are finished."
+    # A width that reaches the end of the values is "at least 1.24".
+    numbers = {method: float(width.split()[-1]) for method, width in widths.items()}
+    wider = sorted(
+        (method for method in widths if numbers[method] > numbers[BASELINE]), key=lambda name: -numbers[name]
+    )
+    said = listed([f"{method} ({widths[method]})" for method in wider])
+    return (
+        f"Untuned, at a share of 0.15, the learning rates at which half of the seeds learn span {widths[BASELINE]} "
+        f"decades for GRPO, and more for {said}."
+    )
 
 
 def said_of_figure(shortcut: Finished, learning_rates: Finished, mechanism: Finished) -> str:
@@ -251,7 +245,8 @@ def figure(shortcut: Finished, learning_rates: Finished, mechanism: Finished) ->
         mechanism: The untuned runs, for the curves.
     """
     runs = {method: mechanism.runs.get(method, {}) for method in METHODS}
-    of_sweeps = (critical_panel(shortcut.spec, shortcut.results), map_panel(learning_rates))
+    order = list(critical_fits(shortcut.spec, shortcut.results)) or [arm.name for arm in learning_rates.spec.arms]
+    of_sweeps = (critical_panel(shortcut.spec, shortcut.results), map_panel(learning_rates, order))
     panels = [panel for panel in of_sweeps if panel]
     panels += [
         Panel(_curves(runs, hard_accuracy), STEPS, Axis(share=True), "accuracy on hard questions"),
@@ -280,25 +275,31 @@ def _curves(runs: Mapping[str, Mapping[int, Result]], number: Callable[[Result],
     return tuple(marks)
 
 
-def map_panel(study: Finished) -> Panel | None:
+def map_panel(study: Finished, methods: Sequence[str]) -> Panel | None:
     """Return methods by learning rates with four updates, colored by the share of the seeds that learn.
 
-    None without a finished run. A cell without a run has no square.
+    Args:
+        study: Map of the learning rates.
+        methods: Rows from the top. A method that the map lacks has an empty row, so that a panel with the same rows
+            can stand beside this one.
+
+    Returns:
+        The panel; None without a finished run. A cell without a run has no square.
     """
-    if not study.results:
-        return None
-    marks = []
     rates = learning_rates_of(study.spec)
-    names = [arm.name for arm in study.spec.arms]
-    for place, arm in enumerate(study.spec.arms):
+    places = {method: float(len(methods) - row) for row, method in enumerate(methods)}
+    marks = []
+    for arm in study.spec.arms:
+        if arm.name not in places:
+            continue
         for rate, learned in by_setting(outcomes_of(study.spec, arm, study.results))[MAP_SETTING].items():
             if not learned:
                 continue
             share = share_of_seeds(sum(learned), len(learned)).estimate
             look = Look(color_of_share(share), marker="square", size=14.0)
-            marks.append(Mark("dots", look, [math.log10(rate)], [len(names) - place]))
+            marks.append(Mark("dots", look, [math.log10(rate)], [places[arm.name]]))
     if not marks:
         return None
-    y = Axis(ticks={float(len(names) - place): name for place, name in enumerate(names)}, ends=(0.4, len(names) + 0.6))
+    y = Axis(ticks={place: method for method, place in places.items()}, ends=(0.4, len(methods) + 0.6))
     x = Axis("learning rate", ticks={math.log10(rate): text for rate, text in rates.items()})
     return Panel(tuple(marks), x, y, "share of seeds that learn, grey none, blue all")

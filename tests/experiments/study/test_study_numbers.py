@@ -117,12 +117,11 @@ def test_without_a_run_nothing_looks_like_a_result():
     rates = Finished("learning_rate_map", spec_named("learning_rate_map"), [])
     table = study_numbers.table(shortcut, rates, mechanism)
     assert [row[0] for row in table.rows] == list(METHODS)
-    assert all(row[1:] == ("–", "0", "–", "–", "–") for row in table.rows)
+    assert all(row[1:] == ("–", "–", "–", "–") for row in table.rows)
     answer = study_numbers.answer(shortcut, rates)
     assert "not known yet" in answer
-    assert "0 of 528 runs of `studies/shortcut.yaml`" in answer
-    assert "0 of 315 runs of `studies/learning_rate_map.yaml`" in answer
-    assert study_numbers.map_panel(rates) is None
+    assert "decades" not in answer
+    assert study_numbers.map_panel(rates, METHODS) is None
     assert "0 of 315 runs" in study_numbers.said_of_figure(shortcut, rates, mechanism)
     assert critical_panel(shortcut.spec, []) is None
     assert study_numbers.mechanism_numbers(mechanism).rows == ()
@@ -139,22 +138,21 @@ def test_critical_shares_decide_the_answer(make_result, recorded):
         "learn at larger shares: reference KL (0.346), Clip-Cov (0.346). These stop earlier: KL-Cov (0.071)." in answer
     )
     rows = {row[0]: row for row in study_numbers.table(shortcut, rates, mechanism).rows}
-    # Perfectly separated between 0.15 and 0.2: the geometric middle is 0.173. Seven shares, three seeds.
+    # Perfectly separated between 0.15 and 0.2: the geometric middle is 0.173.
     assert rows["GRPO"][1].startswith("0.173 [")
-    assert rows["GRPO"][2] == "21"
     # GRPO learns at 1e-4 alone: half of the way from 3e-5, log10(1e-4 / 3e-5) / 2 = 0.261, and of that to 3e-4,
     # log10(3) / 2 = 0.239. Clip-Cov learns from 3e-5 to 1e-3, log10(100 / 3) = 1.523, and on half of the way from
     # 1e-5, log10(3) / 2 = 0.239.
-    assert rows["GRPO"][3] == "0.50"
-    assert rows["Clip-Cov"][3] == "at least 1.76"
-    assert "at a share of 0.15: GRPO 0.50, Clip-Cov at least 1.76." in answer
-    assert rows["KL-Cov"][3] == "–"
-    assert rows["GRPO"][4] == "3 of 3"
+    assert rows["GRPO"][2] == "0.50"
+    assert rows["Clip-Cov"][2] == "at least 1.76"
+    assert "span 0.50 decades for GRPO, and more for Clip-Cov (at least 1.76)." in answer
+    assert rows["KL-Cov"][2] == "–"
+    assert rows["GRPO"][3] == "3 of 3"
     # The largest critical share comes first. A method that the study of the mechanism lacks has a row as well.
     assert list(rows) == [
         *("reference KL", "Clip-Cov", "GRPO", "entropy bonus", "pass@k training", "random drop", "KL-Cov"),
     ]
-    assert rows["reference KL"][3:] == ("–", "–", "–")
+    assert rows["reference KL"][2:] == ("–", "–", "–")
     panel = critical_panel(shortcut.spec, shortcut.results)
     assert list(panel.y.ticks.values()) == list(rows)
     # The middle between 0.3 and 0.4, and the lowest place for the critical share between the two smallest values.
@@ -168,7 +166,7 @@ def test_a_method_without_runs_leaves_the_question_open(make_result, recorded):
     rates = of_map(make_result, {})
     assert "not known yet" in study_numbers.answer(shortcut, rates)
     rows = {row[0]: row for row in study_numbers.table(shortcut, rates, of_mechanism(recorded)).rows}
-    assert rows["KL-Cov"][1:3] == ("–", "0")
+    assert rows["KL-Cov"][1:3] == ("–", "–")
 
 
 def test_probabilities_and_pushes_by_hand(recorded):
@@ -213,7 +211,10 @@ def test_the_figure_gets_its_map_when_the_map_has_runs(make_result, recorded):
     assert len(study_numbers.figure(nothing, replace(rates, results=[]), mechanism).panels) == 2
     assert "10 of 315 runs" in study_numbers.said_of_figure(nothing, rates, mechanism)
     shortcut = of_shortcut(make_result, {"GRPO": 0.15}, seeds=(0,))
-    assert len(study_numbers.figure(shortcut, rates, mechanism).panels) == 4
+    both = study_numbers.figure(shortcut, rates, mechanism)
+    assert len(both.panels) == 4
+    # The map has the rows of the panel on its left.
+    assert both.panels[0].y.ticks == both.panels[1].y.ticks
     assert "Dots: critical shares" in study_numbers.said_of_figure(shortcut, rates, mechanism)
 
 
