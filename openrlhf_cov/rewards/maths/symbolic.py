@@ -6,7 +6,8 @@ from functools import lru_cache
 
 import mpmath
 
-from openrlhf_cov.rewards.maths.grammar import Label, Verdict, accepts, read_label
+from openrlhf_cov.rewards.maths.grammar import Verdict, accepts
+from openrlhf_cov.rewards.maths.labels import Label, read_label
 from openrlhf_cov.rewards.maths.latex import MAX_NODES, FormulaKeys, Node, Refused, literal, parse_formula, size
 from openrlhf_cov.rewards.maths.names import same_derivatives
 from openrlhf_cov.rewards.maths.normalization import compact

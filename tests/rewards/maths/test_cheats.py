@@ -6,7 +6,7 @@ import pytest
 
 from openrlhf_cov.rewards.maths import grading
 from openrlhf_cov.rewards.maths.grading import answers_equal, grade
-from openrlhf_cov.rewards.maths.grammar import read_label
+from openrlhf_cov.rewards.maths.labels import read_label
 from openrlhf_cov.rewards.maths.normalization import clean
 
 NEAR_A_RATIONAL = [

@@ -48,7 +48,7 @@ SEVERAL_BOXES = [
     (r"$\boxed{1}$, $\boxed{2}$, and $\boxed{3}$.", "1, 2, 3"),
     (r"\boxed{1}\boxed{2}", "1, 2"),
     (r"\[\boxed{1} \quad \text{or} \quad \boxed{2}\]", "1, 2"),
-    (r"$x = \boxed{1}$ and $y_1 = \boxed{2}$", "x =1, y_1 =2"),
+    (r"$x = \boxed{1}$ and $y_1 = \boxed{2}$", "x =1, y_1=2"),
     (r"\boxed{5} and \boxed{5}", "5"),  # said twice
     (r"\boxed{4}. So \boxed{1} and \boxed{2}", "1, 2"),
     (r"\boxed{1}. \boxed{2}", "2"),  # two sentences

@@ -1,0 +1,254 @@
+r"""Decides from the text beside a box whether the box is an answer, and not a part of a formula.
+
+The text beside the box is cut into tokens. The first token that is no space, font or bracket decides:
+
+=============================================  ============  =======================  =======================
+kind of the token, with examples               in a formula  in prose, joined to box  in prose, after a space
+=============================================  ============  =======================  =======================
+relation: ``x > \boxed{5}``                    part          part                     part
+operator: ``3 \cdot \boxed{5}``,               part          part                     part
+``\boxed{5}^2``
+function: ``\sqrt{\boxed{5}}``                 part          part                     part
+factor: ``\pi \boxed{5}``                      part          part                     part
+number, letter: ``2\boxed{5}``,                part          part                     answer
+``\boxed{5}x``
+bar: ``|\boxed{5}|``                           part          part                     answer
+sign: ``-\boxed{5}``, ``\boxed{5}!``           part          part beside a number     answer
+closing bracket before, opening one after      part          answer                   answer
+word, unit, ``=``, comma, end of formula       answer        answer                   answer
+=============================================  ============  =======================  =======================
+
+A word that scales the value (``\boxed{5}`` thousand, minus ``\boxed{5}``) makes the box a part as well, and a word
+that denies it (not ``\boxed{5}``, ``\boxed{5}`` is wrong) makes it no answer.
+"""
+
+import re
+from typing import NamedTuple
+
+from openrlhf_cov.rewards.maths.units import SPELLINGS, UNITS
+
+# Characters beside a box that are read, and characters before it in which the start of its formula is looked for.
+MAX_BESIDE = 80
+MAX_FORMULA = 400
+
+COMMANDS = {
+    "relation": "le ge leq geq leqslant geqslant nleq ngeq lt gt ll gg mid nmid prec succ",
+    "operator": "cdot times div pm mp ne neq neg lnot not choose",
+    "function": "sqrt frac dfrac tfrac binom sin cos tan cot sec csc arcsin arccos arctan ln log exp max min "
+    "lfloor rfloor lceil rceil",
+    "bar": "vert lvert rvert",
+    "factor": "pi alpha beta gamma delta epsilon varepsilon theta lambda mu nu rho sigma tau phi varphi chi psi omega "
+    "infty",
+    "end": "quad qquad begin end",
+    "font": "left right displaystyle boldsymbol bm",
+}  # fmt: skip
+KIND_OF_COMMAND = {name: kind for kind, names in COMMANDS.items() for name in names.split()}
+TOKEN = re.compile(
+    # A tag of HTML, a token that ends a turn, an arrow and the sign of a quotation are no relations.
+    r"(?P<tag></?[A-Za-z]\w{0,20}(?:\s[a-z]{1,20}\s?=[^<>]{0,60})?\s?/?>|<[|｜!]|[-=]{1,3}>|(?<=[\n\"'])\s?>)"
+    r"|(?P<unit>(?:th|st|nd|rd)(?![a-z])|\^\s?\{?\s?(?:\\circ|°|\\text|\\mathrm|th|st|nd|rd)|\\?%|\\\$|°)"
+    r"|(?P<end>\\\\|\$\$?|\\[()\[\]])"
+    r"|(?P<thin>\\[,;:! ])|(?P<space>[ \t\n~&])"
+    r"|(?P<operator>\\not\s?=?(?![a-z])|\^|_(?=[\d{]))"
+    r"|(?P<font>\\(?:text\w{0,2}|math\w\w|mbox|emph)(?![a-zA-Z])\s?\{?)|\\(?P<command>[A-Za-z]+)"
+    r"|(?P<number>\d+|[.,](?=\d)|\{,\}(?=\d))|(?P<word>[A-Za-z]{2,})|(?P<letter>[A-Za-z])"
+    r"|(?P<relation>[<>≤≥≠∣])|(?P<emphasis>\*\*|[_\"“”])|(?P<bar>\|)"
+    r"|(?P<open>[({\[])|(?P<close>[)}\]])|(?P<sign>[-+*/!:])|(?P<mark>.)",
+    re.DOTALL,
+)
+NO_VALUE = frozenset({"space", "thin", "font", "emphasis"})
+ALWAYS_PART = frozenset({"relation", "operator", "function", "factor"})
+OPERAND = frozenset({"number", "letter", "close"})
+# What may stand beside the box of a label, whose author means the box.
+FREE_IN_LABEL = frozenset({"relation", "factor", "letter", "word", "bar"})
+# Letters that are units behind a box, and factors before one.
+UNIT_LETTERS = frozenset("mgshlLJNVWK")
+OPTION = re.compile(r"\([A-Ha-h]\)")
+
+FORMULA_MARK = re.compile(r"\\\$|\$\$?|\\[\[\]()]")
+PROSE = re.compile(r"\n|(?<![\\A-Za-z{])[A-Za-z]{3,}\s")
+
+SCALE = (
+    "(?:hundred|thousand|million|billion|trillion|dozen|lakh|crore|tenth|hundredth|thousandth|millionth)s?(?![a-z])"
+)
+SCALE_BEFORE = re.compile(
+    rf"(?<![a-z])(?:{SCALE}|minus|negative|plus|twice|(?:square|cube) (?:root )?of|half of|"
+    r"(?<!no )(?:greater|less|more|fewer|larger|smaller) than)\Z"
+)
+SCALE_AFTER = re.compile(rf"(?:{SCALE}|squared|cubed|factorial|plus|minus|divided by|multiplied by)(?![a-z])|times \d")
+DENIED_BEFORE = re.compile(
+    r"(?:(?<![a-z])(?:not|never|isn't|no longer|cannot|rather than|instead of|other than|anything but|except|neither|"
+    r"opposite of|negation of|unlikely|impossible|differs? from|different from|unequal|hardly|far from|wrong|"
+    r"incorrect|reject|refuse|deny|doubt|false|untrue|(?:whoever|who) says)|n't)"
+    r"(?: (?:be|equal|to|the|answer|is|say|claim|give|accept|that|it|write|final|could|believe)){0,6}[:,]?\Z"
+)
+DENIED_AFTER = re.compile(
+    r",? ?(?:which |that |this |it )?(?:"
+    # is wrong, would be an incorrect answer, is not the answer
+    r"(?:is|was|seems|looks|(?:would|must|will|cannot|could|may|might|has to) be) "
+    r"(?:clearly |obviously |surely |certainly |probably )?(?:an? |the )?"
+    r"(?:wrong|incorrect|false|mistaken|untrue|unlikely|impossible|invalid|"
+    r"not(?: (?:an? |the |my |our )?(?:\w+ )?(?:answer|correct|right|true|it|so|possible|valid|solution)|[.!,]|\Z))"
+    r"|(?:differs|is different) from the (?:correct |right |true |final )?answer"
+    r"|(?:cannot|can't) be (?:correct|right)|(?:must|should) be (?:rejected|discarded)"
+    r"|(?:is|was) (?:my|our|the|a) (?:first |initial |original )?(?:guess|attempt|mistake|error)"
+    r"|(?:is|was|does|would)n't"
+    r"|(?:\(not|[-–—(:] ?(?:wrong|incorrect|false))|(?:\?|\.{2,6}) ?no(?:t|pe)?|no,? wait)(?![a-z])"
+)
+# Signs of LaTeX and of Markdown between the words of a sentence.
+BETWEEN_WORDS = re.compile(r"\\(?:text\w*|mathrm|mbox)\s?\{|\\[\[\](),;:! ]|[\s$*{}~_]+")
+
+
+class Token(NamedTuple):
+    """A token of the text beside a box."""
+
+    kind: str
+    text: str
+
+
+def is_answer(text: str, start: int, end: int, *, is_label: bool) -> bool:
+    """Return True if the box from ``start`` to ``end`` is an answer as it stands, and no part of a formula.
+
+    Args:
+        text: the text with the box.
+        start: the place at which the box begins.
+        end: the place behind the box.
+        is_label: True for a label, whose box may have a relation or a factor beside it.
+    """
+    before = text[max(0, start - MAX_BESIDE) : start]
+    after = text[end : end + MAX_BESIDE]
+    if DENIED_BEFORE.search(_words(before)) or DENIED_AFTER.match(_words(after)):
+        return False
+    return not (changes_before(text, start, is_label=is_label) or _changes_after(text, start, end, is_label=is_label))
+
+
+def changes_before(text: str, start: int, *, is_label: bool = False) -> bool:
+    """Return True if the text before the box at ``start`` makes it a part of a formula or of a number in words."""
+    in_formula = _in_formula(text, start)
+    before = text[max(0, start - MAX_BESIDE) : start]
+    if not is_label and SCALE_BEFORE.search(_words(before)):
+        return True
+    tokens = tokenize("\n" + before)
+    joined = True
+    while tokens and (tokens[-1].kind in NO_VALUE or tokens[-1].kind == "open"):
+        joined &= tokens.pop().kind != "space"
+    if not tokens:
+        return False
+    last = tokens.pop()
+    if last.text == "}":
+        last = _group(tokens)
+    if is_label and last.kind in FREE_IN_LABEL:
+        return False
+    if last.kind == "sign":
+        return _is_operator_before(last.text, _next_of_value(tokens), joined=joined, in_formula=in_formula)
+    if last.kind == "close" and in_formula:
+        return not OPTION.search(before[-10:])
+    return last.kind in ALWAYS_PART or (last.kind in ("number", "letter", "bar") and (joined or in_formula))
+
+
+def _is_operator_before(sign: str, previous: Token, *, joined: bool, in_formula: bool) -> bool:
+    """Return True if a sign before a box is an operator, and no bullet, dash or punctuation."""
+    if sign == ":":
+        return in_formula and previous.kind == "number"
+    if in_formula:
+        return True
+    has_operand = previous.kind in OPERAND
+    if sign == "-":
+        return previous.text != "-" if joined else previous.text == "="
+    return sign in "+/*" and has_operand and (joined or sign != "*")
+
+
+def _changes_after(text: str, start: int, end: int, *, is_label: bool) -> bool:
+    """Return True if the text after the box makes it a part of a formula or of a number in words."""
+    in_formula = _in_formula(text, start)
+    after = text[end : end + MAX_BESIDE]
+    if not is_label and SCALE_AFTER.match(_words(after).lstrip("-) ")):
+        return True
+    tokens = tokenize(after)[::-1]
+    joined = True
+    in_text = False
+    while tokens and (tokens[-1].kind in NO_VALUE or tokens[-1].kind == "close"):
+        token = tokens.pop()
+        joined &= token.kind != "space"
+        in_text |= token.kind == "font"
+    if not tokens:
+        return False
+    first = tokens.pop()
+    if is_label and first.kind in FREE_IN_LABEL:
+        return False
+    following = tokens[-1] if tokens else Token("end", "")
+    if first.text == ":":
+        return in_formula and _next_of_value(tokens).kind == "number"
+    if first.kind == "sign":
+        return in_formula or (first.text != "!" and joined and following.kind in OPERAND)
+    if first.kind == "open" and first.text != "[":
+        has_operand = following.kind in OPERAND | ALWAYS_PART and not OPTION.match(first.text + following.text + ")")
+        return has_operand and (joined or in_formula)
+    if first.kind in ("letter", "word") and not in_text:
+        return _is_factor_after(first.text, tokens, joined=joined, in_formula=in_formula)
+    return first.kind in ALWAYS_PART or (first.kind in ("number", "bar") and (joined or in_formula))
+
+
+def _is_factor_after(name: str, tokens: list[Token], *, joined: bool, in_formula: bool) -> bool:
+    """Return True if letters behind a box are factors, and no unit or word."""
+    if len(name) > 1:
+        return joined and len(name) < 4 and name.lower() not in SPELLINGS and name.lower() not in UNITS
+    is_unit = name in UNIT_LETTERS and _next_of_value(tokens).kind not in ("sign", "operator")
+    return in_formula if not joined and not is_unit else joined and (in_formula or not is_unit)
+
+
+def _next_of_value(tokens: list[Token]) -> Token:
+    """Return the next token that is no space, font or emphasis, of tokens in reverse order."""
+    return next((token for token in reversed(tokens) if token.kind not in NO_VALUE), Token("end", ""))
+
+
+def _group(tokens: list[Token]) -> Token:
+    r"""Take the group that ends before a box off the tokens, and return what it is: a factor, or a mark of no value.
+
+    ``\frac{1}{2}`` and ``x^{2}`` are factors, ``\text{Area: }`` and ``\color{red}`` are none.
+    """
+    depth = 1
+    while tokens and depth:
+        depth += {"}": 1, "{": -1}.get(tokens.pop().text[-1], 0)
+    while tokens and tokens[-1].kind in ("space", "thin"):
+        tokens.pop()
+    if not tokens:
+        return Token("mark", "}")
+    if tokens[-1].text == "}":
+        tokens.pop()
+        return _group(tokens)
+    is_factor = tokens[-1].kind in ("function", "operator")
+    return Token("function", "}") if is_factor else Token("mark", "}")
+
+
+def tokenize(text: str) -> list[Token]:
+    """Return the tokens of the text beside a box."""
+    tokens = []
+    for match in TOKEN.finditer(text):
+        kind = str(match.lastgroup)
+        if kind == "command":
+            kind = KIND_OF_COMMAND.get(match["command"], "mark")
+        tokens.append(Token(kind, match[0]))
+    return tokens
+
+
+def _words(text: str) -> str:
+    """Return the words beside a box in small letters, without the signs of LaTeX and Markdown between them."""
+    return BETWEEN_WORDS.sub(" ", text).strip().lower().replace("’", "'")
+
+
+def _in_formula(text: str, start: int) -> bool:
+    """Return True if a formula is open at ``start``.
+
+    A formula has no empty line in it. A single dollar sign before words or on an earlier line is money.
+    """
+    paragraph = text[max(0, start - MAX_FORMULA) : start].rpartition("\n\n")[2]
+    opening = None
+    for mark in FORMULA_MARK.finditer(paragraph):
+        if mark[0] in ("$", "$$"):
+            opening = mark if opening is None else None
+        elif mark[0] != r"\$":
+            opening = mark if mark[0] in (r"\(", r"\[") else None
+    if opening is None:
+        return False
+    return opening[0] != "$" or not PROSE.search(paragraph, opening.end())
