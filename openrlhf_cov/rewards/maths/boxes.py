@@ -83,9 +83,9 @@ DENIED_BEFORE = re.compile(
     r"(?: (?:be|equal|to|the|answer|is|say|claim|give|accept|that|it|write|final|could|believe)){0,6}[:,]?\Z"
 )
 DENIED_AFTER = re.compile(
-    r",? ?(?:which |that |this |it )?(?:"
+    r"(?:[-,.;–—]{0,2} ?(?:but |and )?(?:(?:which|that|this|it) ?)?)(?:"
     # is wrong, would be an incorrect answer, is not the answer
-    r"(?:is|was|seems|looks|(?:would|must|will|cannot|could|may|might|has to) be) "
+    r"(?:is|'s|was|seems|looks|(?:would|must|will|cannot|could|may|might|has to) be) "
     r"(?:clearly |obviously |surely |certainly |probably )?(?:an? |the )?"
     r"(?:wrong|incorrect|false|mistaken|untrue|unlikely|impossible|invalid|"
     r"not(?: (?:an? |the |my |our )?(?:\w+ )?(?:answer|correct|right|true|it|so|possible|valid|solution)|[.!,]|\Z))"
@@ -93,7 +93,7 @@ DENIED_AFTER = re.compile(
     r"|(?:cannot|can't) be (?:correct|right)|(?:must|should) be (?:rejected|discarded)"
     r"|(?:is|was) (?:my|our|the|a) (?:first |initial |original )?(?:guess|attempt|mistake|error)"
     r"|(?:is|was|does|would)n't"
-    r"|(?:\(not|[-–—(:] ?(?:wrong|incorrect|false))|(?:\?|\.{2,6}) ?no(?:t|pe)?|no,? wait)(?![a-z])"
+    r"|(?:\(not|[-–—(:] ?(?:wrong|incorrect|false))|(?:\?|\.{2,6}) ?no(?:t|pe)?|no,? (?:wait|it is))(?![a-z])"
 )
 # Signs of LaTeX and of Markdown between the words of a sentence.
 BETWEEN_WORDS = re.compile(r"\\(?:text\w*|mathrm|mbox)\s?\{|\\[\[\](),;:! ]|[\s$*{}~_]+")

@@ -15,8 +15,8 @@ from openrlhf_cov.rewards.maths.latex import Refused, parse_formula
 from openrlhf_cov.rewards.maths.names import (
     COMPOSED_NAME,
     NAME_SIGN,
+    family,
     is_derivative,
-    is_same_family,
     is_same_name,
     name_key,
     tuple_name,
@@ -48,7 +48,7 @@ from openrlhf_cov.rewards.maths.shapes import (
     Piece,
 )
 from openrlhf_cov.rewards.maths.units import COUNTED_UNITS, UNITS, split_percent, split_unit
-from openrlhf_cov.rewards.maths.values import exact_value
+from openrlhf_cov.rewards.maths.values import WHOLE_NAMES, exact_value, names_in
 
 Verdict = bool | None
 # Compares the text of a formula, an equation or an inequality with a label.
@@ -61,8 +61,9 @@ MAX_COMPUTATION = 60
 # Words before an answer that say that it is one.
 LEAD = re.compile(
     r"\A(?:\\text\s?\{\s?)?(?:(?:The |the )?(?:final |correct )?[Aa]nswer\s?(?:is|:)\s?:?|"
-    r"(?:Thus|Therefore|Hence|So),?\s)\s?\}?\s?|\A\\(?:therefore|implies)(?![a-z])\s?"
+    r"(?:[Tt]hus|[Tt]herefore|[Hh]ence|[Ss]o),?\s)\s?\}?\s?|\A\\(?:therefore|implies)(?![a-z])\s?"
 )
+IMPLIES = re.compile(r"\\(?:implies|to)(?![a-z])")
 # What says that a decimal is rounded.
 ABOUT = re.compile(
     r"\A(?:\\(?:approx|sim)(?![a-z])|(?:\\text\s?\{\s?)?(?:about|approximately|approx\.|roughly)\s?\}?)\s?|"
@@ -126,8 +127,6 @@ class _Reader:
         has_new_thousands = label.kind == "list" and THOUSANDS.search(text) and not THOUSANDS.search(label.text)
         if key == label.key and not is_yes_or_no and not has_new_thousands:
             return bool(key)
-        if is_same_family(text, label.text):
-            return True
         if label.has_names:
             text = without_domain(text, label.text)
         return self.read(text.strip(), label)
@@ -156,6 +155,8 @@ class _Reader:
         option = shapes.option_of(text)
         if option and OPTION_VALUE.match(option[1]) and (not self.problem.text or self.problem.has_option(*option)):
             text = option[1]
+        if label.number:
+            text = self.without_parts(text, label.number)
         if label.kind == "decimal":
             text = ABOUT.sub("", text).replace(r"\approx", "=").strip(" =")
         sides = sides_of(text)
@@ -179,6 +180,30 @@ class _Reader:
         verdicts = [self.value(sides[-1], label)]
         verdicts += [_is_worked_out(side, label) or self.value(side, label) for side in sides[:-1]]
         return _all_true(verdicts)
+
+    def without_parts(self, text: str, total: Number) -> str:
+        """Return the end of ``p = 50, q = 21, p + q = 71`` if the numbers before it have the value ``total`` in it.
+
+        An end whose left side the problem does not ask for is no name of a value, and so no answer.
+        """
+        items = shapes.list_items(IMPLIES.sub(",", text)) if "=" in text else None
+        if items is None or len(items) < 2:
+            return text
+        *parts, last = items
+        last = LEAD.sub("", last)
+        numbers = {}
+        for part in parts:
+            name, value = _named(part)
+            number = parse_number(value)
+            if not name or name in numbers or number is None:
+                return text
+            numbers[name] = number.value
+        try:
+            formula = parse_formula(sides_of(last)[0])
+        except (Refused, RecursionError):
+            return text
+        is_total = names_in(formula) == numbers.keys() and exact_value(formula, numbers) == total.value
+        return last if is_total else text
 
     def as_equation(self, text: str, label: Label) -> Verdict:
         """Compare an equation with a label such as ``y = 2x + 3``, which is solved for its name."""
@@ -389,6 +414,28 @@ class _Reader:
         if any(infinite):
             return all(infinite) and len({found and found["minus"] for found in infinite}) == 1
         return self.read(text, label)
+
+    def read_family(self, text: str, label: Label) -> Verdict:
+        r"""Read ``2k+1, k \in \mathbb{Z}`` for ``2n+1, n \in \mathbb{Z}``.
+
+        The integer may have another name. If it is any integer, it may be counted from another one, and the condition
+        may be left out.
+        """
+        own = label.family
+        if own is None:
+            return None
+        found = family(text)
+        if found is None and own.domain == "Z":
+            letters = {sign for sign in NAME_SIGN.findall(_named(text)[1]) if sign.startswith(WHOLE_NAMES)}
+            found = family(rf"{text}, {min(letters)} \in \mathbb{{Z}}") if len(letters) == 1 else None
+        if found is None or found.domain != own.domain or (found.name and own.name and found.name != own.name):
+            return None
+        if found.index != own.index and own.index in NAME_SIGN.findall(found.formula):
+            return None
+        starts = [f"({own.index}{shift})" for shift in ("+1", "-1")] if own.domain == "Z" else []
+        formulas = [replace(label, kind="formula", text=own.renamed(start)) for start in (own.index, *starts)]
+        verdicts = [self.computed(found.renamed(own.index), formula, self.problem) for formula in formulas]
+        return True in verdicts
 
     def read_infinity(self, text: str, label: Label) -> Verdict:
         return self.end(text, label) if INFINITY.fullmatch(text) else None

@@ -2,7 +2,7 @@ r"""The type of a label.
 
 Labels are trusted, so they may be written more freely than answers: any words, conditions and units around the value
 are split off. The value has one ``kind``: integer, fraction, decimal, formula, equation, inequality, reals, list,
-tuple, matrix, base, ratio, time, infinity, choice, word, or "spelling" for what fits no other kind.
+tuple, matrix, family, base, ratio, time, infinity, choice, word, or "spelling" for what fits no other kind.
 """
 
 import re
@@ -12,7 +12,7 @@ from functools import lru_cache
 from openrlhf_cov.rewards.maths import shapes
 from openrlhf_cov.rewards.maths.extraction import last_boxed
 from openrlhf_cov.rewards.maths.latex import Refused, parse_formula
-from openrlhf_cov.rewards.maths.names import has_derivative, name_key, tuple_name
+from openrlhf_cov.rewards.maths.names import Family, family, has_derivative, name_key, tuple_name
 from openrlhf_cov.rewards.maths.normalization import clean, compact, without_end_mark
 from openrlhf_cov.rewards.maths.numerals import INTEGER, Number, parse_number
 from openrlhf_cov.rewards.maths.shapes import (
@@ -65,6 +65,7 @@ class Label:
     # Cells in each row of a matrix.
     rows: tuple[int, ...] = ()
     reals: RealSet | None = None
+    family: Family | None = None
     # Hour, minute and second on 24 hours.
     time: tuple[int, int, int] | None = None
     # True for a formula with a rational value.
@@ -118,6 +119,7 @@ def typed(text: str, depth: int = 0) -> Label:
     label = Label("spelling", text, compact(text))
     return (
         _number(label)
+        or _family(label)
         or _word(label)
         or _quantity(label, depth)
         or _matrix(label, depth)
@@ -138,6 +140,11 @@ def _number(label: Label) -> Label | None:
         return None
     kind = "integer" if INTEGER.fullmatch(text) or (number.exact and number.value.denominator == 1) else "fraction"
     return replace(label, kind=kind if number.exact else "decimal", number=number, rational=True)
+
+
+def _family(label: Label) -> Label | None:
+    found = family(label.text)
+    return None if found is None else replace(label, kind="family", family=found)
 
 
 def _word(label: Label) -> Label | None:
