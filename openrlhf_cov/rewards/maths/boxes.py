@@ -33,7 +33,7 @@ MAX_FORMULA = 400
 
 COMMANDS = {
     "relation": "le ge leq geq leqslant geqslant nleq ngeq lt gt ll gg mid nmid prec succ",
-    "operator": "cdot times div pm mp ne neq neg lnot not choose",
+    "operator": "cdot times div bmod mod pm mp ne neq neg lnot not choose cup cap setminus",
     "function": "sqrt frac dfrac tfrac binom sin cos tan cot sec csc arcsin arccos arctan ln log exp max min "
     "lfloor rfloor lceil rceil",
     "bar": "vert lvert rvert",
@@ -49,7 +49,7 @@ TOKEN = re.compile(
     r"|(?P<unit>(?:th|st|nd|rd)(?![a-z])|\^\s?\{?\s?(?:\\circ|°|\\text|\\mathrm|th|st|nd|rd)|\\?%|\\\$|°)"
     r"|(?P<end>\\\\|\$\$?|\\[()\[\]])"
     r"|(?P<thin>\\[,;:! ])|(?P<space>[ \t\n~&])"
-    r"|(?P<operator>\\not\s?=?(?![a-z])|\^|_(?=[\d{]))"
+    r"|(?P<operator>\\not\s?=?(?![a-z])|\\[{}]|\^|_(?=[\d{]))"
     r"|(?P<font>\\(?:text\w{0,2}|math\w\w|mbox|emph)(?![a-zA-Z])\s?\{?)|\\(?P<command>[A-Za-z]+)"
     r"|(?P<number>\d+|[.,](?=\d)|\{,\}(?=\d))|(?P<word>[A-Za-z]{2,})|(?P<letter>[A-Za-z])"
     r"|(?P<relation>[<>≤≥≠∣])|(?P<emphasis>\*\*|[_\"“”])|(?P<bar>\|)"
@@ -72,7 +72,7 @@ SCALE = (
     "(?:hundred|thousand|million|billion|trillion|dozen|lakh|crore|tenth|hundredth|thousandth|millionth)s?(?![a-z])"
 )
 SCALE_BEFORE = re.compile(
-    rf"(?<![a-z])(?:{SCALE}|minus|negative|plus|twice|(?:square|cube) (?:root )?of|half of|"
+    rf"(?<![a-z])(?:{SCALE}|minus|negative|plus|twice|double|triple|(?:square|cube) (?:root )?of|half of|"
     r"(?<!no )(?:greater|less|more|fewer|larger|smaller) than)\Z"
 )
 SCALE_AFTER = re.compile(rf"(?:{SCALE}|squared|cubed|factorial|plus|minus|divided by|multiplied by)(?![a-z])|times \d")
@@ -143,6 +143,8 @@ def changes_before(text: str, start: int, *, is_label: bool = False) -> bool:
         return _is_operator_before(last.text, _next_of_value(tokens), joined=joined, in_formula=in_formula)
     if last.kind == "close" and in_formula:
         return not OPTION.search(before[-10:])
+    if last.text in (".", ","):
+        return joined and in_formula and _next_of_value(tokens).kind == "number"
     return last.kind in ALWAYS_PART or (last.kind in ("number", "letter", "bar") and (joined or in_formula))
 
 

@@ -298,8 +298,7 @@ class _Reader:
             return self.computed(text, label, self.problem) if is_rounded else None
         if label.kind != "integer" and not self.has_form_asked_for(text, number, gold, label, percent=percent):
             return False
-        is_given = percent and self.problem.text and not self.problem.asks(PERCENTAGES)
-        if is_given and label.kind == "integer" and not label.percent:
+        if percent and label.kind == "integer" and not (label.percent or self.problem.asks(PERCENTAGES)):
             return False
         number, gold = self.same_scale(number, gold, label, percent=percent)
         return number.value == gold.value if percent else numbers_equal(number, gold)
@@ -320,13 +319,16 @@ class _Reader:
         return number.value == gold.value or not self.problem.has_number(number.value)
 
     def same_scale(self, number: Number, gold: Number, label: Label, *, percent: bool) -> tuple[Number, Number]:
-        """Return the numbers without percent signs: a sign is a unit where percent is asked for, else a hundredth."""
+        """Return the numbers without percent signs: a sign is a unit where percent is asked for, else a hundredth.
+
+        If the problem is not known, a sign of the answer is a hundredth. An answer without the sign of its label then
+        means a percentage above 1, and a share up to 1, so that no number answers two labels.
+        """
         problem = self.problem
         if percent and not label.percent:
-            is_unit = problem.asks(PERCENTAGES) if problem.text else gold.value > 1 and label.kind != "fraction"
-            number = number if is_unit else number.hundredth
+            number = number if problem.asks(PERCENTAGES) else number.hundredth
         if label.percent and not percent:
-            is_share = not problem.asks(PERCENT) if problem.text else number.value < gold.value
+            is_share = not problem.asks(PERCENT) if problem.text else abs(number.value) <= 1
             gold = gold.hundredth if is_share else gold
         return number, gold
 
@@ -370,7 +372,8 @@ class _Reader:
 
     def assignment(self, text: str, label: Label) -> Verdict:
         """Read ``x = 1, y = 2`` for a problem that asks for ``(x, y)``."""
-        sides = [sides_of(item) for item in shapes.list_items(text) or []]
+        items = None if shapes.OR.search(text) else shapes.list_items(text)
+        sides = [sides_of(item) for item in items or []]
         if len(sides) != len(label.items) or any(len(side) != 2 or name_key(side[0]) is None for side in sides):
             return None
         names = [str(name_key(side[0])) for side in sides]
