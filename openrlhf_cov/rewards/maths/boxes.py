@@ -106,6 +106,9 @@ class Token(NamedTuple):
     text: str
 
 
+NOTHING = Token("end", "")
+
+
 def is_answer(text: str, start: int, end: int, *, is_label: bool) -> bool:
     """Return True if the box from ``start`` to ``end`` is an answer as it stands, and no part of a formula.
 
@@ -128,36 +131,18 @@ def changes_before(text: str, start: int, *, is_label: bool = False) -> bool:
     before = text[max(0, start - MAX_BESIDE) : start]
     if not is_label and SCALE_BEFORE.search(_words(before)):
         return True
-    tokens = tokenize("\n" + before)
-    joined = True
-    while tokens and (tokens[-1].kind in NO_VALUE or tokens[-1].kind == "open"):
-        joined &= tokens.pop().kind != "space"
-    if not tokens:
+    token, beyond, joined, _ = _beside(tokenize("\n" + before), "open")
+    if is_label and token.kind in FREE_IN_LABEL:
         return False
-    last = tokens.pop()
-    if last.text == "}":
-        last = _group(tokens)
-    if is_label and last.kind in FREE_IN_LABEL:
-        return False
-    if last.kind == "sign":
-        return _is_operator_before(last.text, _next_of_value(tokens), joined=joined, in_formula=in_formula)
-    if last.kind == "close" and in_formula:
-        return not OPTION.search(before[-10:])
-    if last.text in (".", ","):
-        return joined and in_formula and _next_of_value(tokens).kind == "number"
-    return last.kind in ALWAYS_PART or (last.kind in ("number", "letter", "bar") and (joined or in_formula))
-
-
-def _is_operator_before(sign: str, previous: Token, *, joined: bool, in_formula: bool) -> bool:
-    """Return True if a sign before a box is an operator, and no bullet, dash or punctuation."""
-    if sign == ":":
-        return in_formula and previous.kind == "number"
-    if in_formula:
-        return True
-    has_operand = previous.kind in OPERAND
-    if sign == "-":
-        return previous.text != "-" if joined else previous.text == "="
-    return sign in "+/*" and has_operand and (joined or sign != "*")
+    if token.kind == "close":
+        return in_formula and not OPTION.search(before[-10:])
+    if token.text in (".", ",", ":"):  # 3.\boxed{5}, 3 : \boxed{5}
+        return in_formula and beyond.kind == "number" and (joined or token.text == ":")
+    if token.text == "-" and not in_formula:  # -\boxed{5}, x = - \boxed{5}, and no dash
+        return beyond.text != "-" if joined else beyond.text == "="
+    if token.kind == "sign":
+        return in_formula or (beyond.kind in OPERAND and (joined or token.text != "*"))
+    return _is_part(token, near=joined or in_formula)
 
 
 def _changes_after(text: str, start: int, end: int, *, is_label: bool) -> bool:
@@ -166,61 +151,66 @@ def _changes_after(text: str, start: int, end: int, *, is_label: bool) -> bool:
     after = text[end : end + MAX_BESIDE]
     if not is_label and SCALE_AFTER.match(_words(after).lstrip("-) ")):
         return True
-    tokens = tokenize(after)[::-1]
+    token, beyond, joined, in_text = _beside(tokenize(after)[::-1], "close")
+    if is_label and token.kind in FREE_IN_LABEL:
+        return False
+    if token.text == ":":
+        return in_formula and beyond.kind == "number"
+    if token.kind == "sign":
+        return in_formula or (token.text != "!" and joined and beyond.kind in OPERAND)
+    if token.text in ("(", "{"):  # \boxed{5}(x+1), and no option such as (B)
+        has_operand = beyond.kind in OPERAND | ALWAYS_PART and not OPTION.match(f"({beyond.text})")
+        return has_operand and (joined or in_formula)
+    if token.kind == "word":  # \boxed{5}xy, and no unit
+        is_unit = token.text.lower() in SPELLINGS or token.text.lower() in UNITS
+        return joined and not in_text and len(token.text) < 4 and not is_unit
+    if token.kind == "letter":
+        is_unit = token.text in UNIT_LETTERS and beyond.kind not in ("sign", "operator")
+        return not in_text and (joined or in_formula) and not (is_unit and not (joined and in_formula))
+    return _is_part(token, near=joined or in_formula)
+
+
+def _is_part(token: Token, *, near: bool) -> bool:
+    return token.kind in ALWAYS_PART or (token.kind in ("number", "letter", "bar") and near)
+
+
+def _beside(tokens: list[Token], bracket: str) -> tuple[Token, Token, bool, bool]:
+    """Return the token beside a box that decides, the one beyond it, and how the first one stands there.
+
+    Args:
+        tokens: the tokens of one side, which end at the box.
+        bracket: the kind of brackets that are passed over.
+
+    Returns:
+        the two tokens, True if no white space is between the first one and the box, and True for a text in a font.
+    """
     joined = True
     in_text = False
-    while tokens and (tokens[-1].kind in NO_VALUE or tokens[-1].kind == "close"):
-        token = tokens.pop()
-        joined &= token.kind != "space"
-        in_text |= token.kind == "font"
-    if not tokens:
-        return False
-    first = tokens.pop()
-    if is_label and first.kind in FREE_IN_LABEL:
-        return False
-    following = tokens[-1] if tokens else Token("end", "")
-    if first.text == ":":
-        return in_formula and _next_of_value(tokens).kind == "number"
-    if first.kind == "sign":
-        return in_formula or (first.text != "!" and joined and following.kind in OPERAND)
-    if first.kind == "open" and first.text != "[":
-        has_operand = following.kind in OPERAND | ALWAYS_PART and not OPTION.match(first.text + following.text + ")")
-        return has_operand and (joined or in_formula)
-    if first.kind in ("letter", "word") and not in_text:
-        return _is_factor_after(first.text, tokens, joined=joined, in_formula=in_formula)
-    return first.kind in ALWAYS_PART or (first.kind in ("number", "bar") and (joined or in_formula))
-
-
-def _is_factor_after(name: str, tokens: list[Token], *, joined: bool, in_formula: bool) -> bool:
-    """Return True if letters behind a box are factors, and no unit or word."""
-    if len(name) > 1:
-        return joined and len(name) < 4 and name.lower() not in SPELLINGS and name.lower() not in UNITS
-    is_unit = name in UNIT_LETTERS and _next_of_value(tokens).kind not in ("sign", "operator")
-    return in_formula if not joined and not is_unit else joined and (in_formula or not is_unit)
-
-
-def _next_of_value(tokens: list[Token]) -> Token:
-    """Return the next token that is no space, font or emphasis, of tokens in reverse order."""
-    return next((token for token in reversed(tokens) if token.kind not in NO_VALUE), Token("end", ""))
+    while tokens and (tokens[-1].kind in NO_VALUE or tokens[-1].kind == bracket):
+        passed = tokens.pop()
+        joined &= passed.kind != "space"
+        in_text |= passed.kind == "font"
+    token = tokens.pop() if tokens else NOTHING
+    if token.text == "}":
+        token = _group(tokens)
+    beyond = next((other for other in reversed(tokens) if other.kind not in NO_VALUE), NOTHING)
+    return token, beyond, joined, in_text
 
 
 def _group(tokens: list[Token]) -> Token:
-    r"""Take the group that ends before a box off the tokens, and return what it is: a factor, or a mark of no value.
+    r"""Take the group that ends before a box off the tokens, and return it as one token.
 
     ``\frac{1}{2}`` and ``x^{2}`` are factors, ``\text{Area: }`` and ``\color{red}`` are none.
     """
     depth = 1
     while tokens and depth:
         depth += {"}": 1, "{": -1}.get(tokens.pop().text[-1], 0)
-    while tokens and tokens[-1].kind in ("space", "thin"):
+    while tokens and tokens[-1].kind in NO_VALUE:
         tokens.pop()
-    if not tokens:
-        return Token("mark", "}")
-    if tokens[-1].text == "}":
-        tokens.pop()
+    head = tokens.pop() if tokens else NOTHING
+    if head.text == "}":
         return _group(tokens)
-    is_factor = tokens[-1].kind in ("function", "operator")
-    return Token("function", "}") if is_factor else Token("mark", "}")
+    return Token("function" if head.kind in ("function", "operator") else "mark", "}")
 
 
 def tokenize(text: str) -> list[Token]:

@@ -31,7 +31,7 @@ DOMAIN = r"\\mathbb\s?\{?\s?(?P<set>[ZNR])\s?\}?(?:\s?[\^_]\s?\{?(?P<sign>[+*])\
 MEMBERSHIP = re.compile(rf",?\s?\(?(?P<name>{VARIABLE})\s?\\in\s?{DOMAIN}\)?\Z")
 FILL = r"[\s{}(),]{0,3}(?:\\text\s?\{)?\s?"
 QUANTIFIED = re.compile(
-    rf"(?:(?<![A-Za-z])(?:where|for|with)|\(){FILL}(?P<all>(?:all|any|some|every|each)\s)?(?:positive |real )?"
+    rf"(?<![A-Za-z(])(?:where|for|with|\(){FILL}(?P<all>(?:all|any|some|every|each)\s)?(?:positive |real )?"
     rf"(?P<noun>integers? |constants? |numbers? )?{FILL}(?P<name>{VARIABLE}){FILL}"
     rf"(?P<domain>\\in\s?{DOMAIN}|"
     r"(?:is )?(?:an?|any) (?:positive |real |arbitrary )?(?P<kind>integer|constant|number))?"
