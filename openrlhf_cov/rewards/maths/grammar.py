@@ -35,7 +35,6 @@ from openrlhf_cov.rewards.maths.numerals import (
 )
 from openrlhf_cov.rewards.maths.prompt import COUNTS, MEASURES, PERCENT, PERCENTAGES, SOLVED, ProblemText
 from openrlhf_cov.rewards.maths.shapes import (
-    CONNECTOR,
     EMPTY,
     GROUP,
     INFINITY,
@@ -465,9 +464,7 @@ class _Reader:
         own = sides_of(label.text)
         if len(sides) == 1 and (is_derivative(own[0]) or COMPOSED_NAME.fullmatch(own[0])):
             return self.accepts(text, typed(own[1]))
-        if len(sides) != 2 or CONNECTOR.search(text):
-            return None
-        return self.computed(text, label, self.problem)
+        return self.computed(text, label, self.problem) if len(sides) == 2 else None
 
     def read_inequality(self, text: str, label: Label) -> Verdict:
         return self.computed(text, label, self.problem) if len(shapes.split(text, RELATION)) == 2 else None

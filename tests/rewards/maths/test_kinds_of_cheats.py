@@ -56,6 +56,8 @@ UNDONE = [
     ("", r"12\pi", [r"\pi\cdot2^2\cdot3", r"3\cdot4\pi", r"\frac{1}{3}\pi\cdot36", r"6\pi+6\pi",
     r"\frac{144\pi}{12}\cdot1",
      r"\sqrt{144}\pi", r"\frac{12\pi^2}{\pi}"]),
+    ("", r"\ln x+3", [r"\ln x+\log_2 8", r"\ln x+\ln e^3"]),
+    ("", r"\sin x+\frac12", [r"\sin x+\sin 30^\circ", r"\sin x+\cos\frac{\pi}{3}"]),
     ("", "2x+3", ["x+x+3", "2x+1+2", r"2\cdot x+\sqrt9", "2(x+1)+1^2", r"\frac{2x^2+3x}{x}\cdot1", "2x+3x^0",
     r"x\log_24+3"]),
 ]  # fmt: skip
