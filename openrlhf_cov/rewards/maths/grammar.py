@@ -428,7 +428,7 @@ class _Reader:
             return None
         found = family(text)
         if found is None and own.domain == "Z":
-            letters = {sign for sign in NAME_SIGN.findall(_named(text)[1]) if sign.startswith(WHOLE_NAMES)}
+            letters = {sign for sign in NAME_SIGN.findall(_named(text)[1]) if sign.startswith(WHOLE_NAMES)} - {"i"}
             found = family(rf"{text}, {min(letters)} \in \mathbb{{Z}}") if len(letters) == 1 else None
         if found is None or found.domain != own.domain or (found.name and own.name and found.name != own.name):
             return None

@@ -55,15 +55,17 @@ def computed(text: str, label: Label, problem: ProblemText) -> Verdict:
             return _relations_equal(text, label, problem)
         answer = _formula(text)
         gold = _label_formula(label.text)
+        # A family that is counted from another integer is not written as its label is.
+        form = _label_formula(label.family.formula) if label.family else gold
     except (Refused, RecursionError):
         return None
     if label.kind == "decimal":
         is_repeated = problem.is_repeated_in(answer, gold) or compact(text) in problem.keys
         return not (is_repeated or breaks_form(answer, CONSTANTS_OF_DECIMALS)) and _rounds_to(answer, label)
-    has_unfit_part = has_idle_part(answer) > has_idle_part(gold) or has_decimal_power(answer)
-    if FormulaKeys(answer).key == FormulaKeys(gold).key and not has_unfit_part:
+    has_unfit_part = has_idle_part(answer) > has_idle_part(form) or has_decimal_power(answer)
+    if form is gold and FormulaKeys(answer).key == FormulaKeys(gold).key and not has_unfit_part:
         return True
-    if misses_request(answer, gold, problem) or breaks_form(answer, gold) or problem.is_repeated_in(answer, gold):
+    if misses_request(answer, form, problem) or breaks_form(answer, form) or problem.is_repeated_in(answer, form):
         return False
     return any(formulas_equal(renamed, gold) for renamed in _renamings(answer, gold, problem))
 

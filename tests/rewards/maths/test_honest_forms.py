@@ -90,7 +90,8 @@ NO_FAMILIES = [
         r"\frac{\pi}{2}+k\pi, k\in\mathbb{R}", r"\frac{\pi}{2}+k\pi, k\in\mathbb{N}", r"\frac{\pi}{2}+x\pi",
         r"\frac{\pi}{2}", r"\frac{\pi}{2}, k \in \mathbb{Z}", r"y=\frac{\pi}{2}+x\pi, x \in \mathbb{Z}"]),
     (ODD, r"2n+1, n \in \mathbb{Z}", ["2k", r"2k, k\in\mathbb{Z}", r"4k+1, k\in\mathbb{Z}", r"k+1, k\in\mathbb{Z}",
-                                      r"2k+1, k\in\mathbb{N}", "2x+1", r"2k+\frac12, k\in\mathbb{Z}", "2k+m"]),
+                                      r"2k+1, k\in\mathbb{N}", "2x+1", r"2k+\frac12, k\in\mathbb{Z}", "2k+m", "2i+1",
+                                      "2k+1+2", r"2(k+1)+1, k\in\mathbb{Z}"]),  # not worked out
     # From the positive integers on 2k-1 begins with 1, and 2n+1 with 3.
     (ODD, r"2n+1, n \in \mathbb{N}", [r"2k-1, k\in\mathbb{N}", r"2k+3, k\in\mathbb{N}", r"2k+1, k\in\mathbb{Z}",
                                       "2k+1"]),
