@@ -2,6 +2,7 @@ r"""Finds the final answer of a response: the last ``\boxed{}``, an answer tag, 
 
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 from openrlhf_cov.rewards.maths.boxes import changes_before, is_answer, tokenize
 from openrlhf_cov.rewards.verdicts import MAX_RESPONSE, without_end_tokens
@@ -80,6 +81,14 @@ REVISION = r"(?:no[,.:;!]|(?:or|not|wait|actually|alternatively|hmm|sorry|correc
 SENTENCE_END = re.compile(rf"(?:[.!]\s+(?!(?i:{REVISION}))[A-Z\"'(].*|[.!?]\s*)\Z", re.DOTALL)
 
 
+class Box(NamedTuple):
+    """A box: where it starts and ends in its text, and what is in it."""
+
+    start: int
+    end: int
+    content: str
+
+
 def extract_answer(response: str, mode: str) -> str | None:
     """Return the answer that ``response`` gives in the form ``mode`` (a key of ``EXTRACTORS``); None if it gives none.
 
@@ -108,39 +117,38 @@ def last_boxed(text: str, *, is_label: bool = False) -> str | None:
     if mark is None:
         return None
     closing = _closing_braces(text, mark.start())
-    boxes: list[tuple[int, int, str]] = []
+    boxes: list[Box] = []
     while mark is not None:
         content, end = _argument(text, mark.end(), closing)
         if content is not None:
-            boxes.append((mark.start(), end, BOX.sub("", content)))
+            boxes.append(Box(mark.start(), end, BOX.sub("", content)))
         mark = BOX.search(text, end)
-    if not boxes:
+    if not boxes or not is_answer(text, boxes[-1].start, boxes[-1].end, is_label=is_label):
         return None
-    start, end, _ = boxes[-1]
-    return _joined(text, boxes, is_label) if is_answer(text, start, end, is_label=is_label) else None
+    return _joined(text, boxes, is_label)
 
 
-def _joined(text: str, boxes: list[tuple[int, int, str]], is_label: bool) -> str | None:
+def _joined(text: str, boxes: list[Box], is_label: bool) -> str | None:
     """Return the last box, or the list of those that stand side by side with it; equal ones count once.
 
     Return None if the first box of the list is a part of a formula, and the text is no label.
     """
-    parts = [boxes[-1][2]]
-    names = [""]
-    for (_, end, content), (start, _, _) in zip(boxes[-2::-1], boxes[:0:-1], strict=True):
-        name = _name_between(text[end:start])
-        if name is None or len(parts) == MAX_BOXES or not content.strip() or not parts[-1].strip():
+    # From the last box to the first one, with the name before each.
+    items = [boxes[-1]]
+    names: list[str] = []
+    for box in reversed(boxes[:-1]):
+        name = _name_between(text[box.end : items[-1].start])
+        if name is None or len(items) == MAX_BOXES or not (box.content.strip() and items[-1].content.strip()):
             break
-        names[-1] = name
-        names.append("")
-        parts.append(content)
-    first = boxes[-len(parts)][0]
-    if not is_label and changes_before(text, first):
+        names.append(name)
+        items.append(box)
+    first = items[-1]
+    if not is_label and changes_before(text, first.start):
         return None
-    if len(set(parts)) == 1:
-        return parts[0]
-    names[-1] = _name_before(text[max(0, first - 60) : first])
-    return ", ".join(name + part for name, part in zip(names[::-1], parts[::-1], strict=True))
+    if len({box.content for box in items}) == 1:
+        return first.content
+    names.append(_name_before(text[max(0, first.start - 60) : first.start]))
+    return ", ".join(name + box.content for name, box in zip(reversed(names), reversed(items), strict=True))
 
 
 def _name_between(text: str) -> str | None:
