@@ -19,12 +19,15 @@ word, unit, ``=``, comma, end of formula       answer        answer             
 =============================================  ============  =======================  =======================
 
 A word that scales the value (``\boxed{5}`` thousand, minus ``\boxed{5}``) makes the box a part as well, and a word
-that denies it (not ``\boxed{5}``, ``\boxed{5}`` is wrong) makes it no answer.
+that denies it (not ``\boxed{5}``, ``\boxed{5}`` is wrong) makes it no answer. So does another number that is given as
+the answer behind it (``\boxed{5}``. Sorry, 6).
 """
 
 import re
 from typing import NamedTuple
 
+from openrlhf_cov.rewards.maths.normalization import clean
+from openrlhf_cov.rewards.maths.numerals import parse_number
 from openrlhf_cov.rewards.maths.units import SPELLINGS, UNITS
 
 # Characters beside a box that are read, and characters before it in which the start of its formula is looked for.
@@ -95,6 +98,12 @@ DENIED_AFTER = re.compile(
     r"|(?:is|was|does|would)n't"
     r"|(?:\(not|[-–—(:] ?(?:wrong|incorrect|false))|(?:\?|\.{2,6}) ?no(?:t|pe)?|no,? (?:wait|it is))(?![a-z])"
 )
+# A number behind the box that is given as the answer, or as a second one.
+OTHER_ANSWER = re.compile(
+    r"(?:(?:\A|[.,;:!?)] ?)(?:or|actually|correction|sorry|rather|(?:no|wait)(?=[,:]))[,:]? "
+    r"(?:maybe |perhaps |it is |it's |i mean )?|"
+    r"(?<![a-z])the (?:final |correct |right |real )?answer is (?:actually |really )?)(?P<number>-?\d+(?:[.,/]\d+)?)"
+)
 # Signs of LaTeX and of Markdown between the words of a sentence.
 BETWEEN_WORDS = re.compile(r"\\(?:text\w*|mathrm|mbox)\s?\{|\\[\[\](),;:! ]|[\s$*{}~_]+")
 
@@ -109,20 +118,39 @@ class Token(NamedTuple):
 NOTHING = Token("end", "")
 
 
-def is_answer(text: str, start: int, end: int, *, is_label: bool) -> bool:
-    """Return True if the box from ``start`` to ``end`` is an answer as it stands, and no part of a formula.
+class Box(NamedTuple):
+    """A box: where it starts and ends in its text, and what is in it."""
+
+    start: int
+    end: int
+    content: str
+
+
+def is_answer(text: str, box: Box, *, is_label: bool) -> bool:
+    """Return True if a box is an answer as it stands, is not taken back, and is no part of a formula.
 
     Args:
         text: the text with the box.
-        start: the place at which the box begins.
-        end: the place behind the box.
+        box: the box.
         is_label: True for a label, whose box may have a relation or a factor beside it.
     """
-    before = text[max(0, start - MAX_BESIDE) : start]
-    after = text[end : end + MAX_BESIDE]
-    if DENIED_BEFORE.search(_words(before)) or DENIED_AFTER.match(_words(after)):
+    before = _words(text[max(0, box.start - MAX_BESIDE) : box.start])
+    after = _words(text[box.end : box.end + MAX_BESIDE])
+    if DENIED_BEFORE.search(before) or DENIED_AFTER.match(after):
         return False
-    return not (changes_before(text, start, is_label=is_label) or _changes_after(text, start, end, is_label=is_label))
+    if not is_label and _has_other_answer(after, box.content):
+        return False
+    return not (changes_before(text, box.start, is_label=is_label) or _changes_after(text, box, is_label=is_label))
+
+
+def _has_other_answer(after: str, content: str) -> bool:
+    """Return True if the words behind a box give a number as the answer that is not the number in the box."""
+    found = OTHER_ANSWER.search(after)
+    own = parse_number(clean(content)) if found else None
+    other = parse_number(found["number"]) if found else None
+    if own is None or other is None:
+        return False
+    return abs(own.value - other.value) > (0 if other.exact else other.unit / 2)
 
 
 def changes_before(text: str, start: int, *, is_label: bool = False) -> bool:
@@ -145,10 +173,10 @@ def changes_before(text: str, start: int, *, is_label: bool = False) -> bool:
     return _is_part(token, near=joined or in_formula)
 
 
-def _changes_after(text: str, start: int, end: int, *, is_label: bool) -> bool:
+def _changes_after(text: str, box: Box, *, is_label: bool) -> bool:
     """Return True if the text after the box makes it a part of a formula or of a number in words."""
-    in_formula = _in_formula(text, start)
-    after = text[end : end + MAX_BESIDE]
+    in_formula = _in_formula(text, box.start)
+    after = text[box.end : box.end + MAX_BESIDE]
     if not is_label and SCALE_AFTER.match(_words(after).lstrip("-) ")):
         return True
     token, beyond, joined, in_text = _beside(tokenize(after)[::-1], "close")

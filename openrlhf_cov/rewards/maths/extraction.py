@@ -2,9 +2,8 @@ r"""Finds the final answer of a response: the last ``\boxed{}``, an answer tag, 
 
 import re
 from collections.abc import Callable
-from typing import NamedTuple
 
-from openrlhf_cov.rewards.maths.boxes import changes_before, is_answer, tokenize
+from openrlhf_cov.rewards.maths.boxes import Box, changes_before, is_answer, tokenize
 from openrlhf_cov.rewards.verdicts import MAX_RESPONSE, without_end_tokens
 
 BOX = re.compile(r"\\f?box(?:ed)?(?![a-zA-Z])")
@@ -81,14 +80,6 @@ REVISION = r"(?:no[,.:;!]|(?:or|not|wait|actually|alternatively|hmm|sorry|correc
 SENTENCE_END = re.compile(rf"(?:[.!]\s+(?!(?i:{REVISION}))[A-Z\"'(].*|[.!?]\s*)\Z", re.DOTALL)
 
 
-class Box(NamedTuple):
-    """A box: where it starts and ends in its text, and what is in it."""
-
-    start: int
-    end: int
-    content: str
-
-
 def extract_answer(response: str, mode: str) -> str | None:
     """Return the answer that ``response`` gives in the form ``mode`` (a key of ``EXTRACTORS``); None if it gives none.
 
@@ -123,7 +114,7 @@ def last_boxed(text: str, *, is_label: bool = False) -> str | None:
         if content is not None:
             boxes.append(Box(mark.start(), end, BOX.sub("", content)))
         mark = BOX.search(text, end)
-    if not boxes or not is_answer(text, boxes[-1].start, boxes[-1].end, is_label=is_label):
+    if not boxes or not is_answer(text, boxes[-1], is_label=is_label):
         return None
     return _joined(text, boxes, is_label)
 

@@ -111,13 +111,18 @@ def test_other_families_are_wrong(problem, label, answers):
 REMARKS = [
     ", as required.", ", which is not divisible by 3.", " (see step 2)", ", since 5 is not even.", " is the answer.",
     " is correct.", " must be correct.", " is the final answer, not 6.", ". Note: 6 is wrong.", " because it isn't 6.",
-    " rather than 6", ", so the answer is not 4.", " where $x > 3$.", " $= 2+3$.", " is not too large",
+    " rather than 6", ", so the answer is not 4.",
+    ". The answer is 5.", " or 5.0", ", or 15/3", ". So the answer is $5$.", ", no 6 fits.", " or more",
+    " where $x > 3$.", " $= 2+3$.", " is not too large",
     " does not depend on n", r" \checkmark", " (B)", ", i.e. five.",
 ]  # fmt: skip
 TAKEN_BACK = [
     " is wrong.", " is not correct", " isn't right", ", which is not the answer", ", no wait, 6", " is a wrong guess",
     " was my first guess", "? No.", " is not it", " (wrong)", ", but this is wrong", ". That is wrong.",
     ", but it's not correct", " cannot be correct", " is not.",
+    # Another answer behind the box.
+    ". Actually, 6.", ". Correction: 6", " or 6", "$ or $6$", ". Sorry, it is 6.", ". The answer is 6.", ". No, 6.",
+    " or -5",
 ]  # fmt: skip
 
 
