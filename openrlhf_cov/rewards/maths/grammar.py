@@ -88,7 +88,6 @@ OPTION_VALUE = re.compile(r"[\d\\.]|[A-Za-z]")
 WORD_MARKS = frozenset(".,:;()-'’\"")
 STRAY_MARK = re.compile(r"'\Z|\?|[.!]{2}|[A-Za-z]\.[A-Za-z]\.?\Z|\A[-+!~¬]|\A\\(?:neg|lnot|sim|pm|mp)(?![a-z])")
 PRODUCT_SIGN = re.compile(r"\s?(?:\\(?:cdot|times)(?![a-z])|\*)\s?")
-TEXT_NUMBER = re.compile(r"\A\\text\s?\{\s?(-?[\d.,]+)\s?\}")
 INTERVAL_WORDS = re.compile(
     r"interval|inequal|range|domain|values? of|solution|for (?:which|what)|set of", re.IGNORECASE
 )
@@ -133,7 +132,7 @@ class _Reader:
     def read(self, text: str, label: Label) -> Verdict:
         text = shapes.without_braces(text.removeprefix("="))
         if label.kind not in ("word", "choice"):
-            text = _unfonted(LEAD.sub("", _unfonted(text)))
+            text = LEAD.sub("", _unfonted(text))
         if not text or label.kind == "spelling":
             return None
         return getattr(self, f"read_{'scalar' if label.kind in SCALAR else label.kind}")(text, label)
@@ -264,7 +263,6 @@ class _Reader:
 
     def value(self, text: str, label: Label) -> Verdict:
         """Read one value with at most one unit or percent sign behind it."""
-        text = TEXT_NUMBER.sub(r"\1", text)
         if label.unit:
             bare, unit = split_unit(text, self.problem.words, any_noun=True, letters=True)
             return False if unit and unit != label.unit else self.number(bare, replace(label, unit=""), percent=False)
@@ -337,7 +335,6 @@ class _Reader:
         """Read items in any order. If the label has names, items without names keep the order of the label."""
         names = [item.name for item in label.items]
         own_name = f"({','.join(names)})" if all(names) else ""
-        text = TEXT_NUMBER.sub(r"\1", text)
         name, value = _named(text)
         if name and (name == own_name or value.startswith(r"\lbrace")):
             text = value
