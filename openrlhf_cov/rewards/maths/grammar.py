@@ -295,7 +295,8 @@ class _Reader:
             return self.computed(text, label, self.problem) if is_rounded else None
         if label.kind != "integer" and not self.has_form_asked_for(text, number, gold, label, percent=percent):
             return False
-        if percent and label.kind == "integer" and not (label.percent or self.problem.asks(PERCENTAGES)):
+        is_unasked = percent and self.problem.text and not self.problem.asks(PERCENTAGES)
+        if is_unasked and label.kind == "integer" and not label.percent:
             return False
         number, gold = self.same_scale(number, gold, label, percent=percent)
         return number.value == gold.value if percent else numbers_equal(number, gold)
@@ -318,12 +319,14 @@ class _Reader:
     def same_scale(self, number: Number, gold: Number, label: Label, *, percent: bool) -> tuple[Number, Number]:
         """Return the numbers without percent signs: a sign is a unit where percent is asked for, else a hundredth.
 
-        If the problem is not known, a sign of the answer is a hundredth. An answer without the sign of its label then
-        means a percentage above 1, and a share up to 1, so that no number answers two labels.
+        If the problem is not known, the label decides: a sign behind the answer is a unit for a label above 1, and a
+        hundredth for a smaller one or a fraction. An answer without the sign of its label then means a percentage above
+        1, and a share up to 1.
         """
         problem = self.problem
         if percent and not label.percent:
-            number = number if problem.asks(PERCENTAGES) else number.hundredth
+            is_unit = problem.asks(PERCENTAGES) if problem.text else gold.value > 1 and label.kind != "fraction"
+            number = number if is_unit else number.hundredth
         if label.percent and not percent:
             is_share = not problem.asks(PERCENT) if problem.text else abs(number.value) <= 1
             gold = gold.hundredth if is_share else gold

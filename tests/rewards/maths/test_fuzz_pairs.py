@@ -220,11 +220,18 @@ PAIRS_OF_LABELS = st.one_of(
 
 
 # A unit in a label or an answer.
+PERCENT_SIGN = re.compile(r"%|\bpercent")
 UNIT = re.compile(r"\\text\{ ?[a-z].*|\^\\circ|\\\$")
 
 
 def differ_by_unit(answer, first, second):
-    """Return True for an amount without a unit and labels that differ in theirs, which the problem tells apart."""
+    """Return True for two labels that only the problem tells apart.
+
+    These are labels with units of an amount without one, and labels without a percent sign of an amount with one.
+    """
+    has_percent, *of_labels = (bool(PERCENT_SIGN.search(text)) for text in (answer, first, second))
+    if has_percent and not all(of_labels):
+        return True
     return not UNIT.search(answer) and UNIT.sub("", first) == UNIT.sub("", second)
 
 

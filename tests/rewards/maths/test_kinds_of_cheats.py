@@ -65,8 +65,8 @@ TIMES = [("When?", gold, ["5 pm", "5 PM", r"5\text{ p.m.}", "5:00", "5 am", "17:
          for gold in ("5", "17", "500")]  # fmt: skip
 TIMES += [("When?", "4:30 PM", ["4:30", "4:30 AM", "4.5", "16.5", "430", "4 PM", "4:30 PM or AM"])]
 PERCENT = [
-    # Without a problem a sign is one hundredth, and belongs to no integer.
-    ("", "75", [r"75\%", r"7500\%", "0.75", r"75\text{ percent}"]),
+    # Without a problem the label decides: behind a number above 1 the sign is a unit.
+    ("", "75", [r"7500\%", "0.75", r"0.75\%", r"7500\text{ percent}"]),
     ("", "0.75", ["75", r"0.75\%", r"7500\%"]),
     ("", r"75\%", ["7500", r"0.75\%", "0.0075"]),
     ("How many?", "5", [r"500\%", r"5\%", r"50\%", r"0.05\%", r"5\%\%", r"5\text{ percent}"]),
