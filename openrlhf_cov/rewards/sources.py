@@ -12,9 +12,11 @@ from openrlhf_cov.rewards.code.tests import parse_tests
 from openrlhf_cov.rewards.grades import Grade
 from openrlhf_cov.rewards.maths.extraction import GSM8K_MARK, answer_of_solution, extract_answer
 from openrlhf_cov.rewards.maths.grading import MAX_ANSWER, grade, with_second_opinion
-from openrlhf_cov.rewards.maths.grammar import GROUP, NUMERIC, bare_answer, choice_of, read_label
+from openrlhf_cov.rewards.maths.grammar import choice_of
+from openrlhf_cov.rewards.maths.labels import NUMERIC, bare_answer, read_label
 from openrlhf_cov.rewards.maths.normalization import is_refused
 from openrlhf_cov.rewards.maths.prompt import NO_PROBLEM, read_problem
+from openrlhf_cov.rewards.maths.shapes import GROUP
 from openrlhf_cov.rewards.thinking import final_part, opens_thinking
 
 ANY_LETTER = re.compile(r"\(?(?P<letter>[A-Za-z])\)?[.:]?")

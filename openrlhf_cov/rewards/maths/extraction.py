@@ -3,6 +3,7 @@ r"""Finds the final answer of a response: the last ``\boxed{}``, an answer tag, 
 import re
 from collections.abc import Callable
 
+from openrlhf_cov.rewards.maths.boxes import Box, changes_before, is_answer, tokenize
 from openrlhf_cov.rewards.verdicts import MAX_RESPONSE, without_end_tokens
 
 BOX = re.compile(r"\\f?box(?:ed)?(?![a-zA-Z])")
@@ -12,95 +13,11 @@ GSM8K_MARK = "####"
 # Boxes side by side that are one answer.
 MAX_BOXES = 100
 
-FILL = r"(?:\\[\[\]() ,;!\\]|\\q?quad(?![a-z])|[$&\s])*"
-BETWEEN_BOXES = re.compile(
-    rf"{FILL}[,;]?{FILL}(?:(?:\\(?:text|mathrm|mbox)\s?\{{\s*)?,?\s?(?:and|or)(?![a-z])\s*\}}?)?{FILL}"
-)
 NAMED_BOX = re.compile(r"[A-Za-z](?:_\w|_\{\w{1,6}\})?(?:\([A-Za-z]\))?\s?=\Z")
 MAX_BETWEEN = 120
-# Characters before a box in which the start of its formula is looked for.
-MAX_FORMULA = 400
-DENIED_BEFORE = re.compile(
-    r"(?:(?<![a-z])(?:not|never|isn't|no longer|cannot|can't|rather than|instead of|other than|anything but|except|"
-    r"neither|opposite of|negation of|unlikely|impossible|differs? from|different from|unequal|hardly|far from|"
-    r"wrong|incorrect|reject|refuse|deny|doubt|"
-    r"false|untrue|(?:whoever|who|anyone who) says)|n't)"
-    r"(?:\s+(?:be|equal|to|the|answer|is|say|claim|give|accept|that|it|write|final|could|believe)){0,6}"
-    r"\s{0,3}[:,}]?[\s$*]{0,6}(?:\\[\[(]\s?)?\Z",
-    re.IGNORECASE,
-)
-# A box that is said not to be the answer has none.
-DENIED_AFTER = re.compile(
-    r"[\s$*)\]\\,}]{0,8}\s?(?:(?:which |that |this |it )?"
-    r"(?:is|was|seems|(?:would|must|will|cannot|could|may|might|has to) be|looks)\s+"
-    r"(?:clearly |obviously |surely |certainly |probably )?(?:an? |the )?"
-    r"(?:not|wrong|incorrect|false|mistaken|untrue|unlikely|impossible|invalid)(?![a-z])|"
-    r"(?:differs|is different) from the (?:correct |right |true |final )?answer|"
-    r"(?:cannot|must|should|can't) be (?:correct|right|rejected|discarded)|(?:is|was|does|would)n't|"
-    r"(?:\(not|[-–—(:] ?(?:wrong|incorrect|false))(?![a-z])|(?:\?|\.{2,6}) ?no(?:t|pe)?(?![a-z])|no,? wait|"
-    r"(?:is|was) (?:my|our|the|a) (?:first |initial |original )?(?:guess|attempt|mistake|error)(?![a-z]))",
-    re.IGNORECASE,
-)
-# What makes a box a part of a formula, and not the whole answer: an operator, a function or a digit beside it.
-OPERATOR_BEFORE = re.compile(
-    r"(?:\\(?:cdot|times|div|pm|mp|neg|lnot|not\s?=?|neq?|sqrt|[dt]?frac|sin|cos|tan|ln|log)(?![a-z])(?:\{[^{}]{0,40}\})?\s?\{?\s?|"
-    r"(?:\^|_\{|[\d)}] ?[+/])\s?\{?|\d|(?<!-)-\(?|[=$({\[]\s?-(?:\\[,;:! ]|\s){1,4})\Z"
-)
-# In prose, signs after a space are bullets, emphasis and dashes.
-OPERATOR_AFTER = re.compile(
-    r"\d|[.,]\d|\{,\}|\{\s?-?\d|!\$|[-+*/]\d|_[{\d]|"
-    r"[ \t]?(?:\^(?!\s?\{?\s?(?:\\circ|°|\\text|\\mathrm|th|st|nd|rd))|\\(?:cdot|times|div)(?![a-z]))"
-)
-# Thin spaces of LaTeX, which do not separate the factors of a product.
-THIN = r"(?:\\[,;:! ]|[ \t\n~&]){0,8}"
-GREEK = (
-    r"\\(?:pi|alpha|beta|gamma|delta|epsilon|varepsilon|theta|lambda|mu|nu|rho|sigma|tau|phi|varphi|chi|psi|omega|infty)"
-    r"(?![a-zA-Z])"
-)
-ORDER = r"(?:[<≤≥≠∣]|\\(?:n?leq?(?:slant)?|n?geq?(?:slant)?|lt|gt|neq?|ll|gg|n?mid|prec|succ)(?![a-zA-Z]))"
-# A tag of HTML is no relation, nor is the sign of a quotation in Markdown or an arrow.
-TAG = r"</?[A-Za-z]\w{0,20}(?:\s[a-z]{1,20}\s?=[^<>]{0,60})?\s?/?>"
-RELATION_BEFORE = re.compile(rf"(?:{ORDER}|[^-=>\s\"'/](?:\\[,;:! ]|[ \t~&]){{0,8}}>){THIN}\Z")
-RELATION_AFTER = re.compile(rf"{THIN}(?!{TAG}|<[|｜!])(?:{ORDER}|>|\\not(?![a-zA-Z]))")
-END_OF_TAG = re.compile(rf"{TAG}\s*\Z")
-# One-letter units may follow a box; other single letters are factors.
-JOINED_BEFORE = re.compile(
-    rf"(?<![A-Za-z\\])[A-Za-z](?:\\[,;:!]){{0,4}}\{{?\Z|(?:{GREEK}|\\[lr]?vert|\\left\s?[|(\[]|\\l(?:floor|ceil)|\\binom\{{[^{{}}]{{0,40}}\}}|"
-    rf"\\[dt]?frac\s?\{{[^{{}}]{{0,40}}\}}\s?\{{[^{{}}]{{0,40}}\}}|\\(?:arc)?(?:sin|cos|tan|cot|sec|csc|exp|max|min))"
-    rf"{THIN}\{{?\Z|\|\Z"
-)
-JOINED_AFTER = re.compile(
-    rf"(?![mgshlLJNVWK](?![A-Za-z]))[A-Za-z](?![A-Za-z])|[xyz]{{2,3}}(?![A-Za-z])|[A-Za-z]\s?[-+^*/=<>]\s?[\dA-Za-z(\\]|"
-    rf"{THIN}+(?:{GREEK}|\\(?:sqrt|[dt]?frac|binom|left|(?:arc)?(?:sin|cos|tan|cot|sec|csc)|ln|log|exp|[lr]vert|rfloor|rceil|"
-    rf"pm|mp|choose|right\s?[|)\]])(?![a-zA-Z]))|\||\((?:-?\d|[A-Za-z](?![A-Za-z])(?!\)))"
-)
-# The sign after a box that ends a sentence is no factorial.
-SENTENCE_BEFORE = re.compile(r"(?:\b(?:is|are|be|equals|get|answer:)|\b(?:is|answer):\**)\s+\**\Z", re.IGNORECASE)
-# These signs are punctuation in prose and operators in mathematics.
-FORMULA_BEFORE = re.compile(
-    rf"(?:-|(?<!\*)\*|\||\d{THIN}:|(?<![A-Za-z\\])[A-Za-z]|(?<!\([A-H])\)|!|[+/]|[\^_]\{{[^{{}}]{{0,20}}\}}|[\^_][\dA-Za-z]){THIN}\Z"
-)
-FORMULA_AFTER = re.compile(
-    rf"{THIN}(?:[-+/!|]|\*(?!\*)|:{THIN}\d|[A-Za-z]\s?[-+^*/=<>(]|(?![mgshlLJNVWK](?![A-Za-z]))[A-Za-z](?![A-Za-z]))|[A-Za-z](?![A-Za-z])|\("
-)
-# Words that change the value in the box.
-SCALE = (
-    r"(?:hundred|thousand|million|billion|trillion|dozen|lakh|crore|tenth|hundredth|thousandth|"
-    r"millionth)s?(?![a-z])"
-)
-IN_TEXT = r"(?:\\(?:text(?:bf|rm|it)?|mathrm|mbox)\s?\{)?"
-SCALE_AFTER = re.compile(
-    rf"{THIN}+\$?\*{{0,2}}(?:\\\))?[ ]?-?{IN_TEXT}[ ]?(?:{SCALE}|"
-    rf"(?:squared|cubed|factorial|plus|minus|divided by|multiplied by)(?![a-z])|times[ ]?\}}?[ ]?[\d$])",
-    re.IGNORECASE,
-)
-SCALE_BEFORE = re.compile(
-    rf"(?<![A-Za-z])(?:{SCALE}|minus|negative|plus|twice|(?:square|cube) (?:root )?of|half of|"
-    rf"(?<!no )(?:greater|less|more|fewer|larger|smaller) than)[\s}}$*]{{0,6}}(?:\\\()?\s?\Z",
-    re.IGNORECASE,
-)
-FORMULA_MARK = re.compile(r"\\\$|\$\$?|\\[\[\]()]")
-PROSE = re.compile(r"\n|(?<![\\A-Za-z{])[A-Za-z]{3,}\s")
+# Tokens between two boxes of one list.
+BETWEEN = frozenset({"space", "thin", "end", "font"})
+JOINING_WORDS = frozenset({",", ";", "and", "or", "}"})
 TURN_END = re.compile(
     r"<[|｜](?:im_end|endoftext|eot_id|end_of_text|end[▁_]of[▁_]sentence|end|im_start|start_header_id|user|assistant)"
     r"[|｜]>|</s>|<end_of_turn>|<eos>|\\end\s?\{document\}"
@@ -111,13 +28,28 @@ GROUP = r"\{(?:[^{}]|\{[^{}]*\})*\}"
 BOX_INSIDE = r"[^{}]{0,80}\\f?box(?:ed)?\s?\{[^{}]*\}[^{}]{0,80}"
 # Text that its reader does not see, or sees crossed out.
 HIDDEN = re.compile(
-    rf"<!--.*?(?:-->|\Z)|\\(?:[hv]?phantom|[rl]lap|[xb]?cancel|sout|st|label|hbox|scalebox\{{0\}}|textcolor\s?\{{white\}})\s?"
-    rf"\{{{BOX_INSIDE}\}}|\\color\s?\{{white\}}\s?\\boxed\s?{GROUP}|"
-    rf"\\(?:(?:re)?newcommand\*?\s?\{{?\\[A-Za-z]+\}}?(?:\[\d\])?|newenvironment\s?\{{\w{{1,20}}\}}|"
-    rf"[egx]?def\s?\\[A-Za-z]+[^{{}}\n]{{0,20}})\s?{GROUP}|"
-    r"\\if(?:false|0).*?(?:\\fi(?![a-z])|\Z)|\\begin\s?\{comment\}.*?(?:\\end\s?\{comment\}|\Z)|"
-    rf"\\verb(?P<bar>[|!+]){BOX_INSIDE}(?P=bar)|~~{BOX_INSIDE}~~|^\[//\]: #.*?$|"
-    rf"<(?P<tag>del|strike|template|script)>{BOX_INSIDE}</(?P=tag)>|<span[^<>]{{0,80}}display\s?:\s?none[^<>]{{0,80}}>{BOX_INSIDE}</span>",
+    "|".join(
+        (
+            # Comments.
+            r"<!--.*?(?:-->|\Z)",
+            r"^\[//\]: #.*?$",
+            r"\\if(?:false|0).*?(?:\\fi(?![a-z])|\Z)",
+            r"\\begin\s?\{comment\}.*?(?:\\end\s?\{comment\}|\Z)",
+            # Commands around a box that take no room, cross it out or set it in white.
+            rf"\\(?:[hv]?phantom|[rl]lap|[xb]?cancel|sout|st|label|hbox|scalebox\{{0\}}|textcolor\s?\{{white\}})\s?\{{{BOX_INSIDE}\}}",
+            rf"\\color\s?\{{white\}}\s?\\boxed\s?{GROUP}",
+            rf"~~{BOX_INSIDE}~~",
+            # Source text that is shown as such.
+            rf"\\verb(?P<bar>[|!+]){BOX_INSIDE}(?P=bar)",
+            # Definitions of commands.
+            rf"\\(?:re)?newcommand\*?\s?\{{?\\[A-Za-z]+\}}?(?:\[\d\])?\s?{GROUP}",
+            rf"\\newenvironment\s?\{{\w{{1,20}}\}}\s?{GROUP}",
+            rf"\\[egx]?def\s?\\[A-Za-z]+[^{{}}\n]{{0,20}}\s?{GROUP}",
+            # Parts of HTML.
+            rf"<(?P<tag>del|strike|template|script)>{BOX_INSIDE}</(?P=tag)>",
+            rf"<span[^<>]{{0,80}}display\s?:\s?none[^<>]{{0,80}}>{BOX_INSIDE}</span>",
+        )
+    ),
     re.DOTALL | re.MULTILINE,
 )
 # What takes the place of hidden text, so that an answer with hidden text in it is refused.
@@ -176,92 +108,54 @@ def last_boxed(text: str, *, is_label: bool = False) -> str | None:
     if mark is None:
         return None
     closing = _closing_braces(text, mark.start())
-    boxes: list[tuple[int, int, str]] = []
+    boxes: list[Box] = []
     while mark is not None:
         content, end = _argument(text, mark.end(), closing)
         if content is not None:
-            boxes.append((mark.start(), end, BOX.sub("", content)))
+            boxes.append(Box(mark.start(), end, BOX.sub("", content)))
         mark = BOX.search(text, end)
-    if not boxes:
+    if not boxes or not is_answer(text, boxes[-1], is_label=is_label):
         return None
-    start, end, _ = boxes[-1]
-    before = text[max(0, start - 60) : start]
-    after = text[end : end + 60]
-    if OPERATOR_BEFORE.search(before) or OPERATOR_AFTER.match(after):
-        return None
-    if not is_label and (_changed_before(text, start) or _changed_after(text, start, end)):
-        return None
-    return None if DENIED_BEFORE.search(before) or DENIED_AFTER.match(after) else _joined(text, boxes, is_label)
+    return _joined(text, boxes, is_label)
 
 
-def _in_formula(text: str, start: int) -> bool:
-    """Return True if a formula is open at ``start``.
-
-    A formula has no empty line in it. A single dollar sign before words or on an earlier line is money.
-    """
-    paragraph = text[max(0, start - MAX_FORMULA) : start].rpartition("\n\n")[2]
-    opening = None
-    for mark in FORMULA_MARK.finditer(paragraph):
-        if mark[0] in ("$", "$$"):
-            opening = mark if opening is None else None
-        elif mark[0] != r"\$":
-            opening = mark if mark[0] in (r"\(", r"\[") else None
-    if opening is None:
-        return False
-    return opening[0] != "$" or not PROSE.search(paragraph, opening.end())
-
-
-def _changed_before(text: str, start: int) -> bool:
-    """Return True if the text before a box makes it a part of a formula."""
-    before = text[max(0, start - 60) : start]
-    patterns = [OPERATOR_BEFORE, JOINED_BEFORE, SCALE_BEFORE]
-    if not END_OF_TAG.search(before):
-        patterns.append(RELATION_BEFORE)
-    if _in_formula(text, start):
-        patterns.append(FORMULA_BEFORE)
-    return any(pattern.search(before) for pattern in patterns)
-
-
-def _changed_after(text: str, start: int, end: int) -> bool:
-    """Return True if the text after a box, which goes from ``start`` to ``end``, makes it a part of a formula."""
-    after = text[end : end + 60]
-    if SENTENCE_BEFORE.search(text[max(0, start - 60) : start]):
-        after = after.removeprefix("!")
-    patterns = [OPERATOR_AFTER, RELATION_AFTER, JOINED_AFTER, SCALE_AFTER]
-    if _in_formula(text, start):
-        patterns.append(FORMULA_AFTER)
-    return any(pattern.match(after) for pattern in patterns)
-
-
-def _joined(text: str, boxes: list[tuple[int, int, str]], is_label: bool) -> str | None:
+def _joined(text: str, boxes: list[Box], is_label: bool) -> str | None:
     """Return the last box, or the list of those that stand side by side with it; equal ones count once.
 
     Return None if the first box of the list is a part of a formula, and the text is no label.
     """
-    parts = [boxes[-1][2]]
-    names = [""]
-    for (_, end, content), (start, _, _) in zip(boxes[-2::-1], boxes[:0:-1], strict=True):
-        name = _name_between(text[end:start])
-        if name is None or len(parts) == MAX_BOXES or not content.strip() or not parts[-1].strip():
+    # From the last box to the first one, with the name before each.
+    items = [boxes[-1]]
+    names: list[str] = []
+    for box in reversed(boxes[:-1]):
+        name = _name_between(text[box.end : items[-1].start])
+        if name is None or len(items) == MAX_BOXES or not (box.content.strip() and items[-1].content.strip()):
             break
-        names[-1] = name
-        names.append("")
-        parts.append(content)
-    first = boxes[-len(parts)][0]
-    if not is_label and _changed_before(text, first):
+        names.append(name)
+        items.append(box)
+    first = items[-1]
+    if not is_label and changes_before(text, first.start):
         return None
-    if len(set(parts)) == 1:
-        return parts[0]
-    names[-1] = _name_before(text[max(0, first - 60) : first])
-    return ", ".join(name + part for name, part in zip(names[::-1], parts[::-1], strict=True))
+    if len({box.content for box in items}) == 1:
+        return first.content
+    names.append(_name_before(text[max(0, first.start - 60) : first.start]))
+    return ", ".join(name + box.content for name, box in zip(reversed(names), reversed(items), strict=True))
 
 
 def _name_between(text: str) -> str | None:
-    """Return the name of the second of two boxes, "" for none; None if the text between them is more than a name."""
-    if len(text) > MAX_BETWEEN or ("\n" in text and not text.replace("\\]", "").strip("$\\[]() \n\t")):
+    """Return the name of the second of two boxes, "" for none; None if the text between them is more than a name.
+
+    Boxes are side by side with a comma, "and" or "or" between them, and without one only on the same line.
+    """
+    if len(text) > MAX_BETWEEN:
         return None
-    rest = BETWEEN_BOXES.sub("", text, count=1).rstrip("$ \n\t")
-    return rest if not rest or NAMED_BOX.match(rest) else None
+    tokens = [token for token in tokenize(text) if token.kind not in BETWEEN]
+    if not tokens and "\n" in text:
+        return None
+    while tokens and tokens[0].text in JOINING_WORDS:
+        tokens.pop(0)
+    name = "".join(token.text for token in tokens)
+    return name if not name or NAMED_BOX.match(name) else None
 
 
 def _name_before(text: str) -> str:

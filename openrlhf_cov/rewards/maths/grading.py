@@ -8,7 +8,8 @@ from typing import Any
 
 from openrlhf_cov.rewards.grades import Grade, Status
 from openrlhf_cov.rewards.maths.extraction import extract_answer
-from openrlhf_cov.rewards.maths.grammar import Label, Verdict, accepts, bare_answer, read_label
+from openrlhf_cov.rewards.maths.grammar import Verdict, accepts
+from openrlhf_cov.rewards.maths.labels import Label, bare_answer, read_label
 from openrlhf_cov.rewards.maths.normalization import is_refused
 from openrlhf_cov.rewards.maths.prompt import ProblemText, read_problem
 from openrlhf_cov.rewards.pool import (

@@ -1,34 +1,28 @@
-r"""The typed grammar: the type of a label, and how an answer is read as this type, and as nothing else.
+r"""The typed grammar: how an answer is read as the type of its label, and as nothing else.
 
-Labels are trusted, so they may be written more freely than answers: any words, conditions and units around the value
-are split off. The value has one ``kind``: integer, fraction, decimal, formula, equation, inequality, reals, list,
-tuple, matrix, base, ratio, time, infinity, choice, word, or "spelling" for what fits no other kind. See the table in
-``docs/rewards.md``.
-
-A verdict on an answer is True or False, or None for a text that does not have the form which the label asks for.
-Formulas are compared by a function of the caller, which may do so in a child process.
+See the table in ``docs/rewards.md``. A verdict on an answer is True or False, or None for a text that does not have
+the form which the label asks for. Formulas are compared by a function of the caller, which may do so in a child
+process.
 """
 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from openrlhf_cov.rewards.maths import shapes
-from openrlhf_cov.rewards.maths.extraction import last_boxed
+from openrlhf_cov.rewards.maths.labels import NUMERIC, SCALAR, Label, sides_of, typed
 from openrlhf_cov.rewards.maths.latex import Refused, parse_formula
 from openrlhf_cov.rewards.maths.names import (
     COMPOSED_NAME,
     NAME_SIGN,
-    has_derivative,
+    family,
     is_derivative,
-    is_same_family,
     is_same_name,
     name_key,
     tuple_name,
     without_domain,
 )
-from openrlhf_cov.rewards.maths.normalization import clean, compact, without_end_mark
+from openrlhf_cov.rewards.maths.normalization import compact
 from openrlhf_cov.rewards.maths.numerals import (
     INTEGER,
     SIGNIFICANT_DIGITS,
@@ -41,253 +35,24 @@ from openrlhf_cov.rewards.maths.numerals import (
 )
 from openrlhf_cov.rewards.maths.prompt import COUNTS, MEASURES, PERCENT, PERCENTAGES, SOLVED, ProblemText
 from openrlhf_cov.rewards.maths.shapes import (
-    CONNECTOR,
     EMPTY,
-    EQUALS,
     GROUP,
     INFINITY,
     LETTER,
     MEMBER,
     RELATION,
     SECOND_LETTER,
-    TEXT_GROUP,
     THOUSANDS,
-    WORDS,
     YES_OR_NO,
     Piece,
-    RealSet,
 )
 from openrlhf_cov.rewards.maths.units import COUNTED_UNITS, UNITS, split_percent, split_unit
-from openrlhf_cov.rewards.maths.values import exact_value
-from openrlhf_cov.rewards.verdicts import without_end_tokens
-
-NUMERIC = frozenset({"integer", "fraction", "decimal"})
-SCALAR = NUMERIC | {"formula"}
-PAIRED_MARKS = ("**", "__", "```", "`", '"', "*", "$", "'")
-MARKS = (*((mark, mark) for mark in PAIRED_MARKS), ("“", "”"))
-ENVIRONMENT = re.compile(
-    r"\\begin\s?\{(?P<name>(?:equation|align|aligned|gather)\*?)\}(?P<body>.*)\\end\s?\{(?P=name)\}", re.DOTALL
-)
-# Labels of rows that have no answer.
-NOTHING = frozenset({"nan", r"\text{}", "inf", "-inf", "+inf", "infinity", "-infinity", ""})
-# Levels of lists in lists.
-MAX_DEPTH = 4
-
-
-@dataclass(frozen=True)
-class Label:
-    """A typed label."""
-
-    kind: str
-    # The value in clean text.
-    text: str
-    # The whole label without white space.
-    key: str
-    number: Number | None = None
-    unit: str = ""
-    percent: bool = False
-    # The name of the value, as in ``x = 5``.
-    name: str = ""
-    # The opening and the closing bracket of a tuple; "matrix" or "determinant" for a matrix.
-    brackets: str = ""
-    # Items of a list, tuple or ratio, cells of a matrix by row, or the two ends of each interval in turn.
-    items: tuple["Label", ...] = ()
-    # Cells in each row of a matrix.
-    rows: tuple[int, ...] = ()
-    reals: RealSet | None = None
-    # Hour, minute and second on 24 hours.
-    time: tuple[int, int, int] | None = None
-    # True for a formula with a rational value.
-    rational: bool = False
-    # True for a formula with names in it.
-    has_names: bool = False
-
+from openrlhf_cov.rewards.maths.values import WHOLE_NAMES, exact_value, names_in
 
 Verdict = bool | None
 # Compares the text of a formula, an equation or an inequality with a label.
 Computed = Callable[[str, Label, ProblemText], Verdict]
 
-
-def bare_answer(text: str) -> str:
-    r"""Return the clean text of an answer without the marks around all of it.
-
-    End-of-text tokens, Markdown marks, dollar signs, quotation marks, an answer tag or an environment around all of
-    the answer are dropped, and so is a full stop.
-    """
-    text = without_end_tokens(text).strip()
-    if text.lower().startswith("<answer>") and text.lower().endswith("</answer>"):
-        text = text[len("<answer>") : -len("</answer>")]
-    text = clean(_without_marks(text))
-    environment = ENVIRONMENT.fullmatch(text)
-    if environment and "&" not in text and r"\begin" not in environment["body"]:
-        text = environment["body"].strip(" \\")
-    return without_end_mark(text).strip()
-
-
-def _without_marks(text: str) -> str:
-    text = text.strip()
-    for opening, closing in MARKS * 2:
-        if len(text) > 2 * len(opening) and text.startswith(opening) and text.endswith(closing):
-            inner = text[len(opening) : -len(closing)]
-            if opening not in inner and not inner.endswith("\\"):
-                text = inner.strip()
-    return text
-
-
-@lru_cache(maxsize=4096)
-def read_label(label: str) -> Label:
-    """Return the type of a label as it stands in the data."""
-    inner = last_boxed(label, is_label=True)
-    text = bare_answer((label if inner is None else inner).replace("np.", "").replace("math.", "")).rstrip(",;")
-    key = compact(bare_answer(label))
-    if key.casefold() in NOTHING:
-        return Label("spelling", "", "")
-    return replace(typed(text), key=key)
-
-
-def typed(text: str, depth: int = 0) -> Label:
-    """Return the type of a label, or of a part of one, that is clean."""
-    text = shapes.without_braces(text)
-    if (group := TEXT_GROUP.fullmatch(text)) and not WORDS.fullmatch(group[1].strip()):
-        text = group[1].strip()  # a number in another font
-    label = Label("spelling", text, compact(text))
-    return (
-        _number(label)
-        or _word(label)
-        or _quantity(label, depth)
-        or _matrix(label, depth)
-        or _reals(label, depth)
-        or _list(label, depth)
-        or _tuple(label, depth)
-        or _relation(label, depth)
-        or _formula(label)
-        or _sentence(label)
-        or label
-    )
-
-
-def _number(label: Label) -> Label | None:
-    text = label.text
-    number = parse_number(text)
-    if number is None:
-        return None
-    kind = "integer" if INTEGER.fullmatch(text) or (number.exact and number.value.denominator == 1) else "fraction"
-    return replace(label, kind=kind if number.exact else "decimal", number=number, rational=True)
-
-
-def _word(label: Label) -> Label | None:
-    """Return a label that is not mathematics: a base, a time, a ratio, an option or plain words."""
-    text = label.text
-    if base := shapes.number_in_base(text):
-        return replace(label, kind="base", text=base)
-    if (time := shapes.time_of_day(text)) and re.search("[a-z]", text, re.IGNORECASE):
-        return replace(label, kind="time", time=time[0])
-    if items := shapes.ratio_items(text):
-        return replace(label, kind="ratio", items=tuple(map(typed, items)))
-    if INFINITY.fullmatch(text):
-        return replace(label, kind="infinity")
-    flat = GROUP.sub("", text).strip()
-    if flat.casefold().rstrip(".!") in YES_OR_NO:
-        return replace(label, kind="word", text=shapes.text_key(flat))
-    if match := LETTER.fullmatch(flat):
-        return replace(label, kind="choice", text=match["letter"])
-    if shapes.text_key(flat) == "emptyset" or label.key in EMPTY:
-        return replace(label, kind="word", text="emptyset")
-    option = shapes.option_of(text)
-    if option and (option[1][:1].isalpha() or parse_number(option[1]) is not None):
-        return replace(label, kind="choice", text=option[0], items=(typed(option[1], MAX_DEPTH),))
-    return replace(label, kind="word", text=shapes.text_key(text)) if shapes.is_words(text) else None
-
-
-def _quantity(label: Label, depth: int) -> Label | None:
-    """Return a value with a percent sign or a unit."""
-    bare, percent = split_percent(label.text)
-    bare, unit = (bare, "") if percent else split_unit(bare, any_noun=True)
-    if bare == label.text or depth > MAX_DEPTH:
-        return None
-    value = typed(bare, depth + 1)
-    if value.kind not in SCALAR or value.unit or value.percent:
-        return None
-    return replace(value, key=label.key, unit=unit, percent=percent)
-
-
-def _matrix(label: Label, depth: int) -> Label | None:
-    found = shapes.matrix_rows(label.text)
-    if found is None:
-        return None
-    brackets, rows = found
-    cells = tuple(typed(cell, depth + 1) for row in rows for cell in row)
-    return replace(label, kind="matrix", brackets=brackets, rows=tuple(map(len, rows)), items=cells)
-
-
-def _reals(label: Label, depth: int) -> Label | None:
-    """Return a set of real numbers; ``(1, 2)`` is a tuple, ``[1, 2]`` an interval if its ends are in order."""
-    found = shapes.real_set(label.text)
-    if found is None:
-        return None
-    span = shapes.tuple_items(label.text)
-    if span and "infty" not in label.text and span[0] in ("()", "[]"):
-        low, high = (parse_number(item) for item in span[1])
-        if span[0] == "()" or low is None or high is None or low.value >= high.value:
-            return None
-    ends = tuple(typed(end, depth + 1) for piece in found.pieces for end in (piece.low, piece.high))
-    if any(end.has_names for end in ends) and len(shapes.split(label.text, RELATION)) == 2:
-        return None  # y < 2 - x may be solved for the other name
-    return replace(label, kind="reals", reals=found, items=ends)
-
-
-def _list(label: Label, depth: int) -> Label | None:
-    items = shapes.list_items(label.text) if depth < MAX_DEPTH else None
-    if items is None:
-        return None
-    labels = [typed(item, depth + 1) for item in items]
-    if not label.text.startswith(r"\lbrace") and any(item.kind == "spelling" for item in labels):
-        return None
-    if len({item.name for item in labels}) == 1:  # x = 1, x = 2
-        labels = [replace(item, name="") for item in labels]
-    return replace(label, kind="list", items=tuple(labels))
-
-
-def _tuple(label: Label, depth: int) -> Label | None:
-    found = shapes.tuple_items(label.text) if depth < MAX_DEPTH else None
-    if found is None:
-        return None
-    return replace(label, kind="tuple", brackets=found[0], items=tuple(typed(item, depth + 1) for item in found[1]))
-
-
-def _relation(label: Label, depth: int) -> Label | None:
-    """Return a named value as the value and its name, and anything else with an equals sign as an equation."""
-    sides = _sides(label.text)
-    if len(sides) > 1 and all(sides):
-        name = "" if has_derivative(label.text) else name_key(sides[0]) or tuple_name(sides[0])
-        value = typed(sides[-1], depth + 1) if depth < MAX_DEPTH else label
-        if name and value.kind not in ("spelling", "equation", "word") and not value.name:
-            return replace(value, key=label.key, name=name)
-        if len(sides) == 2:
-            return replace(label, kind="equation")
-    if len(shapes.split(label.text, RELATION)) == 2:
-        return replace(label, kind="inequality")
-    return None
-
-
-def _formula(label: Label) -> Label | None:
-    try:
-        node = parse_formula(label.text)
-    except (Refused, RecursionError):
-        return None
-    return replace(label, kind="formula", rational=exact_value(node) is not None, has_names=node.has("sym"))
-
-
-def _sentence(label: Label) -> Label | None:
-    """Return words with punctuation between them, such as a sentence."""
-    flat = GROUP.sub(" ", label.text)
-    has_word = re.search(r"[A-Za-z]{3}", re.sub(r"\\[A-Za-z]+", " ", flat))
-    if not has_word or re.search(r"[\\^_=<>+*/]", flat):
-        return None
-    return replace(label, kind="word", text=shapes.text_key(label.text.replace(r"\text", "")))
-
-
-# Answers
 
 # Sides of a chain of equations, and characters of a side that is computed.
 MAX_SIDES = 8
@@ -295,8 +60,9 @@ MAX_COMPUTATION = 60
 # Words before an answer that say that it is one.
 LEAD = re.compile(
     r"\A(?:\\text\s?\{\s?)?(?:(?:The |the )?(?:final |correct )?[Aa]nswer\s?(?:is|:)\s?:?|"
-    r"(?:Thus|Therefore|Hence|So),?\s)\s?\}?\s?|\A\\(?:therefore|implies)(?![a-z])\s?"
+    r"(?:[Tt]hus|[Tt]herefore|[Hh]ence|[Ss]o),?\s)\s?\}?\s?|\A\\(?:therefore|implies)(?![a-z])\s?"
 )
+IMPLIES = re.compile(r"\\(?:implies|to)(?![a-z])")
 # What says that a decimal is rounded.
 ABOUT = re.compile(
     r"\A(?:\\(?:approx|sim)(?![a-z])|(?:\\text\s?\{\s?)?(?:about|approximately|approx\.|roughly)\s?\}?)\s?|"
@@ -322,7 +88,6 @@ OPTION_VALUE = re.compile(r"[\d\\.]|[A-Za-z]")
 WORD_MARKS = frozenset(".,:;()-'’\"")
 STRAY_MARK = re.compile(r"'\Z|\?|[.!]{2}|[A-Za-z]\.[A-Za-z]\.?\Z|\A[-+!~¬]|\A\\(?:neg|lnot|sim|pm|mp)(?![a-z])")
 PRODUCT_SIGN = re.compile(r"\s?(?:\\(?:cdot|times)(?![a-z])|\*)\s?")
-TEXT_NUMBER = re.compile(r"\A\\text\s?\{\s?(-?[\d.,]+)\s?\}")
 INTERVAL_WORDS = re.compile(
     r"interval|inequal|range|domain|values? of|solution|for (?:which|what)|set of", re.IGNORECASE
 )
@@ -360,8 +125,6 @@ class _Reader:
         has_new_thousands = label.kind == "list" and THOUSANDS.search(text) and not THOUSANDS.search(label.text)
         if key == label.key and not is_yes_or_no and not has_new_thousands:
             return bool(key)
-        if is_same_family(text, label.text):
-            return True
         if label.has_names:
             text = without_domain(text, label.text)
         return self.read(text.strip(), label)
@@ -369,7 +132,7 @@ class _Reader:
     def read(self, text: str, label: Label) -> Verdict:
         text = shapes.without_braces(text.removeprefix("="))
         if label.kind not in ("word", "choice"):
-            text = _unfonted(LEAD.sub("", _unfonted(text)))
+            text = LEAD.sub("", _unfonted(text))
         if not text or label.kind == "spelling":
             return None
         return getattr(self, f"read_{'scalar' if label.kind in SCALAR else label.kind}")(text, label)
@@ -390,9 +153,11 @@ class _Reader:
         option = shapes.option_of(text)
         if option and OPTION_VALUE.match(option[1]) and (not self.problem.text or self.problem.has_option(*option)):
             text = option[1]
+        if label.number:
+            text = self.without_parts(text, label.number)
         if label.kind == "decimal":
             text = ABOUT.sub("", text).replace(r"\approx", "=").strip(" =")
-        sides = _sides(text)
+        sides = sides_of(text)
         if len(sides) > MAX_SIDES or not all(sides) or len(set(map(compact, sides))) < len(sides):
             return None
         if len(sides) > 1:
@@ -414,9 +179,33 @@ class _Reader:
         verdicts += [_is_worked_out(side, label) or self.value(side, label) for side in sides[:-1]]
         return _all_true(verdicts)
 
+    def without_parts(self, text: str, total: Number) -> str:
+        """Return the end of ``p = 50, q = 21, p + q = 71`` if the numbers before it have the value ``total`` in it.
+
+        An end whose left side the problem does not ask for is no name of a value, and so no answer.
+        """
+        items = shapes.list_items(IMPLIES.sub(",", text)) if "=" in text else None
+        if items is None or len(items) < 2:
+            return text
+        *parts, last = items
+        last = LEAD.sub("", last)
+        numbers = {}
+        for part in parts:
+            name, value = _named(part)
+            number = parse_number(value)
+            if not name or name in numbers or number is None:
+                return text
+            numbers[name] = number.value
+        try:
+            formula = parse_formula(sides_of(last)[0])
+        except (Refused, RecursionError):
+            return text
+        is_total = names_in(formula) == numbers.keys() and exact_value(formula, numbers) == total.value
+        return last if is_total else text
+
     def as_equation(self, text: str, label: Label) -> Verdict:
         """Compare an equation with a label such as ``y = 2x + 3``, which is solved for its name."""
-        if not label.has_names or len(_sides(text)) != 2 or self.problem.asks(SOLVED):
+        if not label.has_names or len(sides_of(text)) != 2 or self.problem.asks(SOLVED):
             return False
         equation = replace(label, kind="equation", text=f"{label.name}={label.text}", name="")
         return self.computed(text, equation, self.problem)
@@ -474,7 +263,6 @@ class _Reader:
 
     def value(self, text: str, label: Label) -> Verdict:
         """Read one value with at most one unit or percent sign behind it."""
-        text = TEXT_NUMBER.sub(r"\1", text)
         if label.unit:
             bare, unit = split_unit(text, self.problem.words, any_noun=True, letters=True)
             return False if unit and unit != label.unit else self.number(bare, replace(label, unit=""), percent=False)
@@ -507,8 +295,8 @@ class _Reader:
             return self.computed(text, label, self.problem) if is_rounded else None
         if label.kind != "integer" and not self.has_form_asked_for(text, number, gold, label, percent=percent):
             return False
-        is_given = percent and self.problem.text and not self.problem.asks(PERCENTAGES)
-        if is_given and label.kind == "integer" and not label.percent:
+        is_unasked = percent and self.problem.text and not self.problem.asks(PERCENTAGES)
+        if is_unasked and label.kind == "integer" and not label.percent:
             return False
         number, gold = self.same_scale(number, gold, label, percent=percent)
         return number.value == gold.value if percent else numbers_equal(number, gold)
@@ -529,13 +317,18 @@ class _Reader:
         return number.value == gold.value or not self.problem.has_number(number.value)
 
     def same_scale(self, number: Number, gold: Number, label: Label, *, percent: bool) -> tuple[Number, Number]:
-        """Return the numbers without percent signs: a sign is a unit where percent is asked for, else a hundredth."""
+        """Return the numbers without percent signs: a sign is a unit where percent is asked for, else a hundredth.
+
+        If the problem is not known, the label decides: a sign behind the answer is a unit for a label above 1, and a
+        hundredth for a smaller one or a fraction. An answer without the sign of its label then means a percentage above
+        1, and a share up to 1.
+        """
         problem = self.problem
         if percent and not label.percent:
             is_unit = problem.asks(PERCENTAGES) if problem.text else gold.value > 1 and label.kind != "fraction"
             number = number if is_unit else number.hundredth
         if label.percent and not percent:
-            is_share = not problem.asks(PERCENT) if problem.text else number.value < gold.value
+            is_share = not problem.asks(PERCENT) if problem.text else abs(number.value) <= 1
             gold = gold.hundredth if is_share else gold
         return number, gold
 
@@ -545,7 +338,6 @@ class _Reader:
         """Read items in any order. If the label has names, items without names keep the order of the label."""
         names = [item.name for item in label.items]
         own_name = f"({','.join(names)})" if all(names) else ""
-        text = TEXT_NUMBER.sub(r"\1", text)
         name, value = _named(text)
         if name and (name == own_name or value.startswith(r"\lbrace")):
             text = value
@@ -579,7 +371,8 @@ class _Reader:
 
     def assignment(self, text: str, label: Label) -> Verdict:
         """Read ``x = 1, y = 2`` for a problem that asks for ``(x, y)``."""
-        sides = [_sides(item) for item in shapes.list_items(text) or []]
+        items = None if shapes.OR.search(text) else shapes.list_items(text)
+        sides = [sides_of(item) for item in items or []]
         if len(sides) != len(label.items) or any(len(side) != 2 or name_key(side[0]) is None for side in sides):
             return None
         names = [str(name_key(side[0])) for side in sides]
@@ -624,6 +417,28 @@ class _Reader:
             return all(infinite) and len({found and found["minus"] for found in infinite}) == 1
         return self.read(text, label)
 
+    def read_family(self, text: str, label: Label) -> Verdict:
+        r"""Read ``2k+1, k \in \mathbb{Z}`` for ``2n+1, n \in \mathbb{Z}``.
+
+        The integer may have another name. If it is any integer, it may be counted from another one, and the condition
+        may be left out.
+        """
+        own = label.family
+        if own is None:
+            return None
+        found = family(text)
+        if found is None and own.domain == "Z":
+            letters = {sign for sign in NAME_SIGN.findall(_named(text)[1]) if sign.startswith(WHOLE_NAMES)} - {"i"}
+            found = family(rf"{text}, {min(letters)} \in \mathbb{{Z}}") if len(letters) == 1 else None
+        if found is None or found.domain != own.domain or (found.name and own.name and found.name != own.name):
+            return None
+        if found.index != own.index and own.index in NAME_SIGN.findall(found.formula):
+            return None
+        starts = [f"({own.index}{shift})" for shift in ("+1", "-1")] if own.domain == "Z" else []
+        formulas = [replace(label, kind="formula", text=own.renamed(start)) for start in (own.index, *starts)]
+        verdicts = [self.computed(found.renamed(own.index), formula, self.problem) for formula in formulas]
+        return True in verdicts
+
     def read_infinity(self, text: str, label: Label) -> Verdict:
         return self.end(text, label) if INFINITY.fullmatch(text) else None
 
@@ -637,7 +452,7 @@ class _Reader:
         return self.each([cell for row in rows for cell in row], label.items)
 
     def read_ratio(self, text: str, label: Label) -> Verdict:
-        sides = _sides(text)
+        sides = sides_of(text)
         is_named = len(sides) == 2 and all(name_key(part) is not None for part in sides[0].split(":"))
         items = shapes.ratio_items(sides[1] if is_named else text)
         return None if items is None else self.each(items, label.items)
@@ -645,13 +460,11 @@ class _Reader:
     # Equations, words and letters
 
     def read_equation(self, text: str, label: Label) -> Verdict:
-        sides = _sides(text)
-        own = _sides(label.text)
+        sides = sides_of(text)
+        own = sides_of(label.text)
         if len(sides) == 1 and (is_derivative(own[0]) or COMPOSED_NAME.fullmatch(own[0])):
             return self.accepts(text, typed(own[1]))
-        if len(sides) != 2 or CONNECTOR.search(text):
-            return None
-        return self.computed(text, label, self.problem)
+        return self.computed(text, label, self.problem) if len(sides) == 2 else None
 
     def read_inequality(self, text: str, label: Label) -> Verdict:
         return self.computed(text, label, self.problem) if len(shapes.split(text, RELATION)) == 2 else None
@@ -683,11 +496,6 @@ class _Reader:
         return is_equal if is_equal or shapes.is_words(text) or shapes.is_words(flat) else None
 
 
-def _sides(text: str) -> list[str]:
-    """Return the sides of an equation or a chain of equations."""
-    return [side.strip() for side in shapes.split(text, EQUALS)]
-
-
 def _measure(text: str) -> str:
     """Return the measure such as ``area`` that a name is, "" for none."""
     found = MEASURE.fullmatch(re.sub(r"\s+", " ", GROUP.sub("", text)).strip())
@@ -709,7 +517,7 @@ def _is_asked(key: str, own: str) -> bool:
 
 def _named(text: str) -> tuple[str, str]:
     """Return the name or the tuple of names before a value, "" for none, and the value."""
-    sides = _sides(text)
+    sides = sides_of(text)
     name = (tuple_name(sides[0]) or name_key(sides[0])) if len(sides) == 2 else None
     return (name, sides[1]) if name else ("", text)
 

@@ -1,6 +1,7 @@
 """Names of values, derivatives among them, and the conditions under which a formula holds."""
 
 import re
+from typing import NamedTuple
 
 from openrlhf_cov.rewards.maths.normalization import compact
 from openrlhf_cov.rewards.maths.shapes import VARIABLE, tuple_items
@@ -26,16 +27,17 @@ FUNCTION_NAME = re.compile(r"([fghFGHy])\([a-z](?:,[a-z])*\)")
 NAME_SIGN = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
 
 # The condition that an answer may have: a name is a whole or a real number, as in "for any integer n".
-DOMAIN = r"\\mathbb\s?\{?\s?(?P<set>[ZNR])\s?\}?(?:\s?[\^_]\s?\{?[+*]\}?)?"
+DOMAIN = r"\\mathbb\s?\{?\s?(?P<set>[ZNR])\s?\}?(?:\s?[\^_]\s?\{?(?P<sign>[+*])\}?)?"
 MEMBERSHIP = re.compile(rf",?\s?\(?(?P<name>{VARIABLE})\s?\\in\s?{DOMAIN}\)?\Z")
 FILL = r"[\s{}(),]{0,3}(?:\\text\s?\{)?\s?"
 QUANTIFIED = re.compile(
-    rf"(?<![A-Za-z])(?:where|for|with){FILL}(?P<all>(?:all|any|some|every|each)\s)?(?:positive |real )?"
+    rf"(?<![A-Za-z(])(?:where|for|with|\(){FILL}(?P<all>(?:all|any|some|every|each)\s)?(?:positive |real )?"
     rf"(?P<noun>integers? |constants? |numbers? )?{FILL}(?P<name>{VARIABLE}){FILL}"
-    rf"(?P<domain>\\in\s?{DOMAIN}|is (?:an?|any) (?:positive |real |arbitrary )?(?P<kind>integer|constant|number))?"
+    rf"(?P<domain>\\in\s?{DOMAIN}|"
+    r"(?:is )?(?:an?|any) (?:positive |real |arbitrary )?(?P<kind>integer|constant|number))?"
     r"[\s{}()]{0,3}\Z"
 )
-OPENED_TEXT = re.compile(r"\s?\\text\s?\{\s?,?\s?\Z")
+OPENED_TEXT = re.compile(r"\s?\\text\s?\{\s?[,(]?\s?\Z")
 MAX_CONDITION = 80
 
 
@@ -67,46 +69,51 @@ def is_same_name(name: str, own: str) -> bool:
 
 
 def without_domain(text: str, label_text: str) -> str:
-    """Return an answer without the condition that a name of its label is a whole or a real number.
+    """Return an answer without the condition that a name of its label is a whole or a real number."""
+    found = _condition(text)
+    return text if found is None or found[1] not in compact(label_text) else found[0]
+
+
+class Family(NamedTuple):
+    r"""One value for every integer, such as ``x = n\pi, n \in \mathbb{Z}``: a formula in the name ``index``."""
+
+    name: str
+    formula: str
+    index: str
+    domain: str
+
+    def renamed(self, index: str) -> str:
+        """Return the formula with ``index``, which may be a sum in brackets, in the place of its own."""
+        return NAME_SIGN.sub(lambda sign: index if sign[0] == self.index else sign[0], self.formula)
+
+
+def family(text: str) -> Family | None:
+    r"""Return the family that a text describes, with its condition; None for another text."""
+    found = _condition(text)
+    if found is None or not found[1].startswith(WHOLE_NAMES) or found[2][:1] not in ("Z", "N"):
+        return None
+    name, equals, formula = found[0].rpartition("=")
+    if (equals and name_key(name) is None) or found[1] not in NAME_SIGN.findall(formula):
+        return None
+    return Family(name_key(name) or "", formula.strip(), index=found[1], domain=found[2])
+
+
+def _condition(text: str) -> tuple[str, str, str] | None:
+    """Return the text before a condition, the name that it is about, and its numbers: Z, N, R or "", Z+ for positive.
 
     Only letters such as n and k may be whole: ``x^2, x \\in \\mathbb{Z}`` says less than ``x^2``.
     """
     found = QUANTIFIED.search(text, max(0, len(text) - MAX_CONDITION)) or MEMBERSHIP.search(text)
-    if found is None or compact(found["name"]) not in compact(label_text):
-        return text
+    if found is None:
+        return None
     parts = found.groupdict()
-    domain = (parts.get("noun") or "") + (parts.get("kind") or "") + (found["set"] or "")
-    is_whole = re.search("integer|[ZN]", domain) is not None
-    if not (domain or parts.get("all")) or (is_whole and not found["name"].startswith(WHOLE_NAMES)):
-        return text
-    return OPENED_TEXT.sub("", text[: found.start()]).rstrip(" ,;(")
-
-
-def is_same_family(text: str, label_text: str) -> bool:
-    r"""Return True for two spellings of one family of values, such as ``x = n\pi, n \in \mathbb{Z}``.
-
-    The integer may have another name in the answer. The name before the equals sign may be left out.
-    """
-    own = _family(text)
-    label = _family(label_text)
-    if own is None or label is None or own[1:] != label[1:]:
-        return False
-    return own[0] == label[0] or not own[0] or not label[0]
-
-
-def _family(text: str) -> tuple[str, str, str] | None:
-    r"""Return the name, the formula in ``k`` and the set of ``x = n\pi, n \in \mathbb{Z}``; None for another text."""
-    found = MEMBERSHIP.search(text)
-    if found is None or found["set"] == "R" or len(found["name"]) > 1 or not found["name"].startswith(WHOLE_NAMES):
+    words = (parts.get("noun") or "") + (parts.get("kind") or "")
+    numbers = found["set"] or ("Z" if "integer" in words else "R" if words else "")
+    is_whole = numbers in ("Z", "N")
+    if not (numbers or parts.get("all")) or (is_whole and not found["name"].startswith(WHOLE_NAMES)):
         return None
-    name, equals, formula = text[: found.start()].rstrip(" ,;(").rpartition("=")
-    if equals and name_key(name) is None:
-        return None
-    letters = NAME_SIGN.findall(formula)
-    if found["name"] not in letters or (found["name"] != "k" and "k" in letters):
-        return None
-    renamed = NAME_SIGN.sub(lambda sign: "k" if sign[0] == found["name"] else sign[0], formula)
-    return name_key(name) or "", compact(renamed), compact(found[0].partition(r"\in")[2]).rstrip(")")
+    numbers += "+" if numbers and (found["sign"] or "positive" in found[0]) else ""
+    return OPENED_TEXT.sub("", text[: found.start()]).rstrip(" ,;("), compact(found["name"]), numbers
 
 
 # Derivatives

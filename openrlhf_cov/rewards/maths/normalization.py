@@ -71,6 +71,8 @@ REFUSED = re.compile(
     r"\\(?:(?:text|page|f)?color(?:box)?|[hv]?phantom|[rl]lap|(?:re)?newcommand|(?:re)?newenvironment|[egx]?def|let|"
     r"DeclareMathOperator|[hv]space|kern|rule|[bx]?cancel|sout|st|iffalse|verb)(?![a-zA-Z])|(?<!\\)%\s*\n"
 )
+# A number in a font of its own.
+FONT_NUMBER = re.compile(r"\\text\{\s?(-?[\d.,]*\d)\s?\}")
 INFIX_NAMES = {"over": "frac", "choose": "binom"}
 INFIX = re.compile(r"\{([^{}\\]{1,200})\\(over|choose)(?![a-z])([^{}\\]{1,200})\}")
 PRIME = re.compile(r"\^\s?(?:\{\s?'\s?\}|')")
@@ -99,7 +101,7 @@ def clean(text: str) -> str:
     text = CHOOSE.sub(r"\\binom{\g<n>}{\g<k>}", text)
     text = TIMES.sub(r"\\times ", PRIME.sub("'", COMMAND.sub(_respell, text)))
     text = INFIX.sub(lambda m: f"\\{INFIX_NAMES[m[2]]}{{{m[1].strip()}}}{{{m[3].strip()}}}", text)
-    return SPACES.sub(" ", text).strip()
+    return FONT_NUMBER.sub(r"\1", SPACES.sub(" ", text)).strip()
 
 
 def is_refused(text: str) -> bool:

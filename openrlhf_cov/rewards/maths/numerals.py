@@ -76,22 +76,21 @@ def is_scientific(text: str) -> bool:
 def numbers_equal(answer: Number, label: Number) -> bool:
     """Return True for equal values, or for a decimal of six digits and more that rounds the other value.
 
-    A decimal with fewer digits equals only its own value: 0.5 is one half, 0.33 is not one third. A decimal that was
-    cut off counts as well if the label is a fraction. Of two decimals, the one with fewer digits rounds the other one.
+    A decimal label may be a rounded value, which the answer gives exactly or with more digits. An exact label may be
+    given by a decimal that is rounded or cut off. With fewer digits only equal values count: 0.33 is not one third.
     """
     if answer.value == label.value:
         return True
-    rounded = [number for number in (answer, label) if not number.exact]
-    if not rounded or any(number.exact and number.value.denominator == 1 for number in (answer, label)):
+    rounded = answer if label.exact else label
+    value = label if label.exact else answer
+    if rounded.exact or rounded.digits < SIGNIFICANT_DIGITS or (value.exact and value.value.denominator == 1):
         return False
-    coarsest = max(rounded, key=lambda number: number.unit)
-    if coarsest.digits < SIGNIFICANT_DIGITS or (len(rounded) == 2 and answer.unit == label.unit):
+    if not value.exact and value.unit >= rounded.unit:
         return False
-    finer = label if coarsest is answer else answer
-    if abs(finer.value - coarsest.value) <= coarsest.unit / 2:
+    if abs(value.value - rounded.value) <= rounded.unit / 2:
         return True
-    cut = (abs(finer.value) - abs(coarsest.value)) / coarsest.unit
-    return finer is label and finer.exact and finer.value * coarsest.value > 0 and 0 <= cut < 1
+    cut = (abs(value.value) - abs(rounded.value)) / rounded.unit
+    return label.exact and value.value * rounded.value > 0 and 0 <= cut < 1
 
 
 def number_form(text: str) -> str:

@@ -223,6 +223,7 @@ def _is_arithmetic(node: Node) -> bool:
             or _has_common_factor(above, below)
             or _has_numbers_to_join(above, below)
             or _has_bases_to_join(above, below)
+            or (all(arg.kind == "log" for arg in node.args) and _is_simple_fraction(node))
         )
     if node.kind == "root" and literal(node.args[0]) is not None:
         return _is_rational_root(node)

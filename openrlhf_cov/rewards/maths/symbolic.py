@@ -2,11 +2,13 @@ r"""Equality of formulas, equations and inequalities. Runs in a child process th
 
 import itertools
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 
 import mpmath
 
-from openrlhf_cov.rewards.maths.grammar import Label, Verdict, accepts, read_label
+from openrlhf_cov.rewards.maths.grammar import Verdict, accepts
+from openrlhf_cov.rewards.maths.labels import Label, read_label
 from openrlhf_cov.rewards.maths.latex import MAX_NODES, FormulaKeys, Node, Refused, literal, parse_formula, size
 from openrlhf_cov.rewards.maths.names import same_derivatives
 from openrlhf_cov.rewards.maths.normalization import compact
@@ -32,7 +34,9 @@ ENOUGH = 3
 MAX_ROUNDED_SIZE = 15
 MAX_ROUNDED_NUMBER = 10_000
 # Constants of integration and parameters that may have other names than in the label.
-MAX_RENAMED = 2
+MAX_RENAMED = 4
+# A constant that may change its place with another one.
+CONSTANT = re.compile(r"[A-Za-z]_\d|[A-DK]")
 # A formula with all functions that an answer may use whose label is a decimal.
 CONSTANTS_OF_DECIMALS = parse_formula(r"\sqrt{2}+\pi+e+\ln 2")
 PLAIN_NAME = re.compile(r"\\?[A-Za-z]+(?:_\w+)?")
@@ -51,17 +55,19 @@ def computed(text: str, label: Label, problem: ProblemText) -> Verdict:
             return _relations_equal(text, label, problem)
         answer = _formula(text)
         gold = _label_formula(label.text)
+        # A family that is counted from another integer is not written as its label is.
+        form = _label_formula(label.family.formula) if label.family else gold
     except (Refused, RecursionError):
         return None
     if label.kind == "decimal":
         is_repeated = problem.is_repeated_in(answer, gold) or compact(text) in problem.keys
         return not (is_repeated or breaks_form(answer, CONSTANTS_OF_DECIMALS)) and _rounds_to(answer, label)
-    has_unfit_part = has_idle_part(answer) > has_idle_part(gold) or has_decimal_power(answer)
-    if FormulaKeys(answer).key == FormulaKeys(gold).key and not has_unfit_part:
+    has_unfit_part = has_idle_part(answer) > has_idle_part(form) or has_decimal_power(answer)
+    if form is gold and FormulaKeys(answer).key == FormulaKeys(gold).key and not has_unfit_part:
         return True
-    if misses_request(answer, gold, problem) or breaks_form(answer, gold) or problem.is_repeated_in(answer, gold):
+    if misses_request(answer, form, problem) or breaks_form(answer, form) or problem.is_repeated_in(answer, form):
         return False
-    return formulas_equal(_renamed(answer, gold, problem), gold)
+    return any(formulas_equal(renamed, gold) for renamed in _renamings(answer, gold, problem))
 
 
 @lru_cache(maxsize=256)
@@ -80,16 +86,20 @@ def _label_formula(text: str) -> Node:
     return parse_formula(text)
 
 
-def _renamed(answer: Node, gold: Node, problem: ProblemText) -> Node:
-    """Give constants that the problem does not have the names that they have in the label."""
-    own = sorted(names_in(answer) - names_in(gold))
-    missing = sorted(names_in(gold) - names_in(answer))
-    if not (problem.text and 0 < len(own) == len(missing) <= MAX_RENAMED):
-        return answer
-    if any(name.partition("_")[0] in problem.names or not PLAIN_NAME.fullmatch(name) for name in own + missing):
-        return answer
-    names = dict(zip(own, missing, strict=True))
-    return answer.replaced(lambda name: Node("sym", name=names.get(name, name)))
+def _renamings(answer: Node, gold: Node, problem: ProblemText) -> Iterator[Node]:
+    """Yield the answer with the names of the label for constants that the problem does not have, in every order."""
+    own = names_in(answer)
+    others = names_in(gold)
+    constants = [name for name in own & others if CONSTANT.fullmatch(name)] if own == others else []
+    old = sorted([*(own - others), *constants])
+    new = sorted([*(others - own), *constants])
+    is_free = all(name.partition("_")[0] not in problem.names and PLAIN_NAME.fullmatch(name) for name in old + new)
+    if not (problem.text and is_free and 0 < len(old) == len(new) <= MAX_RENAMED):
+        yield answer
+        return
+    for order in itertools.permutations(new):
+        names = dict(zip(old, order, strict=True))
+        yield answer.replaced(lambda name, names=names: Node("sym", name=names.get(name, name)))
 
 
 def _rounds_to(answer: Node, label: Label) -> bool:

@@ -48,7 +48,7 @@ SEVERAL_BOXES = [
     (r"$\boxed{1}$, $\boxed{2}$, and $\boxed{3}$.", "1, 2, 3"),
     (r"\boxed{1}\boxed{2}", "1, 2"),
     (r"\[\boxed{1} \quad \text{or} \quad \boxed{2}\]", "1, 2"),
-    (r"$x = \boxed{1}$ and $y_1 = \boxed{2}$", "x =1, y_1 =2"),
+    (r"$x = \boxed{1}$ and $y_1 = \boxed{2}$", "x =1, y_1=2"),
     (r"\boxed{5} and \boxed{5}", "5"),  # said twice
     (r"\boxed{4}. So \boxed{1} and \boxed{2}", "1, 2"),
     (r"\boxed{1}. \boxed{2}", "2"),  # two sentences
@@ -264,7 +264,9 @@ PARTS = [
     r"x>\boxed{17}", r"**\boxed{17}** million", r"$\boxed{17}\text{ million}$",
     r"\boxed{17}-hundred", r"$x < \boxed{17}$", r"\boxed{17}\neq x", r"-\boxed{17}, \boxed{18}",
     r"$x > \boxed{17}$ and $y = \boxed{18}$",
-    r"|\boxed{-17}|",
+    r"|\boxed{-17}|", r"$1.\boxed{17}$", r"$\{\boxed{17}, 6\}$", r"double \boxed{17}", r"$\boxed{17} \bmod 3$",
+    r"f(\boxed{17})", r"$(\boxed{17})^2$", r"$\overline{\boxed{17}}2$", r"$\binom{\boxed{17}}{2}$", r"$3*\boxed{17}$",
+    r"$x_\boxed{17}$", r"$\boxed{17} \cup \{3\}$", r"$3 : \boxed{17}$",
 ]  # fmt: skip
 
 # A box that is the whole answer: names, units and signs of Markdown, HTML and LaTeX may stand beside it.
@@ -290,7 +292,8 @@ WHOLE = [
     r"$\text{Answer}: \boxed{17}$", r"It costs $5 and so **\boxed{17}**", "It costs $5.\n- \\boxed{17}",
     r"\boxed{17}!", r"\boxed{17}\%", r"$\boxed{17}\%$", r"\boxed{17}\,\%", r"\boxed{17}\text{ percent}",
     "\\boxed{17}\n- 3 was given", "\\boxed{17}\n+ Check: right", r"\boxed{17} - (see step 2)", r"\boxed{17} *(in cm)*",
-    r"\boxed{17} _as asked_", "text\n+ \\boxed{17}", r"and/\boxed{17}", r"$(B) \boxed{17}$", "Done!\n\\boxed{17}",
+    r"\boxed{17} _as asked_", "text\n+ \\boxed{17}", r"and/\boxed{17}", r"$(B) \boxed{17}$",
+    r"$\left(\boxed{17}\right)$", r"the \boxed{17}th term", "Done!\n\\boxed{17}",
 ]  # fmt: skip
 
 

@@ -4,7 +4,9 @@
 equal, however they are spelt; and no answer is accepted for two labels that differ.
 """
 
+import itertools
 import json
+import re
 import time
 from fractions import Fraction
 from pathlib import Path
@@ -180,6 +182,8 @@ LABELS_BY_SHAPE = [
     "(1,2,3)",
     "(1,2),(3,4)", r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", "12_5", "12_7",
     "3:4", "4:3",
+    "75", r"75\%", r"7500\%", "0.7500", r"5\text{ m}", "5", r"500\text{ cm}", r"\frac{1}{7}", "0.142857", "0.1428571",
+    "0.1428568", "0.333333", "0.33", r"\frac{1}{3}",
     "3:30 PM", "3:30 AM", "A", "B", r"\text{(C)}", "yes", "no", r"\text{Evelyn}", r"\text{even}", r"\emptyset",
     r"\infty",
 ]  # fmt: skip
@@ -215,12 +219,29 @@ PAIRS_OF_LABELS = st.one_of(
 )
 
 
+# A unit in a label or an answer.
+PERCENT_SIGN = re.compile(r"%|\bpercent")
+UNIT = re.compile(r"\\text\{ ?[a-z].*|\^\\circ|\\\$")
+
+
+def differ_by_unit(answer, first, second):
+    """Return True for two labels that only the problem tells apart.
+
+    These are labels with units of an amount without one, and labels without a percent sign of an amount with one.
+    """
+    has_percent, *of_labels = (bool(PERCENT_SIGN.search(text)) for text in (answer, first, second))
+    if has_percent and not all(of_labels):
+        return True
+    return not UNIT.search(answer) and UNIT.sub("", first) == UNIT.sub("", second)
+
+
 def check_labels(pair, data):
     """No answer, made of either label or generated, is accepted for two labels of which neither answers the other."""
     first, second = pair
     assume(not answers_equal(first, second))
     written = [*spelt_differently(first), *spelt_differently(second)]
     answer = data.draw(st.one_of(st.sampled_from(written), ANSWERS))
+    assume(not differ_by_unit(answer, first, second))
     response = f"\\boxed{{{answer}}}"
     assert not (grade(response, first).correct and grade(response, second).correct), answer
 
@@ -254,6 +275,25 @@ def test_no_real_label_answers_another_one():
                 for answer in spelt_differently(label):
                     response = f"\\boxed{{{answer}}}"
                     assert not (grade(response, label).correct and grade(response, other).correct), (answer, other)
+
+
+# Labels that one amount may be mistaken for: percentages, units, and decimals of few digits.
+AMOUNTS = [
+    "75", r"75\%", "0.75", r"7500\%", r"0.75\%", "0.0075", "1", r"1\%", r"100\%", r"\frac{3}{4}",
+    r"5\text{ cm}", r"5\text{ m}", "5", r"5\text{ cm}^2", r"\$5", r"5^\circ",
+    r"\frac{1}{7}", "0.142857", "0.14286", "0.1428571", "0.1428568", "0.1428572", r"\frac{1}{3}", "0.333333", "0.33",
+    "0.3333334",
+]  # fmt: skip
+
+
+def test_no_amount_is_accepted_for_two_labels():
+    answers = {answer for label in AMOUNTS for answer in spelt_differently(label)}
+    answers |= {f"{label}\\text{{{unit}}}" for label in AMOUNTS for unit in (" percent", " m", " hours")}
+    for answer in sorted(answers):
+        fitting = [label for label in AMOUNTS if grade(f"\\boxed{{{answer}}}", label).correct]
+        for first, second in itertools.combinations(fitting, 2):
+            is_limit = differ_by_unit(answer, first, second)
+            assert is_limit or answers_equal(first, second), (answer, first, second)
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"the data sets are not at {DATA}")

@@ -8,7 +8,8 @@ import pytest
 
 from openrlhf_cov.rewards.maths.extraction import EXTRACTORS
 from openrlhf_cov.rewards.maths.grading import answers_equal, grade
-from openrlhf_cov.rewards.maths.grammar import accepts, bare_answer, read_label
+from openrlhf_cov.rewards.maths.grammar import accepts
+from openrlhf_cov.rewards.maths.labels import bare_answer, read_label
 from openrlhf_cov.rewards.maths.prompt import read_problem
 from openrlhf_cov.rewards.maths.symbolic import compare_texts
 

@@ -56,6 +56,8 @@ UNDONE = [
     ("", r"12\pi", [r"\pi\cdot2^2\cdot3", r"3\cdot4\pi", r"\frac{1}{3}\pi\cdot36", r"6\pi+6\pi",
     r"\frac{144\pi}{12}\cdot1",
      r"\sqrt{144}\pi", r"\frac{12\pi^2}{\pi}"]),
+    ("", r"\ln x+3", [r"\ln x+\log_2 8", r"\ln x+\ln e^3"]),
+    ("", r"\sin x+\frac12", [r"\sin x+\sin 30^\circ", r"\sin x+\cos\frac{\pi}{3}"]),
     ("", "2x+3", ["x+x+3", "2x+1+2", r"2\cdot x+\sqrt9", "2(x+1)+1^2", r"\frac{2x^2+3x}{x}\cdot1", "2x+3x^0",
     r"x\log_24+3"]),
 ]  # fmt: skip
@@ -63,6 +65,10 @@ TIMES = [("When?", gold, ["5 pm", "5 PM", r"5\text{ p.m.}", "5:00", "5 am", "17:
          for gold in ("5", "17", "500")]  # fmt: skip
 TIMES += [("When?", "4:30 PM", ["4:30", "4:30 AM", "4.5", "16.5", "430", "4 PM", "4:30 PM or AM"])]
 PERCENT = [
+    # Without a problem the label decides: behind a number above 1 the sign is a unit.
+    ("", "75", [r"7500\%", "0.75", r"0.75\%", r"7500\text{ percent}"]),
+    ("", "0.75", ["75", r"0.75\%", r"7500\%"]),
+    ("", r"75\%", ["7500", r"0.75\%", "0.0075"]),
     ("How many?", "5", [r"500\%", r"5\%", r"50\%", r"0.05\%", r"5\%\%", r"5\text{ percent}"]),
     ("What percent?", "25", ["0.25", r"\frac14", r"2500\%", r"0.25\%", "1/4"]),
     ("What is the probability?", r"\frac14", ["25", r"0.25\%", r"2500\%", "250", r"25\%\%"]),
@@ -74,6 +80,7 @@ COMMAS = [
     ("", "300, 400", ["300,400", "300400", "(300,400)", "[300,400]", "300.400", "400"]),
     ("", "10", ["1,0", "1 0", "1,0,", "10,0", "10 0"]),
     ("", "(1,2)", ["1,2", "[1,2]", "12", "1.2", r"\{1,2\}", "1<2"]),
+    ("Find $(x,y)$.", "(1,2)", [r"x=1 \text{ or } y=2", "x=1 or y=2", "x=2, y=1", "x=1, x=2"]),
 ]
 UNITS = [
     (

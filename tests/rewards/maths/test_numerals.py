@@ -106,9 +106,26 @@ def test_the_longest_number():
     ],
 )
 def test_numbers_equal(a, b, equal):
+    """A number equals a label that is less precise, or a label that is exact; here in one order or the other."""
     first, second = parse_number(a), parse_number(b)
-    assert numbers_equal(first, second) is equal
-    assert numbers_equal(second, first) is equal
+    assert (numbers_equal(first, second) or numbers_equal(second, first)) is equal
+
+
+@pytest.mark.parametrize(
+    ("answer", "label", "equal"),
+    [
+        ("3.141594", "3.14159", True),  # half a unit of the last digit of the label is 5e-6
+        ("3.14159", "3.141594", False),  # as near to 3.141592: one answer for two labels
+        ("3.14159", "3.141592", False),
+        ("1/7", "0.142857", True),
+        ("0.142857", "1/7", True),
+        ("0.14286", "1/7", False),  # five digits
+        ("0.142857", "0.1428571", False),
+        ("0.1428571", "0.142857", True),
+    ],
+)
+def test_a_decimal_label_is_rounded_by_the_answer_and_not_the_other_way(answer, label, equal):
+    assert numbers_equal(parse_number(answer), parse_number(label)) is equal
 
 
 def test_percent():

@@ -3,7 +3,7 @@ r"""The types of labels: how each is recognised, and honest forms of its answers
 import pytest
 
 from openrlhf_cov.rewards.maths.grading import grade
-from openrlhf_cov.rewards.maths.grammar import read_label
+from openrlhf_cov.rewards.maths.labels import read_label
 
 KINDS = {
     "integer": [
