@@ -154,7 +154,13 @@ def _has_other_answer(after: str, content: str) -> bool:
 
 
 def changes_before(text: str, start: int, *, is_label: bool = False) -> bool:
-    """Return True if the text before the box at ``start`` makes it a part of a formula or of a number in words."""
+    """Return True if the text before a box makes it a part of a formula or of a number in words.
+
+    Args:
+        text: A response, or a label with its solution.
+        start: Place in ``text`` at which the box begins.
+        is_label: True for a written solution, beside whose box more signs may stand than in a response.
+    """
     in_formula = _in_formula(text, start)
     before = text[max(0, start - MAX_BESIDE) : start]
     if not is_label and SCALE_BEFORE.search(_words(before)):

@@ -76,9 +76,15 @@ def grade(
 
 
 def answers_equal(answer: str, gold: str, *, timeout: float = DEFAULT_TIMEOUT) -> bool:
-    """Return True if one of two bare answers is an accepted answer to the other one as a label. Symmetric.
+    """Return True if one of two bare answers is accepted for the other one as a label.
 
-    Raises WorkerDied as ``grade`` does.
+    Args:
+        answer: A bare answer. Both may change places.
+        gold: Another one.
+        timeout: Seconds for each of the two comparisons.
+
+    Raises:
+        WorkerDied: This machine cannot keep a child process alive.
     """
     return _judge(answer, gold, timeout)[0] or _judge(gold, answer, timeout)[0]
 
@@ -87,7 +93,15 @@ def with_second_opinion(grade: Grade, gold: str, *, timeout: float = DEFAULT_TIM
     """Return the grade of the grader ``published``: correct if ``strict`` or Math-Verify says so.
 
     Math-Verify is asked only where our grade is not correct. Where it fails or crashes on the answer, our grade
-    stands; after ``timeout`` seconds the status is timeout. Raises WorkerDied as ``grade`` does.
+    stands.
+
+    Args:
+        grade: Result of ``grade``, with the extracted answer.
+        gold: The label.
+        timeout: Seconds for Math-Verify. After them the status is "timeout".
+
+    Raises:
+        WorkerDied: This machine cannot keep a child process alive.
     """
     if grade.correct or grade.answer is None or max(len(grade.answer), len(gold)) > MAX_ANSWER:
         return grade

@@ -94,7 +94,17 @@ INTERVAL_WORDS = re.compile(
 
 
 def accepts(text: str, label: Label, problem: ProblemText, computed: Computed) -> Verdict:
-    """Return True if the bare answer ``text`` has the form that its label asks for, and its value."""
+    """Return whether a bare answer has the form that its label asks for, and its value.
+
+    Args:
+        text: The answer, without a box and without what leads to it.
+        label: The label with its type.
+        problem: What the text of the problem says; an empty one if it is not known.
+        computed: Compares a formula with its label where the text alone does not decide.
+
+    Returns:
+        True or False; None if the answer does not have the form of its label.
+    """
     return _Reader(problem, computed).accepts(text, label)
 
 

@@ -77,7 +77,13 @@ def breaks_form(answer: Node, label: Node, *, in_equation: bool = False) -> bool
 
 
 def misses_request(answer: Node, label: Node, problem: ProblemText) -> bool:
-    """Return True if the problem asks for factors, expanded terms or simple roots, which only the label has."""
+    """Return True if the problem asks for factors, expanded terms or simple roots, which only the label has.
+
+    Args:
+        answer: Formula of the answer.
+        label: Formula of the label.
+        problem: The problem, whose words say what it asks for.
+    """
     has_fewer_factors = sums_multiplied(answer) < sums_multiplied(label)
     if problem.asks(FACTORS) and (has_fewer_factors or (len(terms(answer)) > 1) != (len(terms(label)) > 1)):
         return True

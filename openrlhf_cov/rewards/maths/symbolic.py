@@ -44,12 +44,27 @@ DOUBLE_SIGN = re.compile(r"[-+]\s*[-+]")
 
 
 def compare_texts(answer: str, gold: str, prompt: str = "") -> bool | None:
-    """Return the verdict on a bare answer; None if it does not have the form that its label asks for."""
+    """Return the verdict on a bare answer; None if it does not have the form that its label asks for.
+
+    Args:
+        answer: The answer, without a box.
+        gold: The label, whose type is read here.
+        prompt: The problem; without one the rules about it do not apply.
+    """
     return accepts(answer, read_label(gold), read_problem(prompt), computed)
 
 
 def computed(text: str, label: Label, problem: ProblemText) -> Verdict:
-    """Compare a formula, an equation or an inequality with its label."""
+    """Compare a formula, an equation or an inequality with its label.
+
+    Args:
+        text: The answer.
+        label: The label with its type.
+        problem: The problem, whose own formulas are no answers.
+
+    Returns:
+        True if the answer is worked out as far as its label and equal to it, else False; None if it cannot be parsed.
+    """
     try:
         if label.kind in ("equation", "inequality"):
             return _relations_equal(text, label, problem)

@@ -145,7 +145,17 @@ def numeric_value(node: Node, names: Point | None = None) -> Value:
 
 
 def difference(a: Node, b: Node, names: Point | None = None) -> Value:
-    """Return the difference of two values, 0 if it is below all rounding errors. Raises NoValue and Undecided."""
+    """Return the difference of two values, 0 if it is below all rounding errors.
+
+    Args:
+        a: A formula.
+        b: The formula that is subtracted.
+        names: Value of each name in the formulas.
+
+    Raises:
+        NoValue: A formula has no value at these names, such as a division by zero.
+        Undecided: The digits that the difference needs are too many.
+    """
     return _settled(lambda work: work.rest(work.value(a), -work.value(b)), names or {})
 
 
