@@ -330,8 +330,8 @@ class _Reader:
         """Return the numbers without percent signs: a sign is a unit where percent is asked for, else a hundredth.
 
         If the problem is not known, the label decides: a sign behind the answer is a unit for a label above 1, and a
-        hundredth for a smaller one or a fraction. An answer without the sign of its label then means a percentage above
-        1, and a share up to 1.
+        hundredth for a smaller one or a fraction. An answer without the sign of its label then means a percentage
+        above 1, and a share up to 1.
         """
         problem = self.problem
         if percent and not label.percent:
