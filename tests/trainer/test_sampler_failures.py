@@ -2,6 +2,7 @@
 
 import pytest
 import ray
+from played_ray import SILENT
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_cov.errors import RunStopped
@@ -54,18 +55,13 @@ def test_a_dead_engine_is_neither_asked_nor_woken_again(make_sampler, step, deat
     assert sampler.engines.alive == [engines[0], engines[2]]
 
 
-@pytest.mark.parametrize("hung", [[0], [1]])
-def test_an_engine_that_does_not_wake_up_gets_no_requests(make_sampler, step, monkeypatch, hung):
+@pytest.mark.parametrize("hung", [0, 1])
+def test_an_engine_that_does_not_wake_up_gets_no_requests(make_sampler, step, played_ray, hung):
     sampler, engines = make_sampler(engines=2, filtering=False)
     sampler.args.vllm.enable_sleep = True
     sampler.engines.no_progress_timeout = 30.0
-    calls = []
-
-    def end(engines, method, seconds):
-        calls.append((len(engines), method, seconds))
-        return hung if method == "wake_up" else []
-
-    monkeypatch.setattr("openrlhf_cov.trainer.rollout.generation.end_unanswered", end)
+    engines[hung].wake_up.remote = lambda: SILENT
     assert step(sampler)[0] == [0, 1, 2, 3]
-    assert engines[hung[0]].requests == []
-    assert calls == [(2, "wake_up", 30.0), (1, "sleep", 30.0)]
+    assert engines[hung].requests == []
+    assert played_ray.killed == [engines[hung]]
+    assert played_ray.timeouts == [30.0, 30.0]  # to wake up, and to sleep
