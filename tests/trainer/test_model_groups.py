@@ -73,16 +73,17 @@ def test_the_critic_is_trained_alone_at_first(step, models):
     assert result.metrics["critic_loss"] == 2.0
 
 
-def test_a_checkpoint_of_policy_and_critic(played_ray):
+@pytest.mark.parametrize("other", ["critic", "process_reward"])
+def test_a_checkpoint_of_policy_and_another_model(played_ray, other):
     calls = []
-    groups = ModelGroups(flags(), PlayedGroup("policy", 2, 1, calls), critic=PlayedGroup("critic", 1, 1, calls))
+    groups = ModelGroups(flags(), PlayedGroup("policy", 2, 1, calls), **{other: PlayedGroup(other, 1, 1, calls)})
     state = {"groups": ["megabytes"]}
     states = {"global_step": 4, ROLLOUTS: state}
     groups.save("global_step4", states, metric_value=0.25, metric_key="eval/a")
     named = {"tag": "global_step4", "metric_value": 0.25, "metric_key": "eval/a"}
     assert calls == [
         ("policy", "save_checkpoint", {"client_states": {"global_step": 4, ROLLOUTS: state}, **named}),
-        ("critic", "save_checkpoint", named),
+        (other, "save_checkpoint", named),
     ]
     assert played_ray.stored == [state]  # once, for the one rank that fetches it
     assert states[ROLLOUTS] is state

@@ -78,16 +78,6 @@ def test_optimizer_states_are_on_the_gpu_during_the_updates_alone():
     assert [method for _, method, _ in calls] == ["reload_states", "update", "offload_states"]
 
 
-def test_checkpoints_are_of_policy_and_process_reward_model():
-    calls = []
-    groups = ModelGroups(flags(), PlayedGroup("policy", calls=calls), process_reward=PlayedGroup("prm", calls=calls))
-    groups.save("global_step1", {}, None, None)
-    assert [(model, method) for model, method, _ in calls] == [
-        ("policy", "save_checkpoint"),
-        ("prm", "save_checkpoint"),
-    ]
-
-
 def test_agreement_is_of_pairs_within_a_prompt():
     def of(*totals, graded=None):
         samples = [sample(number, response=1, prompt=1) for number in range(len(totals))]
