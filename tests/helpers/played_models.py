@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from played_ray import Now
 
 from openrlhf_cov.trainer.scoring import padded_batches, score
 
@@ -96,16 +97,4 @@ class PlayedRank:
             self.group.calls.append((self.group.model, method, (self.number, *args, *kwargs.values())))
             return self.group.answer(method, self.number)
 
-        return type("Method", (), {"remote": staticmethod(remote)})
-
-
-class NoRay:
-    """Ray's store and results without processes: a reference is the value itself."""
-
-    @staticmethod
-    def get(value: Any) -> Any:
-        return value
-
-    @staticmethod
-    def put(value: Any) -> Any:
-        return value
+        return Now(remote)

@@ -7,13 +7,15 @@ divided by their number; with dynamic ones the engine is told where an update en
 
 import math
 from collections import defaultdict
+from dataclasses import dataclass
 from operator import attrgetter
-from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import torch
 from openrlhf.utils.deepspeed import DeepspeedStrategy
 from run_flags import run_flags
 from torch import nn
+from transformers.modeling_outputs import MoeCausalLMOutputWithPast
 
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.trainer.policy import Policy
@@ -23,12 +25,29 @@ from openrlhf_cov.trainer.trained_model import TrainedModel
 VOCABULARY, LEARNING_RATE, SEED = 6, 20.0, 42
 
 
+@dataclass
+class Optimizer:
+    """An optimizer of DeepSpeed that looks for gradients that are not finite itself."""
+
+    overflow: bool = False
+    check_grad_overflow: bool = False
+
+
+class Call(NamedTuple):
+    """A forward pass of ``Unigrams``."""
+
+    sequences: torch.Tensor
+    training: bool
+    gradient: bool
+    options: dict[str, Any]
+
+
 class Engine:
     """What updates ask of a DeepSpeed engine."""
 
     def __init__(self, parameter: nn.Parameter, accumulation: int, dynamic: bool) -> None:
         self.parameter, self.accumulation, self.dynamic = parameter, accumulation, dynamic
-        self.optimizer = SimpleNamespace(overflow=False, check_grad_overflow=False)
+        self.optimizer = Optimizer()
         self.micro_steps = self.global_steps = self.skipped_steps = 0
         self.told: list[bool] = []
         self.norm = 0.0
@@ -67,12 +86,13 @@ class Unigrams(nn.Module):
     shares_prompts = False
     # Whether the model has a plain output head, which some methods need (see ``CovActor.forward``).
     has_plain_head = True
+    temperature = 1.0
 
     def __init__(self, accumulation: int = 1, dynamic: bool = False) -> None:
         super().__init__()
         self.logits = nn.Parameter(torch.linspace(-1, 1, VOCABULARY))
         self.model = Engine(self.logits, accumulation, dynamic)
-        self.calls: list[SimpleNamespace] = []
+        self.calls: list[Call] = []
 
     @property
     def questions(self) -> int:
@@ -80,16 +100,12 @@ class Unigrams(nn.Module):
         return sum(not call.gradient for call in self.calls)
 
     def forward(self, sequences, action_mask, attention_mask, return_output=False, return_entropy=False, **options):
-        self.calls.append(
-            SimpleNamespace(
-                sequences=sequences, training=self.training, gradient=torch.is_grad_enabled(), options=options
-            )
-        )
-        log_probs = self.logits.log_softmax(0)
+        self.calls.append(Call(sequences, self.training, torch.is_grad_enabled(), options))
+        log_probs = (self.logits / self.temperature).log_softmax(0)
         found = log_probs[sequences[:, 1:]][:, -action_mask.shape[1] :] * action_mask
         if not return_output:
             return found
-        output = SimpleNamespace(aux_loss=self.logits.square().sum())
+        output = MoeCausalLMOutputWithPast(aux_loss=self.logits.square().sum())
         if return_entropy:
             # The entropy that stands at a token is that of the next one: here all are equal but for the token itself.
             entropy = -(log_probs.exp() * log_probs).sum()
@@ -119,7 +135,22 @@ class Values(nn.Module):
 
     def forward(self, sequences, action_mask, attention_mask, return_output=False, **options):
         values = self.table[sequences[:, 1:]][:, -action_mask.shape[1] :] * action_mask
-        return values, SimpleNamespace(aux_loss=self.table.square().sum() + self.table.sum())
+        if not return_output:
+            return values
+        return values, MoeCausalLMOutputWithPast(aux_loss=self.table.square().sum() + self.table.sum())
+
+
+class Mesh:
+    """The data-parallel dimension of upstream's device mesh, on one of its ranks."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def get_group(self) -> None:
+        """Return the default process group."""
+
+    def get_local_rank(self) -> int:
+        return self.rank
 
 
 class Strategy:
@@ -127,10 +158,10 @@ class Strategy:
 
     seed, ring_attn_group, stage = SEED, None, 2
 
-    def __init__(self, args: SimpleNamespace, accumulation: int, data_rank: int = 0) -> None:
+    def __init__(self, args: Any, accumulation: int, data_rank: int = 0) -> None:
         self.args, self.accumulated_gradient, self.data_rank = args, accumulation, data_rank
         self.use_dynamic_batch, self.time_steps = args.train.dynamic_batch_enable, defaultdict(int)
-        self.ds_device_mesh = {"dp": SimpleNamespace(get_group=lambda: None, get_local_rank=lambda: data_rank)}
+        self.ds_device_mesh = {"dp": Mesh(data_rank)}
         self.average = lambda gradient: gradient
 
     def is_rank_0(self) -> bool:
@@ -167,7 +198,7 @@ FLAGS = {
 SECTIONS = ("train", "rollout", "actor", "algo.kl", "algo.advantage", "ds", "critic")
 
 
-def flags(folder, config: CovConfig | None = None, **changes) -> SimpleNamespace:
+def flags(folder, config: CovConfig | None = None, **changes) -> Any:
     """Return the flags of a run; ``changes`` are by their last name, such as ``batch_size`` of ``train``."""
     args = run_flags(FLAGS | {"ckpt.output_dir": str(folder)} | vars(config or CovConfig()))
     for name, value in changes.items():
@@ -177,13 +208,13 @@ def flags(folder, config: CovConfig | None = None, **changes) -> SimpleNamespace
     return args
 
 
-def accumulation_of(args: SimpleNamespace, ranks: int = 1) -> int:
+def accumulation_of(args: Any, ranks: int = 1) -> int:
     """Return DeepSpeed's micro-batches of an update; 1 with dynamic ones, of which it is told the end."""
     train = args.train
     return 1 if train.dynamic_batch_enable else max(1, train.batch_size // ranks // train.micro_batch_size)
 
 
-SCHEDULER = SimpleNamespace(get_last_lr=lambda: [LEARNING_RATE])
+SCHEDULER = torch.optim.lr_scheduler.ConstantLR(torch.optim.SGD([torch.zeros(1)], LEARNING_RATE), factor=1.0)
 
 
 class Tokenizer:
@@ -191,7 +222,7 @@ class Tokenizer:
         return " ".join(map(str, ids))
 
 
-def make_policy(args: SimpleNamespace, *, with_ema: bool = False, shares_prompts: bool = False) -> Policy:
+def make_policy(args: Any, *, with_ema: bool = False, shares_prompts: bool = False) -> Policy:
     """Return the policy of the only rank of a process group."""
     accumulation = accumulation_of(args)
     actor = Unigrams(accumulation, args.train.dynamic_batch_enable)
@@ -200,14 +231,14 @@ def make_policy(args: SimpleNamespace, *, with_ema: bool = False, shares_prompts
     return Policy.of(Strategy(args, accumulation), actor, SCHEDULER, ema, Tokenizer())
 
 
-def make_critic(args: SimpleNamespace) -> TrainedModel:
+def make_critic(args: Any) -> TrainedModel:
     """Return the critic of the only rank of a process group."""
     accumulation = accumulation_of(args)
     engine = Values(accumulation, args.train.dynamic_batch_enable)
     return TrainedModel.of("critic", "critic", Strategy(args, accumulation), engine, engine, SCHEDULER)
 
 
-def make_process_reward(args: SimpleNamespace) -> TrainedModel:
+def make_process_reward(args: Any) -> TrainedModel:
     """Return the process reward model of the only rank of a process group."""
     accumulation = accumulation_of(args)
     actor = Unigrams(accumulation, args.train.dynamic_batch_enable)
@@ -250,6 +281,6 @@ def make_samples(count: int = 8, *, longest: int = 9, log_probs=None, drift: flo
     return samples
 
 
-def order_of(args: SimpleNamespace, step: int = 3, kl_coef: float = 0.0) -> StepSettings:
+def order_of(args: Any, step: int = 3, kl_coef: float = 0.0) -> StepSettings:
     """Return the order of a global step with the settings of the run."""
     return StepSettings(step, CovConfig.from_args(args).at(step), kl_coef)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from played_models import PlayedGroup
+from played_ray import Now
 
 
 class Result:
@@ -74,4 +75,4 @@ class RecordedEngine:
             value = self.results.get(method)
             return self.recorder.call(f"engines.{method}{arguments}", value)
 
-        return type("Method", (), {"remote": staticmethod(remote)})
+        return Now(remote)

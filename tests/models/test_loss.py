@@ -173,10 +173,6 @@ def test_with_global_scope_a_missing_or_foreign_mask_stops_the_run(selected):
         run(loss)
 
 
-def test_the_ppo_clip_in_force_is_that_of_the_loss_beneath():
-    assert loss_fn("clip_cov", PolicyLoss(clip_eps_low=0.2, clip_eps_high=0.28)).ppo_clip == (0.2, 0.28)
-
-
 def test_a_step_brings_its_settings():
     loss = loss_fn("kl_cov", unclipped())
     penalties = []

@@ -1,44 +1,18 @@
-"""Upstream's modules import on a CPU host only with the stand-ins installed; ranks, actors and engines without
-processes."""
+"""Upstream's modules import on a CPU host only with the stand-ins installed; Ray and engines without processes."""
 
+import logging
 import random
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import pytest
 import torch
+from played_ray import Now, PlayedRay, install
 from run_flags import run_flags
-from torch import nn
 
 from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.config import SamplingConfig
 
 cpu_host.install()
-
-
-class StubActor(nn.Module):
-    """The forward contract of upstream's ``Actor``: log-probs (B, A), with ``return_output`` also the model's output,
-    which carries ``entropy`` (B, T - 1) when ``return_entropy`` asks for it. Token v has log-prob -v, entropy 10 v."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(1))
-
-    def forward(
-        self, sequences, action_mask=None, attention_mask=None, return_output=False, ring_attn_group=None,
-        return_entropy=False, **kwargs,
-    ):  # fmt: skip
-        output = SimpleNamespace()
-        if return_entropy:
-            assert return_output
-            output.entropy = (sequences * 10.0)[:, :-1]
-        action_log_probs = -sequences[:, -action_mask.shape[1] :].float() * action_mask
-        return (action_log_probs, output) if return_output else action_log_probs
-
-
-@pytest.fixture(scope="session")
-def stub_actor() -> type[StubActor]:
-    return StubActor
 
 
 @pytest.fixture
@@ -50,6 +24,32 @@ def uncompiled(monkeypatch):
     cpu_host.accept_fp32()
     with torch.compiler.set_stance("force_eager"):
         yield
+
+
+@pytest.fixture
+def played_ray(monkeypatch) -> PlayedRay:
+    """Ray's functions on references, played until the end of the test."""
+    played = PlayedRay()
+    install(monkeypatch, played)
+    return played
+
+
+@pytest.fixture
+def gpu_host(monkeypatch):
+    """A host with GPUs, as far as flags and arguments follow from it."""
+    monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: False)
+
+
+@pytest.fixture
+def log(caplog):
+    """``caplog`` with the messages of all modules of a training: upstream's loggers do not propagate."""
+    loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("openrlhf_cov")]
+    apart = [each for each in loggers if not each.propagate]
+    for each in apart:
+        each.addHandler(caplog.handler)
+    yield caplog
+    for each in apart:
+        each.removeHandler(caplog.handler)
 
 
 @pytest.fixture
@@ -67,8 +67,7 @@ TOKENS = 3
 class Clock:
     """``ray.wait`` and ``ray.get`` over requests that take the time their engine says."""
 
-    def __init__(self, exceptions) -> None:
-        self.exceptions = exceptions
+    def __init__(self) -> None:
         self.now, self.times, self.results, self.sent = 0.0, {}, {}, 0
 
     def send(self, delay: float, result) -> int:
@@ -97,7 +96,9 @@ class Engine:
         self.clock, self.score, self.delays, self.failures = clock, score, delays, failures or {}
         # What each request asked for: prompts, and all arguments.
         self.requests, self.asked = [], []
-        self.generate_responses = SimpleNamespace(remote=self._generate)
+        self.generate_responses = Now(self._generate)
+        for method in ("check_health", "pause_generation", "resume_generation", "wake_up", "sleep"):
+            setattr(self, method, Now(lambda: None))
 
     @property
     def seeds(self) -> list:
@@ -138,8 +139,6 @@ def half_pass(prompt: int) -> list[float]:
 @pytest.fixture
 def make_sampler(monkeypatch):
     """Function (settings...) -> (``Sampler`` of two samples per prompt, its engines); prompts are "0", "1", ..."""
-    import ray
-
     from openrlhf_cov.trainer.rollout import generation
     from openrlhf_cov.trainer.rollout.generation import EngineGroup
     from openrlhf_cov.trainer.rollout.prompts import Prompt, PromptOrder
@@ -157,7 +156,7 @@ def make_sampler(monkeypatch):
         train_batch, generated = settings.pop("train_batch", SAMPLES), settings.pop("generated", None)
         dynamic_batch, micro = settings.pop("dynamic_batch", False), settings.pop("micro", 2)
         queue = settings.pop("queue", 0)
-        clock = Clock(ray.exceptions)
+        clock = Clock()
         monkeypatch.setattr(generation, "ray", clock)
         chance = random.Random(delays)
         handles = [Engine(clock, score, chance, (failures or {}).get(place)) for place in range(engines)]

@@ -1,27 +1,22 @@
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
 from rank_group import RankGroup
+from rank_models import Engine
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer.bad_updates import BadUpdates, gradient_of, gradients_are_finite
 
 
-class Engine:
-    """A DeepSpeed engine of which the last update was skipped, or not; its optimizer looks for that itself."""
-
-    def __init__(self) -> None:
-        self.optimizer = SimpleNamespace(overflow=False, check_grad_overflow=False)
-
-    def watched(self, tmp_path, on_nan):
-        return BadUpdates(self, on_nan, tmp_path / "bad", rank=0)
+def watched(tmp_path, on_nan):
+    """Return an engine whose optimizer says if the last update was skipped, and what watches it."""
+    engine = Engine(torch.nn.Parameter(torch.zeros(1)), accumulation=1, dynamic=False)
+    return engine, BadUpdates(engine, on_nan, tmp_path / "bad", rank=0)
 
 
 def test_three_in_a_row_end_the_run(tmp_path):
-    engine = Engine()
-    updates = engine.watched(tmp_path, "stop")
+    engine, updates = watched(tmp_path, "stop")
     for overflow in (True, True, False, True, True):  # never three in a row
         engine.optimizer.overflow = overflow
         assert updates.check(4, "batch") is overflow
@@ -31,8 +26,7 @@ def test_three_in_a_row_end_the_run(tmp_path):
 
 
 def test_skip_goes_on_and_keeps_the_first_batches(tmp_path):
-    engine = Engine()
-    updates = engine.watched(tmp_path, "skip")
+    engine, updates = watched(tmp_path, "skip")
     engine.optimizer.overflow = True
     assert all(updates.check(7, {"batch": number}) for number in range(9))
     kept = sorted(path.name for path in (tmp_path / "bad").iterdir())

@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from openrlhf_cov.trainer.checkpoint import best_model
 from openrlhf_cov.trainer.checkpoint.best_model import BestModel
 
 METRICS = {"eval/math/avg@4": 0.25, "eval_b_pass1": 0.5, "eval_a_pass1": 0.75}
@@ -37,14 +36,11 @@ def test_without_a_metric_no_model_is_kept():
 
 
 @pytest.mark.parametrize(("key", "named"), [("eval/maths", "eval/maths"), ("", "auto")])
-def test_a_metric_that_no_evaluation_has_warns(caplog, key, named):
-    best_model.logger.addHandler(caplog.handler)  # upstream's loggers do not propagate
+def test_a_metric_that_no_evaluation_has_warns(log, key, named):
     found = BestModel(key).after({"eval/math/avg@4": 0.5})
-    best_model.logger.removeHandler(caplog.handler)
     assert found == BestModel(key)
     assert (
-        f"--ckpt.best_metric_key {named}: the evaluation has no such metric; choose one of eval/math/avg@4"
-        in caplog.text
+        f"--ckpt.best_metric_key {named}: the evaluation has no such metric; choose one of eval/math/avg@4" in log.text
     )
 
 

@@ -1,13 +1,9 @@
 """Which groups, bundles and engines each layout of GPUs makes, and in which order a training is built and run."""
 
-from types import SimpleNamespace
-
 import pytest
-import ray
-from openrlhf.trainer.ray import launcher
+from played_cluster import PlayedCluster
 from run_flags import run_flags
 
-from openrlhf_cov.cluster import connection
 from openrlhf_cov.trainer import build
 from openrlhf_cov.trainer.strategy import CovStrategy
 
@@ -22,156 +18,79 @@ ALL_ROLES = {
     "reward.remote_url": None,
     "reward.model_name_or_path": "rewards",
 }
+ENGINE = "CovRolloutActor"
 
 
-class RecordingCluster:
-    """Stands in for Ray: notes placement groups, the ranks of every role, and what is called, in this order.
-
-    A placement group is known by its number, from 1.
-    """
-
-    def __init__(self, monkeypatch):
-        self.events = []
-        self.groups = 0
-        self.ranks = {}
-        self.engine_groups = []
-        self.engines = []
-        monkeypatch.setattr(ray, "get", self.get)
-        for module in (connection, launcher):
-            monkeypatch.setattr(module, "placement_group", self.reserve)
-        monkeypatch.setattr(launcher, "PlacementGroupSchedulingStrategy", lambda **strategy: strategy)
-        monkeypatch.setattr(build.ray, "remote", lambda role: RecordingRole(self, role.__name__))
-        monkeypatch.setattr(build, "start_engines", self.start_engines)
-        monkeypatch.setattr(build, "TrainingController", SimpleNamespace(remote=self.controller))
-
-    @staticmethod
-    def get(value):
-        return [each() for each in value] if isinstance(value, list) else value()
-
-    def reserve(self, bundles, strategy):
-        assert strategy == "PACK"
-        assert set(map(str, bundles)) == {"{'GPU': 1, 'CPU': 1}"}
-        self.groups += 1
-        self.events.append(f"reserve {len(bundles)}")
-        return SimpleNamespace(number=self.groups, ready=lambda: lambda: None)
-
-    def start_engines(self, args, shared):
-        self.events.append("engines")
-        self.engine_groups.append(shared.number if shared else None)
-        self.engines = ["engine"]
-        return self.engines
-
-    def controller(self, args, groups, engines):
-        assert engines == self.engines
-        self.events.append("controller")
-        call = lambda name, answer: SimpleNamespace(  # noqa: E731
-            remote=lambda: lambda: self.events.append(f"controller {name}") or answer
-        )
-        return SimpleNamespace(max_steps=call("max_steps", 100), run=call("run", None))
+@pytest.fixture
+def cluster(monkeypatch, gpu_host):
+    return PlayedCluster(monkeypatch)
 
 
-class RecordingRole:
-    """Stands in for the Ray actor class of a role; its ranks note the calls when their answers are fetched."""
-
-    def __init__(self, recording, name):
-        self.recording, self.name = recording, name
-
-    def options(self, num_cpus, num_gpus, resources=None, scheduling_strategy=None):
-        assert num_cpus == num_gpus
-        place = scheduling_strategy or {}
-        group = place["placement_group"].number if place else None
-
-        def remote(world_size, rank, address, port):
-            bundle = place.get("placement_group_bundle_index")
-            self.recording.ranks.setdefault(self.name, []).append((group, bundle, num_gpus))
-            return RecordingRank(self.recording, self.name, rank)
-
-        return SimpleNamespace(remote=remote)
-
-
-class RecordingRank:
-    def __init__(self, recording, name, rank):
-        self.recording, self.name, self.rank = recording, name, rank
-
-    def __getattr__(self, method):
-        def remote(*arguments):
-            def answer():
-                if method == "get_master_addr_port":
-                    return "localhost", 29500
-                if self.rank == 0:
-                    # the strategy, which goes first, is not shown
-                    self.recording.events.append((self.name, method, *arguments[1:]))
-
-            return answer
-
-        return SimpleNamespace(remote=remote)
-
-
-def train(monkeypatch, changes):
-    recording = RecordingCluster(monkeypatch)
+def train(changes):
     build.train(run_flags(FLAGS | changes))
-    return recording
 
 
-def places(recording):
-    """Return role -> (placement group, part of a GPU) of its ranks, after a check of their bundles."""
+def places(cluster):
+    """Return role or "Engine" -> (placement group, part of a GPU) of its processes, after a check of their bundles."""
     found = {}
-    for role, ranks in recording.ranks.items():
-        ((group, part),) = {(group, part) for group, _, part in ranks}
-        if group is not None:
-            assert [bundle for _, bundle, _ in ranks] == list(range(len(ranks)))
-        found[role.removesuffix("Role")] = (group, part)
+    for kind, started in cluster.started.items():
+        if kind == "TrainingController":
+            continue
+        ((group, part),) = {(each.group, each.part) for each in started}
+        assert [each.bundle for each in started] == list(range(len(started)))
+        found["Engine" if kind == ENGINE else kind.removesuffix("Role")] = (group, part)
     return found
 
 
-def test_a_run_on_recorded_rollouts_starts_engines_for_its_evaluation_alone(monkeypatch):
-    recording = train(monkeypatch, {"rollout_replay_dir": "rollouts"})
-    assert recording.engine_groups == []
-    recording = train(monkeypatch, {"rollout_replay_dir": "rollouts", "eval.dataset": "bench:aime24"})
-    assert recording.engine_groups == [None]
+def test_a_run_on_recorded_rollouts_starts_engines_for_its_evaluation_alone(cluster):
+    train({"rollout_replay_dir": "rollouts"})
+    assert ENGINE not in cluster.started
+    train({"rollout_replay_dir": "rollouts", "eval.dataset": "bench:aime24"})
+    assert len(cluster.started[ENGINE]) == 4
 
 
 SHARED = dict.fromkeys(("Policy", "Reference", "Critic", "Reward"), (1, 0.2))
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected", "engines"),
+    ("changes", "expected"),
     [
-        ({}, {"Policy": (1, 1)}, [None]),
-        # a placement group for each of the four
-        (ALL_ROLES, {"Policy": (1, 1), "Reference": (2, 1), "Critic": (3, 1), "Reward": (4, 1)}, [None]),
+        # the engines, and then the policy
+        ({}, {"Engine": (1, 1), "Policy": (2, 1)}),
+        # a placement group for each
+        (
+            ALL_ROLES,
+            {"Engine": (1, 1), "Policy": (2, 1), "Reference": (3, 1), "Critic": (4, 1), "Reward": (5, 1)},
+        ),
         (
             ALL_ROLES | {"train.colocate_actor_ref": True},
-            {"Policy": (1, 0.2), "Reference": (1, 0.2), "Critic": (2, 1), "Reward": (3, 1)},
-            [None],
+            {"Policy": (1, 0.2), "Reference": (1, 0.2), "Engine": (2, 1), "Critic": (3, 1), "Reward": (4, 1)},
         ),
-        (ALL_ROLES | {"train.colocate_all": True}, SHARED, [1]),
+        (ALL_ROLES | {"train.colocate_all": True}, SHARED | {"Engine": (1, 0.2)}),
         # engines that generate while the policy trains have GPUs of their own
-        (ALL_ROLES | {"train.colocate_all": True, "train.async_enable": True}, SHARED, [None]),
+        (ALL_ROLES | {"train.colocate_all": True, "train.async_enable": True}, SHARED | {"Engine": (2, 1)}),
         (
             ALL_ROLES | {"train.colocate_critic_reward": True},
-            {"Policy": (1, 1), "Reference": (2, 1), "Critic": (3, 0.2), "Reward": (3, 0.2)},
-            [None],
+            {"Engine": (1, 1), "Policy": (2, 1), "Reference": (3, 1), "Critic": (4, 0.2), "Reward": (4, 0.2)},
         ),
         (
             ALL_ROLES | {"train.colocate_critic_reward": True, "train.colocate_all": True},
-            SHARED | {"Critic": (2, 0.2), "Reward": (2, 0.2)},
-            [1],
+            SHARED | {"Engine": (1, 0.2), "Critic": (2, 0.2), "Reward": (2, 0.2)},
         ),
     ],
 )
-def test_roles_and_engines_are_placed_as_the_flags_say(monkeypatch, changes, expected, engines):
-    recording = train(monkeypatch, changes)
-    assert places(recording) == expected
-    assert recording.engine_groups == engines
-    assert {role: len(ranks) for role, ranks in recording.ranks.items()} == {
-        f"{role}Role": 4 if role in ("Policy", "Reference") else 2 for role in expected
-    }
+def test_roles_and_engines_are_placed_as_the_flags_say(cluster, changes, expected):
+    train(changes)
+    assert places(cluster) == expected
+    processes = {"Critic": 2, "Reward": 2}
+    for role in expected.keys() - {"Engine"}:
+        assert len(cluster.started[f"{role}Role"]) == processes.get(role, 4)
+    for bundles in cluster.reserved:
+        assert bundles == [{"GPU": 1, "CPU": 1}] * len(bundles)
 
 
 @pytest.mark.parametrize(("ring", "tensor"), [(1, 1), (2, 2)])
-def test_ranks_of_a_ring_or_of_tensor_parallelism_get_the_same_samples(monkeypatch, ring, tensor):
-    RecordingCluster(monkeypatch)
+def test_ranks_of_a_ring_or_of_tensor_parallelism_get_the_same_samples(cluster, ring, tensor):
     changes = ALL_ROLES | {"ds.ring_attn_size": ring, "ds.tensor_parallel_size": tensor}
     groups = build.make_groups(run_flags(FLAGS | changes), None)
     members = groups.policy, groups.reference, groups.critic, groups.reward
@@ -179,37 +98,42 @@ def test_ranks_of_a_ring_or_of_tensor_parallelism_get_the_same_samples(monkeypat
 
 
 PRIME = {"method": "prime", "cov_type": "none", "prime_beta": 0.05, "prime_lr": 1e-6, "prime_max_norm": 10.0}
+OF_PRIME = ("Policy", "Reference", "ProcessReward")
 
 
 @pytest.mark.parametrize(
     ("layout", "expected"),
     [
-        ({}, {"Policy": (1, 1), "Reference": (2, 1), "ProcessReward": (3, 1)}),
-        ({"train.colocate_actor_ref": True}, dict.fromkeys(("Policy", "Reference", "ProcessReward"), (1, 0.2))),
-        ({"train.colocate_all": True}, dict.fromkeys(("Policy", "Reference", "ProcessReward"), (1, 0.2))),
+        ({}, {"Engine": (1, 1), "Policy": (2, 1), "Reference": (3, 1), "ProcessReward": (4, 1)}),
+        ({"train.colocate_actor_ref": True}, dict.fromkeys(OF_PRIME, (1, 0.2)) | {"Engine": (2, 1)}),
+        ({"train.colocate_all": True}, dict.fromkeys(("Engine", *OF_PRIME), (1, 0.2))),
     ],
 )
 @pytest.mark.parametrize(("given", "model"), [("", "policy"), ("other", "other")])
-def test_a_process_reward_model_comes_with_a_reference_of_the_same_start(monkeypatch, layout, expected, given, model):
-    recording = train(monkeypatch, PRIME | {"prime_model": given} | layout)
-    assert places(recording) == expected
-    assert len(recording.ranks["ProcessRewardRole"]) == 4  # as many as the policy
-    loads = [event for event in recording.events if event[1] == "load"]
+def test_a_process_reward_model_comes_with_a_reference_of_the_same_start(cluster, layout, expected, given, model):
+    train(PRIME | {"prime_model": given} | layout)
+    assert places(cluster) == expected
+    assert len(cluster.started["ProcessRewardRole"]) == 4  # as many as the policy
+    loads = [event for event in cluster.events if event[1] == "load"]
     assert loads[1:] == [("ReferenceRole", "load", model), ("ProcessRewardRole", "load", model, 100)]
 
 
-def test_a_training_is_built_and_run_in_order(monkeypatch, capsys):
-    recording = train(monkeypatch, ALL_ROLES | {"train.colocate_all": True, "critic.save_value_network": True})
-    assert recording.events == [
+def test_a_training_is_built_and_run_in_order(cluster, capsys):
+    train(ALL_ROLES | {"train.colocate_all": True, "critic.save_value_network": True})
+    (load,) = [event for event in cluster.events if event[:2] == ("PolicyRole", "load")]
+    assert load[2:4] == ("policy", 100)
+    assert [(engine.kind, engine.number) for engine in load[4]] == [(ENGINE, number) for number in range(4)]
+    assert cluster.events == [
         "reserve 4",
-        "engines",
-        "controller",
-        "controller max_steps",
-        ("PolicyRole", "load", "policy", 100, ["engine"]),
+        f"start {ENGINE}",
+        *(f"start {role}Role" for role in ("Policy", "Reference", "Critic", "Reward")),
+        "start TrainingController",
+        ("TrainingController", "max_steps"),
+        load,
         ("ReferenceRole", "load", "policy"),
         ("RewardRole", "load", "rewards"),
         ("CriticRole", "load", "critic", 100),
-        "controller run",
+        ("TrainingController", "run"),
         ("PolicyRole", "save_model"),
         ("CriticRole", "save_model"),
     ]
@@ -218,7 +142,7 @@ def test_a_training_is_built_and_run_in_order(monkeypatch, capsys):
     assert "secret" not in printed
 
 
-def test_the_strategy_has_the_settings_of_upstreams(monkeypatch):
+def test_the_strategy_has_the_settings_of_upstreams():
     from openrlhf.utils import get_strategy
 
     args = run_flags(FLAGS)

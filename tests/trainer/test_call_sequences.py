@@ -5,23 +5,22 @@ of GPU memory there. OpenRLHF 0.11.2's controllers made the same calls in the sa
 looked at before they pause, because a call to a dead engine would end the run inside of a step.
 """
 
-from types import SimpleNamespace
-
 import pytest
+from character_tokenizer import character_tokenizer
 from played_models import scores_by
+from played_ray import Now, install
 from recording import RecordedEngine, RecordedGroup, Recorder
 from scored_samples import flags, sample
 
 from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.models.cov_config import CovConfig
-from openrlhf_cov.trainer import model_groups
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.records import StepResult, StepSettings
-from openrlhf_cov.trainer.rollout import engine_health
 from openrlhf_cov.trainer.rollout.batch_stream import BatchStream
 from openrlhf_cov.trainer.rollout.generation import EngineGroup
+from openrlhf_cov.trainer.rollout.recorded import RecordedSampler
 from openrlhf_cov.trainer.weights.weight_delivery import deliver_weights
 
 ASLEEP = {"train__colocate_all": True, "ds__enable_sleep": True, "vllm__enable_sleep": True}
@@ -79,13 +78,10 @@ def calls_of(text):
 
 
 @pytest.fixture
-def recorder(monkeypatch):
+def recorder(monkeypatch, gpu_host):
     """Return the recorder, which stands in for Ray where models and engines are called; the host has GPUs."""
     made = Recorder()
-    for module in (model_groups, engine_health):
-        monkeypatch.setattr(module, "ray", made)
-    monkeypatch.setattr("openrlhf.trainer.ray.vllm_engine.ray", made)
-    monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: False)
+    install(monkeypatch, made)
     return made
 
 
@@ -102,7 +98,8 @@ def run_step(recorder, settings, has_critic, has_reward_model):
     args = flags("gae" if has_critic else "group_norm", algo__kl__init_coef=0.1, **settings)
     groups = groups_of(args, recorder, has_critic, has_reward_model)
     engines = [RecordedEngine(recorder), RecordedEngine(recorder)]
-    stream = BatchStream(SimpleNamespace(engines=EngineGroup(engines)), 0)
+    sampler = RecordedSampler(args, EngineGroup(engines), character_tokenizer(), vocabulary=100)
+    stream = BatchStream(sampler, 0)
     samples = [sample(i, None if has_reward_model else float(i % 2), 2, prompt=2) for i in range(8)]
 
     scores = scores_by(samples, groups)
@@ -124,9 +121,7 @@ def test_a_step_calls_models_and_engines_in_this_order(recorder, settings, has_c
         (True, "engines.wake_up! engines.generate_responses engines.sleep!"),
     ],
 )
-def test_a_rollout_wakes_the_engines_and_puts_them_to_sleep(make_sampler, monkeypatch, sleeps, calls):
-    recorder = Recorder()
-    monkeypatch.setattr(engine_health, "ray", recorder)
+def test_a_rollout_wakes_the_engines_and_puts_them_to_sleep(make_sampler, recorder, sleeps, calls):
     sampler, engines = make_sampler(engines=2, filtering=False)
     sampler.args.vllm.enable_sleep = sleeps
     for engine in engines:
@@ -138,7 +133,7 @@ def test_a_rollout_wakes_the_engines_and_puts_them_to_sleep(make_sampler, monkey
             recorder.note("engines.generate_responses")
             return generate(**request)
 
-        engine.generate_responses = SimpleNamespace(remote=noted)
+        engine.generate_responses = Now(noted)
     sampler.next_batch(0)
     assert recorder.lines == calls_of(calls)
 

@@ -1,8 +1,9 @@
+import importlib
 import os
 import sys
 from importlib.metadata import PackageNotFoundError
-from types import SimpleNamespace
 
+import deepspeed
 import pytest
 import torch
 from hypothesis import given
@@ -19,8 +20,8 @@ def on_cpu(monkeypatch):
 
 
 @pytest.fixture
-def on_gpu(monkeypatch):
-    monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: False)
+def on_gpu(gpu_host):
+    """See ``gpu_host``."""
 
 
 @pytest.mark.parametrize(
@@ -93,16 +94,6 @@ def test_engines_of_a_cpu_host_read_a_prompt_once(request, host, seeded, determi
     assert args.vllm.enable_prefix_caching is keeps
 
 
-@pytest.mark.parametrize(("host", "kept"), [("on_cpu", False), ("on_gpu", True)])
-def test_a_cpu_host_does_without_the_all_reduce_that_deepspeed_compiles(monkeypatch, request, host, kept):
-    ops = SimpleNamespace(__compatible_ops__={"deepspeed_shm_comm": True, "fused_adam": True})
-    monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(ops=ops))
-    monkeypatch.setitem(sys.modules, "deepspeed.comm.torch", SimpleNamespace(TorchBackend=backend()))
-    request.getfixturevalue(host)
-    cpu_host.adapt_deepspeed()
-    assert ops.__compatible_ops__ == {"deepspeed_shm_comm": kept, "fused_adam": True}
-
-
 class Work:
     """A collective under way."""
 
@@ -112,28 +103,31 @@ class Work:
         self.waited += 1
 
 
-def backend():
-    """A class like DeepSpeed's backend."""
+class Backend:
+    """Takes the place of DeepSpeed's backend, whose collectives need several processes."""
 
     def gather(self, *tensors, async_op=False):
         return Work() if async_op else None
 
-    return type("TorchBackend", (), {"all_gather": gather, "all_gather_into_tensor": gather, "all_reduce": gather})
+    all_gather = all_gather_into_tensor = all_reduce = gather
 
 
-# gloo's threads do not carry collectives out in order: a gather is over before the next one starts, and once only,
-# however often a process adapts; what is no gather, and a GPU host, is left alone
-@pytest.mark.parametrize(("host", "waited"), [("on_cpu", 1), ("on_gpu", 0)])
-def test_a_gather_is_over_when_its_handle_is_there(monkeypatch, request, host, waited):
-    monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(ops=SimpleNamespace(__compatible_ops__={})))
-    torch_backend = backend()
-    monkeypatch.setitem(sys.modules, "deepspeed.comm.torch", SimpleNamespace(TorchBackend=torch_backend))
+@pytest.mark.parametrize(("host", "is_cpu"), [("on_cpu", True), ("on_gpu", False)])
+def test_a_cpu_host_does_without_what_deepspeed_compiles_and_waits_for_gathers(monkeypatch, request, host, is_cpu):
+    operators = {"deepspeed_shm_comm": True, "fused_adam": True}
+    backend = type("TorchBackend", (Backend,), {})
+    monkeypatch.setattr(deepspeed.ops, "__compatible_ops__", operators)
+    # the name deepspeed.comm.torch is that of torch itself
+    monkeypatch.setattr(importlib.import_module("deepspeed.comm.torch"), "TorchBackend", backend)
     request.getfixturevalue(host)
     cpu_host.adapt_deepspeed()
     cpu_host.adapt_deepspeed()
-    found = torch_backend()
+    assert operators == {"deepspeed_shm_comm": not is_cpu, "fused_adam": True}
+    # gloo's threads do not carry collectives out in order: a gather is over before the next one starts, and once only,
+    # however often a process adapts; what is no gather is left alone
+    found = backend()
     for gather in (found.all_gather, found.all_gather_into_tensor):
-        assert gather("output", "part", async_op=True).waited == waited
+        assert gather("output", "part", async_op=True).waited == int(is_cpu)
         assert gather("output", "part") is None
     assert found.all_reduce("whole", async_op=True).waited == 0
 
@@ -146,6 +140,7 @@ def eight_cores(monkeypatch):
     monkeypatch.setattr(cpu_host, "cores", lambda: 8)
     for name in (*NAMES, "OMP_WAIT_POLICY"):
         monkeypatch.delenv(name, raising=False)
+    return monkeypatch
 
 
 @pytest.mark.usefixtures("on_cpu", "eight_cores")
@@ -160,11 +155,11 @@ def test_training_processes_share_the_cores(processes, threads):
     }
 
 
-@pytest.mark.usefixtures("on_cpu", "eight_cores")
+@pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("name", NAMES)
-def test_variables_already_set_win(monkeypatch, name):
+def test_variables_already_set_win(eight_cores, name):
     expected = cpu_host.environment(2) | {name: "mine"}
-    monkeypatch.setenv(name, "mine")
+    eight_cores.setenv(name, "mine")
     assert cpu_host.environment(2) == expected
 
 

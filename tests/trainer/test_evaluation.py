@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from played_ray import PlayedActor
 from run_flags import run_flags
 
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation.plan import Completion
 from openrlhf_cov.evaluation.response_records import Response
-from openrlhf_cov.trainer import evaluation as evaluation_module
 from openrlhf_cov.trainer.evaluation import (
     BenchmarkEvaluation,
     PromptEvaluation,
@@ -130,17 +130,12 @@ def test_the_mean_over_benchmarks_weighs_each_the_same(make_args, tmp_path):
     assert metrics["eval/mean/avg"] == pytest.approx(2 / 3)
 
 
-def test_responses_come_from_the_engines_and_are_graded(make_args, monkeypatch):
-    engines = EngineGroup(["an engine of the training"])
+def test_responses_come_from_the_engines_and_are_graded(make_args, played_ray):
+    def complete(request):
+        n = int(request.key[1])
+        return Completion(f"\\boxed{{{2 * n if n else 5}}}", tokens=3, prompt_tokens=4, truncated=False)
 
-    def generate(given, requests, sequences):
-        assert given is engines
-        assert sequences == 128  # of an engine on a CPU host, such as this one
-        for request in reversed(requests):
-            n = int(request.key[1])
-            yield request, Completion(f"\\boxed{{{2 * n if n else 5}}}", tokens=3, prompt_tokens=4, truncated=False)
-
-    monkeypatch.setattr(evaluation_module.completions, "generate", generate)
+    engines = EngineGroup([PlayedActor(complete=complete)])
     evaluation = load_evaluation(make_args(), None, Tokenizer(), None)
     assert isinstance(evaluation, BenchmarkEvaluation)
     responses = evaluation.respond(engines)
@@ -150,8 +145,7 @@ def test_responses_come_from_the_engines_and_are_graded(make_args, monkeypatch):
     assert "eval/sums/pass@1" not in metrics
 
 
-def test_a_prompt_without_room_counts_as_wrong(make_args, monkeypatch):
-    monkeypatch.setattr(evaluation_module.completions, "generate", lambda engines, requests, sequences: iter(()))
+def test_a_prompt_without_room_counts_as_wrong(make_args):
     args = make_args(max_len=4)
     metrics = BenchmarkEvaluation(plan_of(args, Tokenizer()), args).run(EngineGroup([]))
     assert (metrics["eval/sums/avg@1"], metrics["eval/sums/truncated_frac"]) == (0.0, 1.0)
@@ -227,15 +221,11 @@ def test_failed_rewards_stop_an_evaluation(make_sampler, response):
         evaluation_of(sampler).run(sampler.engines)
 
 
-def test_engines_are_awake_during_an_evaluation(make_sampler, monkeypatch):
+def test_engines_are_awake_during_an_evaluation(make_sampler, played_ray):
     sampler, (engine,) = make_sampler()
     sampler.args.vllm.enable_sleep = True
     calls = []
-
-    def note(engines, method, seconds):
-        calls.append((method, len(engine.requests)))
-        return []
-
-    monkeypatch.setattr("openrlhf_cov.trainer.rollout.generation.end_unanswered", note)
+    for method in ("wake_up", "sleep"):
+        getattr(engine, method).remote = lambda method=method: calls.append((method, len(engine.requests)))
     evaluation_of(sampler).run(sampler.engines)
     assert calls == [("wake_up", 0), ("sleep", 3)]

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
+from typing import NamedTuple
 
 import psutil
 import pytest
@@ -13,12 +13,19 @@ from openrlhf_cov.cluster import extension_locks
 from openrlhf_cov.cluster.extension_locks import YOUNG, Locks, find_locks, is_local, remove_stale_locks
 
 
+class Mount(NamedTuple):
+    """What psutil says of a mounted file system."""
+
+    mountpoint: str
+    fstype: str
+
+
 @pytest.fixture
 def mounts(monkeypatch, tmp_path):
     """Function ({folder: file system}) -> what the host has mounted; at first the tests' own folder, as ext4."""
 
     def mount(file_systems):
-        parts = [SimpleNamespace(mountpoint=str(path), fstype=kind) for path, kind in file_systems]
+        parts = [Mount(str(path), kind) for path, kind in file_systems]
         monkeypatch.setattr(psutil, "disk_partitions", lambda all: parts)
 
     mount([("/", "nfs4"), (tmp_path, "ext4")])

@@ -2,11 +2,7 @@
 
 import pytest
 import torch
-from openrlhf.models import PolicyLoss, aggregate_loss
 
-from openrlhf_cov.models.cov_config import CovConfig
-from openrlhf_cov.models.loss import policy_loss
-from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.trainer.losses import kl_of_engine
 from openrlhf_cov.trainer.records import MicroBatch
 
@@ -34,16 +30,3 @@ def test_the_mean_is_over_action_tokens():
 @pytest.mark.parametrize("padding", [float("nan"), float("-inf")])
 def test_what_is_masked_may_be_anything(padding):
     assert kl_of_engine(micro_batch([[-1.0, padding]], [[-2.0, 0.0]], [[1, 0]])).item() == 1.0
-
-
-@pytest.mark.parametrize("kind", ["ppo", "gspo"])
-def test_log_probs_of_the_engine_do_not_change_a_loss_without_correction(kind):
-    log_probs = torch.tensor([[-1.0, -2.0]], requires_grad=True)
-    old, engine = torch.tensor([[-1.1, -2.2]]), torch.tensor([[-3.0, -0.5]])
-    results = []
-    for rollout_log_probs in (None, engine):
-        batch = TokenBatch(log_probs, old, torch.ones(1, 2), torch.ones(1, 2), rollout_log_probs)
-        ppo_loss = PolicyLoss(0.2, 0.2, policy_loss_type=kind)
-        value = policy_loss(CovConfig(), ppo_loss, aggregate_loss, batch, []).loss
-        results.append((value, *torch.autograd.grad(value, log_probs)))
-    assert all(map(torch.equal, *results))

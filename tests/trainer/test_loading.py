@@ -1,7 +1,5 @@
 """Models are loaded with the flags as upstream's actors load them; those actors are the oracle."""
 
-from types import SimpleNamespace
-
 import pytest
 from openrlhf.trainer.ray import launcher, ppo_actor, ppo_critic
 from run_flags import run_flags
@@ -23,8 +21,25 @@ FLAGS = {
 }  # fmt: skip
 
 
+class Loaded:
+    """A model that was loaded; ``calls`` notes what is done to it."""
+
+    mean = 0.0
+    std = 1.0
+
+    def __init__(self, number, calls):
+        self.number, self.calls = number, calls
+        self.model = f"inner {number}"
+
+    def gradient_checkpointing_enable(self, **settings):
+        self.calls.append(("checkpointing", self.number, settings))
+
+    def eval(self):
+        self.calls.append(("eval", self.number))
+
+
 class Recorder:
-    """Stands in for models, the tokenizer and the strategy; notes every call with its arguments."""
+    """Stands in for models, the tokenizer and the strategy, which need minutes and gigabytes; notes every call."""
 
     def __init__(self, changes):
         self.args = run_flags({"actor.model_name_or_path": "model"} | FLAGS | changes)
@@ -34,12 +49,7 @@ class Recorder:
     def model(self, *arguments, **options):
         self.calls.append(("model", arguments, options))
         self.models += 1
-        made = SimpleNamespace(number=self.models, mean=0.0, std=1.0, model=f"inner {self.models}")
-        made.gradient_checkpointing_enable = lambda **settings: self.calls.append(
-            ("checkpointing", made.number, settings)
-        )
-        made.eval = lambda: self.calls.append(("eval", made.number))
-        return made
+        return Loaded(self.models, self.calls)
 
     def tokenizer(self, name, model, *others, **options):
         number = getattr(model, "number", model)
@@ -67,28 +77,35 @@ ROLES = {
     "critic": (ppo_critic, "CriticModelActor", ("model", 100), model_loading.load_critic, ("model", 100)),
     "reference": (launcher, "ReferenceModelActor", ("model",), model_loading.load_reference, ("model",)),
     "reward": (launcher, "RewardModelActor", ("rewards",), model_loading.load_reward_model, ("rewards",)),
-}
+    # upstream has no such model: its policy is loaded beside it
+    "process reward": (
+        ppo_actor, "PolicyModelActor", ("model", 100, None), model_loading.load_process_reward, ("model", 100)
+    ),
+}  # fmt: skip
+MODELS = ("Actor", "CovActor", "get_llm_for_sequence_regression")
 
 
-def both(monkeypatch, role, changes):
-    """Return (calls of upstream's actor, our calls, what ours returned)."""
-    module, name, their_arguments, load, arguments = ROLES[role]
-    theirs, ours = Recorder(changes), Recorder(changes)
-    for where, recorder in ((module, theirs), (model_loading, ours)):
-        for replaced, stand_in in (
-            ("Actor", recorder.model),
-            ("CovActor", recorder.model),
-            ("get_llm_for_sequence_regression", recorder.model),
-            ("get_tokenizer", recorder.tokenizer),
-        ):
-            if hasattr(where, replaced):
-                monkeypatch.setattr(where, replaced, stand_in)
-    monkeypatch.setattr(ppo_actor, "ActorPPOTrainer", lambda *args, **options: None)
-    monkeypatch.setattr(ppo_critic, "CriticPPOTrainer", lambda *args, **options: None)
-    actor = object.__new__(plain_class(getattr(module, name)))
-    actor._setup_distributed = lambda strategy: setattr(actor, "strategy", strategy)
-    actor.init_model_from_pretrained(theirs, *their_arguments)
-    return theirs.calls, ours.calls, load(ours, *arguments)
+@pytest.fixture
+def both(monkeypatch):
+    """Function (role, changes) -> (calls of upstream's actor, our calls, what ours returned)."""
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "")  # as before after the test: upstream's actor sets them
+    for module, trainer in ((ppo_actor, "ActorPPOTrainer"), (ppo_critic, "CriticPPOTrainer")):
+        monkeypatch.setattr(module, trainer, lambda *args, **options: None)
+
+    def load_by_both(role, changes):
+        module, name, their_arguments, load, arguments = ROLES[role]
+        theirs, ours = Recorder(changes), Recorder(changes)
+        for where, recorder in ((module, theirs), (model_loading, ours)):
+            monkeypatch.setattr(where, "get_tokenizer", recorder.tokenizer, raising=False)
+            for model in MODELS:
+                monkeypatch.setattr(where, model, recorder.model, raising=False)
+        actor = plain_class(getattr(module, name))(1, 0, "localhost", 29500)
+        actor._setup_distributed = lambda strategy: setattr(actor, "strategy", strategy)
+        actor.init_model_from_pretrained(theirs, *their_arguments)
+        return theirs.calls, ours.calls, load(ours, *arguments)
+
+    return load_by_both
 
 
 @pytest.mark.parametrize(
@@ -105,39 +122,36 @@ def both(monkeypatch, role, changes):
         },
     ],
 )
-@pytest.mark.parametrize("role", ROLES)
-def test_a_model_is_loaded_as_upstream_loads_it(monkeypatch, role, changes):
-    theirs, ours, _ = both(monkeypatch, role, changes)
+@pytest.mark.parametrize("role", ["policy", "critic", "reference", "reward"])
+def test_a_model_is_loaded_as_upstream_loads_it(both, role, changes):
+    theirs, ours, _ = both(role, changes)
     assert ours[0][0] == "model"
     assert ours == theirs
 
 
-def test_a_loaded_policy_has_its_optimizer_and_its_moving_average(monkeypatch):
-    *_, policy = both(monkeypatch, "policy", {"train.enable_ema": True})
+def test_a_loaded_policy_has_its_optimizer_and_its_moving_average(both):
+    *_, policy = both("policy", {"train.enable_ema": True})
     assert (policy.actor.number, policy.ema_model.number) == (1, 2)
     assert (policy.optimizer, policy.scheduler, policy.tokenizer) == ("optimizer", "scheduler", "tokenizer")
-    *_, policy = both(monkeypatch, "policy", {})
+    *_, policy = both("policy", {})
     assert policy.ema_model is None
 
 
-def test_a_process_reward_model_is_loaded_as_the_policy_with_an_optimizer_of_its_own(monkeypatch):
+def test_a_process_reward_model_is_loaded_as_the_policy_with_an_optimizer_of_its_own(both):
     settings = {"method": "prime", "prime_beta": 0.1, "prime_lr": 3e-6, "prime_max_norm": 2.0, "prime_model": ""}
-    *_, policy_calls, _ = both(monkeypatch, "policy", {})
-    recorder = Recorder(settings)
-    monkeypatch.setattr(model_loading, "CovActor", recorder.model)
-    loaded = model_loading.load_process_reward(recorder, "model", 100)
+    *_, policy_calls, _ = both("policy", {})
+    *_, calls, loaded = both("process reward", settings)
     assert (loaded.actor.number, loaded.scheduler) == (1, "scheduler")
-    assert recorder.calls[0] == policy_calls[0]  # the same model
-    name, *_, [optimizer] = recorder.calls[-1]
+    assert calls[0] == policy_calls[0]  # the same model
+    name, *_, [optimizer] = calls[-1]
     assert name == "prepare"
-    actor = recorder.args.actor
-    assert optimizer["adam"] == vars(actor.adam) | {"lr": 3e-6, "weight_decay": 0.0}
+    assert optimizer["adam"] == vars(run_flags().actor.adam) | {"lr": 3e-6, "weight_decay": 0.0}
     chosen = {key: optimizer[key] for key in ("optim", "lr_scheduler", "lr_warmup_ratio", "max_norm")}
     assert chosen == {"optim": "adam", "lr_scheduler": "constant", "lr_warmup_ratio": 0.0, "max_norm": 2.0}
 
 
 @pytest.mark.parametrize("exported", [False, True])
-def test_a_loaded_critic_has_a_tokenizer_where_it_is_exported(monkeypatch, exported):
-    *_, critic = both(monkeypatch, "critic", {"critic.save_value_network": exported})
+def test_a_loaded_critic_has_a_tokenizer_where_it_is_exported(both, exported):
+    *_, critic = both("critic", {"critic.save_value_network": exported})
     assert (critic.engine.number, critic.scheduler) == (1, "scheduler")
     assert critic.tokenizer == ("tokenizer" if exported else None)

@@ -4,13 +4,11 @@ import json
 import logging
 import os
 import sys
-from types import SimpleNamespace
 
 import pytest
 from run_flags import run_flags
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.trainer import logs
 from openrlhf_cov.trainer.logs import CovWandbLogger, TrainingLogs
 from openrlhf_cov.utils.metrics_log import read_metrics
 
@@ -20,8 +18,15 @@ EXAMPLE = ("text of a sample", 0.5)
 class FakeWandb:
     """The part of the module that upstream uses. Like the real one it reads the id of the run from the environment."""
 
-    api = SimpleNamespace(api_key="key")
-    Table = staticmethod(lambda columns, data=(): SimpleNamespace(columns=columns, data=list(data), add_data=print))
+    class api:
+        api_key = "key"
+
+    class Table:
+        def __init__(self, columns, data=()):
+            self.columns, self.data = columns, list(data)
+
+        def add_data(self, *row):
+            self.data.append(row)
 
     def __init__(self, environment):
         self.environment, self.runs, self.logged, self.finished = environment, [], [], 0
@@ -70,13 +75,6 @@ def start(tmp_path, monkeypatch):
     return run
 
 
-@pytest.fixture
-def warnings(caplog):
-    logs.logger.addHandler(caplog.handler)  # upstream's loggers do not propagate
-    yield caplog
-    logs.logger.removeHandler(caplog.handler)
-
-
 def test_every_step_and_every_evaluation_has_a_line(tmp_path):
     log = TrainingLogs(flags(tmp_path), resumed_step=0)
     log.write_step(1, {"policy_loss": 0.5}, EXAMPLE)
@@ -106,23 +104,21 @@ def test_lines_of_later_steps_are_dropped(tmp_path, resumed_step, kept):
 
 
 @pytest.mark.parametrize("write", ["write_step", "write_evaluation"])
-def test_a_disk_that_is_full_stops_the_run_with_one_line(tmp_path, monkeypatch, write):
+def test_a_disk_that_is_full_stops_the_run_with_one_line(tmp_path, write):
     log = TrainingLogs(flags(tmp_path), 0)
-
-    def refuse(step, values):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(log.metrics, "write", refuse)
-    monkeypatch.setattr(log.evaluations, "write", refuse)
+    (tmp_path / "run").mkdir(exist_ok=True)
+    for name in ("metrics.jsonl", "eval.jsonl"):
+        (tmp_path / "run" / name).unlink(missing_ok=True)
+        (tmp_path / "run" / name).symlink_to("/dev/full")
     example = [EXAMPLE] if write == "write_step" else []
     with pytest.raises(RunStopped, match="jsonl cannot be written at global step 4: No space left on device"):
         getattr(log, write)(4, {"loss": 1.0}, *example)
 
 
 @pytest.mark.parametrize(("p99", "count"), [(2.0, 0), (2.01, 1)])
-def test_a_policy_that_runs_away_is_reported(tmp_path, warnings, p99, count):
+def test_a_policy_that_runs_away_is_reported(tmp_path, log, p99, count):
     TrainingLogs(flags(tmp_path), 0).write_step(1, {"ppo/ratio_p99": p99, "ppo/ratio_max": 37.5}, EXAMPLE)
-    messages = [record.getMessage() for record in warnings.records if record.levelno == logging.WARNING]
+    messages = [record.getMessage() for record in log.records if record.levelno == logging.WARNING]
     assert len(messages) == count
     assert all("ppo/ratio_p99 2.01" in text and "ppo/ratio_max 37.5" in text for text in messages)
 

@@ -2,22 +2,24 @@
 
 import logging
 import time
-from types import SimpleNamespace
 
 import pytest
-from played_models import NoRay, PlayedGroup
+import torch
+from character_tokenizer import character_tokenizer
+from played_models import PlayedGroup
+from played_ray import PlayedActor
+from ray.exceptions import ActorDiedError
 from scored_samples import flags, sample
 
 from openrlhf_cov.errors import RunStopped, StoppedBySignal
 from openrlhf_cov.settings import Schedule
 from openrlhf_cov.trainer import loop as loop_module
-from openrlhf_cov.trainer import model_groups
 from openrlhf_cov.trainer.checkpoint.checkpoints import ROLLOUTS
 from openrlhf_cov.trainer.loop import TrainingLoop
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.records import Rollout, StepResult
 from openrlhf_cov.trainer.rollout.generation import EngineGroup
-from openrlhf_cov.trainer.weights import weight_delivery
+from openrlhf_cov.trainer.weights.weight_check import WeightCheck
 from openrlhf_cov.utils.metrics_log import read_metrics
 
 NEVER = float("inf")
@@ -34,7 +36,7 @@ class PlayedSampler:
 
     def __init__(self, calls, rollouts, **fields):
         self.calls, self.rollouts, self.fields = calls, rollouts, fields
-        self.engines = EngineGroup(["engine"])
+        self.engines = EngineGroup([PlayedActor(check_health=None, needs_weights=False) for _ in range(2)])
         self.step = 0
         self.restored = None
 
@@ -59,9 +61,7 @@ class Run:
     def __init__(self, folder, monkeypatch, rollouts=3, evaluations=(0.5,) * 9, **settings):
         self.folder, self.calls = folder, []
         self.accuracies = list(evaluations)
-        self.dead = []
         self.signal = None
-        self.has_other_weights = False
         sampler_fields = settings.pop("rollout", {})
         results = {"update": UPDATE} | settings.pop("policy", {})
         critic = settings.pop("critic", None)
@@ -71,10 +71,7 @@ class Run:
                 "ckpt.best_metric_key": "eval_pass1", "eval.steps": NEVER, **settings,
             }
         )  # fmt: skip
-        monkeypatch.setattr(model_groups, "ray", NoRay)
         monkeypatch.setattr(loop_module, "stop_requested", lambda: self.signal)
-        monkeypatch.setattr(loop_module, "have_other_weights", lambda engines, seconds: self.has_other_weights)
-        monkeypatch.setattr(weight_delivery, "dead_engines", lambda engines: list(self.dead))
         self.sampler = PlayedSampler(self.calls, rollouts, **sampler_fields)
         policy = PlayedGroup("policy", calls=self.calls, save_checkpoint=self.note_lines, **results)
         trained_critic = PlayedGroup("critic", calls=self.calls, update=critic) if critic else None
@@ -83,10 +80,18 @@ class Run:
             args,
             ModelGroups(args, policy, critic=trained_critic),
             self.sampler,
-            evaluation=SimpleNamespace(run=self.evaluate),
+            evaluation=self,
             weight_check=None,
-            tokenizer=SimpleNamespace(pad_token_id=0, decode=lambda tokens, **_: f"{len(tokens)} tokens"),
+            tokenizer=character_tokenizer(),
         )
+
+    def engine_answers(self, **answers):
+        """Change what the second engine answers."""
+        self.sampler.engines.engines[1].answers |= answers
+
+    def run(self, engines):
+        """Evaluate, as the loop asks for it."""
+        return self.evaluate(engines)
 
     def evaluate(self, engines):
         assert engines is self.sampler.engines
@@ -137,18 +142,9 @@ class Run:
 
 
 @pytest.fixture
-def make_run(tmp_path, monkeypatch):
+def make_run(tmp_path, monkeypatch, played_ray):
     """Function (rollouts, evaluations, settings) -> a ``Run``."""
     return lambda *args, **settings: Run(tmp_path, monkeypatch, *args, **settings)
-
-
-@pytest.fixture
-def log(caplog):
-    for logger in (loop_module.logger, weight_delivery.logger):  # upstream's loggers do not propagate
-        logger.addHandler(caplog.handler)
-    yield caplog
-    for logger in (loop_module.logger, weight_delivery.logger):
-        logger.removeHandler(caplog.handler)
 
 
 # A step.
@@ -256,19 +252,23 @@ def test_without_updates_of_the_policy_a_step_has_the_numbers_of_the_critic(make
 
 def test_engines_of_another_run_get_the_weights_first(make_run):
     run = make_run(1)
-    run.has_other_weights = True
+    run.engine_answers(needs_weights=True)
     assert run.ends().names() == ["send_weights", "sample", "score", "update", "send_weights"]
 
 
 def test_a_weight_check_begins_with_the_samples_of_a_step_before_its_updates(make_run):
     run = make_run(1)
-    run.loop.weight_check = SimpleNamespace(
-        start_step=lambda samples, max_len, step: run.calls.append(("check", "start", (len(samples), max_len, step))),
-        before_transfer=lambda: None,
-        after_transfer=lambda: None,
-    )
-    assert run.ends().names("sample", "score") == ["start", "update", "send_weights"]
-    assert run.arguments("start") == [(8, 64, 1)]
+
+    def of_policy(texts):
+        run.calls.append(("policy", "score_texts", texts))
+        return torch.zeros(1)
+
+    run.loop.weight_check = WeightCheck("first", of_policy, lambda texts: [torch.zeros(1)] * 2)
+    # twice, as a program that does not repeat its bits is not compared by them; after the transfer nothing has changed
+    scored = ["score_texts"] * 2
+    assert run.ends().names("sample", "score") == [*scored, "update", "send_weights", "score_texts"]
+    # the first of each two samples of the step, whole
+    assert run.arguments("score_texts")[0] == [[10 * number + place for place in range(4)] for number in (1, 3, 5, 7)]
 
 
 # Checkpoints.
@@ -396,7 +396,9 @@ def test_a_signal_and_a_dead_engine_end_the_run_after_the_step(
 ):
     settings = {"ckpt.save_steps": save_steps, "ckpt.disable_ds": disable_ds, "eval.steps": 1}
     run = make_run(on_signal=on_signal, **settings)
-    run.signal, run.dead = signum, dead
+    run.signal = signum
+    if dead:
+        run.engine_answers(check_health=ActorDiedError())
     closed = []
     run.loop.start = lambda start=run.loop.start: start_with_tracker(run, start, closed)
     with pytest.raises(error, match=f"^{cause}: stopped after global step 1; {advice}") as stopped:
@@ -414,10 +416,23 @@ def test_a_signal_and_a_dead_engine_end_the_run_after_the_step(
 
 def start_with_tracker(run, start, closed):
     state = start()
-    run.loop.logs.trackers.append(
-        SimpleNamespace(log_train=lambda *_: None, log_eval=lambda *_: None, close=lambda: closed.append(True))
-    )
+    run.loop.logs.trackers.append(Tracker(closed))
     return state
+
+
+class Tracker:
+    """Weights & Biases or TensorBoard, as far as it is closed."""
+
+    def __init__(self, closed):
+        self.closed = closed
+
+    def log_train(self, step, values):
+        """Log nothing."""
+
+    log_eval = log_train
+
+    def close(self):
+        self.closed.append(True)
 
 
 def test_a_signal_in_the_last_step_changes_nothing(make_run):
@@ -459,13 +474,14 @@ def test_an_evaluation_waits_for_the_rollout_that_is_sampled(make_run):
         return sample_now(version)
 
     run.sampler.next_batch = slow
-    evaluate = run.evaluate
 
-    def alone(engines):
-        assert not is_sampling
-        time.sleep(0.02)
-        assert not is_sampling
-        return evaluate(engines)
+    class Alone:
+        @staticmethod
+        def run(engines):
+            assert not is_sampling
+            time.sleep(0.02)
+            assert not is_sampling
+            return run.evaluate(engines)
 
-    run.loop.evaluation = SimpleNamespace(run=alone)
+    run.loop.evaluation = Alone()
     assert [step for step, _ in run.ends().evaluations] == [1, 2, 3]

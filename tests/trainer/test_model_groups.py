@@ -3,36 +3,19 @@
 from dataclasses import replace
 
 import pytest
-from played_models import NoRay, PlayedGroup
+from played_models import PlayedGroup
 from scored_samples import flags, sample, scores
 
 from openrlhf_cov.models.cov_config import CovConfig
-from openrlhf_cov.trainer import model_groups
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages
 from openrlhf_cov.trainer.checkpoint.checkpoints import ROLLOUTS
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.records import StepResult, StepSettings
 
+pytestmark = pytest.mark.usefixtures("played_ray")
+
 ORDER = StepSettings(3, CovConfig(), kl_coef=0.5)
-
-
-class Store(NoRay):
-    """Ray's store, which notes what is put into it."""
-
-    def __init__(self):
-        self.stored = []
-
-    def put(self, value):
-        self.stored.append(value)
-        return value
-
-
-@pytest.fixture
-def store(monkeypatch):
-    made = Store()
-    monkeypatch.setattr(model_groups, "ray", made)
-    return made
 
 
 def train_samples(count=8):
@@ -51,7 +34,7 @@ POLICY = StepResult({"policy_loss": 1.0}, mean_entropy=0.5, updates=4, learning_
 
 
 @pytest.mark.parametrize("sleeps", [False, True])
-def test_policy_and_critic_are_trained_on_their_shares(store, sleeps):
+def test_policy_and_critic_are_trained_on_their_shares(sleeps):
     calls = []
     policy = PlayedGroup("policy", 2, 1, calls, update=POLICY)
     critic = PlayedGroup("critic", 1, 1, calls, update=StepResult({"critic_loss": 2.0}))
@@ -65,7 +48,7 @@ def test_policy_and_critic_are_trained_on_their_shares(store, sleeps):
     ]
 
 
-def test_ranks_that_share_the_tokens_of_a_batch_get_the_same_samples(store):
+def test_ranks_that_share_the_tokens_of_a_batch_get_the_same_samples(played_ray):
     calls = []
     args = flags(ds__ring_attn_size=2)
     ModelGroups(args, PlayedGroup("policy", 2, 2, calls, update=POLICY)).update(ORDER, train_samples(4))
@@ -75,11 +58,11 @@ def test_ranks_that_share_the_tokens_of_a_batch_get_the_same_samples(store):
         (2, [2, 3]),
         (3, [2, 3]),
     ]
-    assert len(store.stored) == 2  # a share is put into the store once
+    assert len(played_ray.stored) == 2  # a share is put into the store once
 
 
 @pytest.mark.parametrize(("step", "models"), [(1, {"critic"}), (2, {"critic"}), (3, {"critic", "policy"})])
-def test_the_critic_is_trained_alone_at_first(store, step, models):
+def test_the_critic_is_trained_alone_at_first(step, models):
     calls = []
     policy = PlayedGroup("policy", 1, 1, calls, update=POLICY)
     critic = PlayedGroup("critic", 1, 1, calls, update=StepResult({"critic_loss": 2.0}))
@@ -90,22 +73,23 @@ def test_the_critic_is_trained_alone_at_first(store, step, models):
     assert result.metrics["critic_loss"] == 2.0
 
 
-def test_a_checkpoint_of_policy_and_critic(store):
+@pytest.mark.parametrize("other", ["critic", "process_reward"])
+def test_a_checkpoint_of_policy_and_another_model(played_ray, other):
     calls = []
-    groups = ModelGroups(flags(), PlayedGroup("policy", 2, 1, calls), critic=PlayedGroup("critic", 1, 1, calls))
+    groups = ModelGroups(flags(), PlayedGroup("policy", 2, 1, calls), **{other: PlayedGroup(other, 1, 1, calls)})
     state = {"groups": ["megabytes"]}
     states = {"global_step": 4, ROLLOUTS: state}
     groups.save("global_step4", states, metric_value=0.25, metric_key="eval/a")
     named = {"tag": "global_step4", "metric_value": 0.25, "metric_key": "eval/a"}
     assert calls == [
         ("policy", "save_checkpoint", {"client_states": {"global_step": 4, ROLLOUTS: state}, **named}),
-        ("critic", "save_checkpoint", named),
+        (other, "save_checkpoint", named),
     ]
-    assert store.stored == [state]  # once, for the one rank that fetches it
+    assert played_ray.stored == [state]  # once, for the one rank that fetches it
     assert states[ROLLOUTS] is state
 
 
-def test_what_a_checkpoint_of_the_policy_holds_comes_from_its_first_rank(store):
+def test_what_a_checkpoint_of_the_policy_holds_comes_from_its_first_rank():
     policy = PlayedGroup(
         "policy", 2, 1, get_checkpoint_states=lambda rank: {"rank": rank}, score_texts=lambda rank: [rank]
     )
@@ -114,23 +98,13 @@ def test_what_a_checkpoint_of_the_policy_holds_comes_from_its_first_rank(store):
     assert groups.score_texts([[1, 2]]) == [0]
 
 
-def test_the_trained_models_name_the_checkpoint_that_they_restored(store):
+def test_the_trained_models_name_the_checkpoint_that_they_restored():
     policy, critic = PlayedGroup("policy", 2, get_restored="global_step4"), PlayedGroup("critic", get_restored=None)
     assert ModelGroups(flags(), policy).restored() == ["global_step4"]
     assert ModelGroups(flags(), policy, critic=critic).restored() == ["global_step4", None]
 
 
-def test_an_error_of_any_rank_is_raised(monkeypatch):
-    class Failing(NoRay):
-        @staticmethod
-        def get(value):
-            for each in value if isinstance(value, list) else [value]:
-                if isinstance(each, Exception):
-                    raise each
-            return value
-
-    monkeypatch.setattr(model_groups, "ray", Failing)
-
+def test_an_error_of_any_rank_is_raised():
     def second_fails(rank):
         return OSError("rank 1") if rank == 1 else POLICY
 

@@ -1,12 +1,13 @@
 """Packed samples on a CPU host: upstream's models give what they give for padded samples, to rounding."""
 
 from dataclasses import fields
-from types import SimpleNamespace
 
 import pytest
 import torch
 from openrlhf.models import Actor
 from openrlhf.models.model import get_llm_for_sequence_regression
+from rank_models import Strategy, flags
+from run_flags import run_flags
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, OPTConfig, Qwen2Config
 
 from openrlhf_cov.cluster import cpu_host
@@ -48,11 +49,13 @@ def model_folder(request, tmp_path_factory):
 
 def options(packing):
     """Arguments of upstream's models, as the flags of a run would give them."""
-    ds = SimpleNamespace(packing_samples=packing, ring_attn_size=1, attn_implementation="sdpa")
-    if packing:  # what upstream's command line makes of it
-        ds.attn_implementation = "flash_attention_2"
-    cpu_host.adapt(SimpleNamespace(ds=ds, rollout_seeded=True))
-    return dict(attn_implementation=ds.attn_implementation, packing_samples=packing, param_dtype="fp32")
+    # upstream's command line packs with flash attention
+    attention = "flash_attention_2" if packing else "sdpa"
+    args = run_flags({
+        "ds.packing_samples": packing, "ds.attn_implementation": attention, "rollout_seeded": True
+    })  # fmt: skip
+    cpu_host.adapt(args)
+    return dict(attn_implementation=args.ds.attn_implementation, packing_samples=packing, param_dtype="fp32")
 
 
 def batch():
@@ -76,7 +79,9 @@ def assert_same(packed, padded):
 def policy_of(actor):
     """Return a policy that can score, and nothing else."""
     parts = dict.fromkeys(field.name for field in fields(Policy))
-    return Policy(**parts | {"actor": actor, "strategy": SimpleNamespace(ring_attn_group=None), "config": CovConfig()})
+    return Policy(
+        **parts | {"actor": actor, "strategy": Strategy(flags("out"), accumulation=1), "config": CovConfig()}
+    )
 
 
 def gradients(model):

@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from played_models import NoRay, PlayedGroup, log_probs_of
+from played_models import PlayedGroup, log_probs_of
 from scored_samples import flags, sample
 
 from openrlhf_cov.models.cov_config import CovConfig
-from openrlhf_cov.trainer import model_groups
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages
 from openrlhf_cov.trainer.model_groups import ModelGroups
@@ -17,13 +16,10 @@ from openrlhf_cov.trainer.process_reward_scores import agreement, labelled_sampl
 from openrlhf_cov.trainer.records import Scores, StepResult, StepSettings
 from openrlhf_cov.trainer.scoring import padded_batches
 
+pytestmark = pytest.mark.usefixtures("played_ray")
+
 PRIME = CovConfig(method="prime", prime_beta=0.5, prime_norm="none", prime_process_coef=2.0, prime_outcome_coef=1.0)
 ORDER = StepSettings(4, PRIME, 0.0)
-
-
-@pytest.fixture(autouse=True)
-def no_ray(monkeypatch):
-    monkeypatch.setattr(model_groups, "ray", NoRay)
 
 
 def scores_of(samples, *rows):
@@ -80,16 +76,6 @@ def test_optimizer_states_are_on_the_gpu_during_the_updates_alone():
     samples = [sample(number) for number in range(4)]
     groups.update_process_reward(ORDER, labelled_samples(samples, scores_of(samples)))
     assert [method for _, method, _ in calls] == ["reload_states", "update", "offload_states"]
-
-
-def test_checkpoints_are_of_policy_and_process_reward_model():
-    calls = []
-    groups = ModelGroups(flags(), PlayedGroup("policy", calls=calls), process_reward=PlayedGroup("prm", calls=calls))
-    groups.save("global_step1", {}, None, None)
-    assert [(model, method) for model, method, _ in calls] == [
-        ("policy", "save_checkpoint"),
-        ("prm", "save_checkpoint"),
-    ]
 
 
 def test_agreement_is_of_pairs_within_a_prompt():

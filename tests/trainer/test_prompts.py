@@ -1,7 +1,5 @@
 """Prompts of data sets, and the order in which they are drawn."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from datasets import Dataset
@@ -19,6 +17,7 @@ from openrlhf_cov.trainer.rollout.prompts import (
     prompts_of,
     scheduled_updates,
 )
+from openrlhf_cov.trainer.strategy import CovStrategy
 
 ROWS = [
     {"problem": "a", "answer": "5", "source": "gsm8k/test"},
@@ -128,9 +127,10 @@ def files(tmp_path):
     return ",".join(map(str, paths))
 
 
+@pytest.mark.usefixtures("one_process")
 def test_data_sets_are_read_and_blended_as_upstream_does(files):
     args = make_args(**{"data.max_samples": 4, "data.prompt_dataset": files, "eval.dataset": files})
-    strategy = SimpleNamespace(args=args, print=print, is_rank_0=lambda: False)
+    strategy = CovStrategy(args=args)
     # upstream's limit holds for each data set, and for all together
     assert texts(load_prompts(args, strategy, None)) == [f"first {place}" for place in range(4)]
     args.data.max_samples = 100

@@ -1,12 +1,11 @@
 """All processes of a run continue from the same checkpoint, or none does."""
 
 import pytest
-from played_models import NoRay, PlayedGroup
+from played_models import PlayedGroup
 from run_flags import run_flags
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.cov_config import CovConfig
-from openrlhf_cov.trainer import model_groups
 from openrlhf_cov.trainer.checkpoint.resuming import restored_states
 from openrlhf_cov.trainer.model_groups import ModelGroups
 
@@ -14,12 +13,11 @@ STATES = {"global_step": 4, "kl_coef": 0.5}
 
 
 @pytest.fixture
-def resume(tmp_path, monkeypatch):
+def resume(tmp_path, played_ray):
     """Function (policy's tag, critic's tag, ...) -> the client states that a run continues from.
 
     ``folder`` says if this process finds checkpoints where it looks for them.
     """
-    monkeypatch.setattr(model_groups, "ray", NoRay)
 
     def run(policy, critic=None, folder=True, has_critic=False, load_enable=True, method="none", prm=None):
         args = run_flags({

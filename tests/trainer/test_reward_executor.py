@@ -1,12 +1,10 @@
 import asyncio
 import math
-import string
-from types import SimpleNamespace
 
 import pytest
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from character_tokenizer import character_tokenizer
 from vllm import SamplingParams
+from vllm_outputs import request_output
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.rewards import reward_func
@@ -14,31 +12,24 @@ from openrlhf_cov.trainer.rollout.reward_executor import RewardExecutor
 
 PROMPT = r"What is 2+3? Answer in \boxed{}. "
 MAX_LENGTH = 200
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerFast:
-    vocabulary = {char: index for index, char in enumerate(string.printable)}
-    characters = Tokenizer(models.WordLevel(vocabulary))
-    characters.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
-    characters.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=characters, clean_up_tokenization_spaces=False)
+TOKENIZER = character_tokenizer()
 
 
 class Engine:
     """Answers every prompt with one text."""
 
-    def __init__(self, tokenizer, text: str, finish_reason: str = "stop") -> None:
-        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        self.output = SimpleNamespace(token_ids=ids, finish_reason=finish_reason, logprobs=None, text=text)
+    def __init__(self, text: str, finish_reason: str = "stop") -> None:
+        ids = TOKENIZER(text, add_special_tokens=False)["input_ids"]
+        self.output = request_output(ids, text, finish_reason=finish_reason)
 
     async def generate(self, prompt_token_ids, sampling_params, multi_modal_data=None):
-        return SimpleNamespace(outputs=[self.output])
+        return self.output
 
 
-def execute(tokenizer, executor, text, label="5", finish_reason="stop", prompt=PROMPT) -> dict:
-    engine, sampling = Engine(tokenizer, text, finish_reason), SamplingParams(max_tokens=100)
-    return asyncio.run(executor.execute(prompt, label, sampling, MAX_LENGTH, tokenizer, engine))
+def execute(executor, text, label="5", finish_reason="stop", prompt=PROMPT) -> dict:
+    engine = Engine(text, finish_reason)
+    sampling = SamplingParams(max_tokens=100)
+    return asyncio.run(executor.execute(prompt, label, sampling, MAX_LENGTH, TOKENIZER, engine))
 
 
 def write(tmp_path, body: str) -> str:
@@ -56,16 +47,16 @@ def write(tmp_path, body: str) -> str:
         (r"\boxed{5}, and then", "length", 0.0, -1.0),  # cut off
     ],
 )
-def test_score_and_reward_of_our_rule(tokenizer, text, finish_reason, score, reward):
+def test_score_and_reward_of_our_rule(text, finish_reason, score, reward):
     config = RewardConfig(reward_incorrect=-1.0, reward_format_bonus=0.25)
-    output = execute(tokenizer, RewardExecutor(reward_func.__file__, config), text, finish_reason=finish_reason)
+    output = execute(RewardExecutor(reward_func.__file__, config), text, finish_reason=finish_reason)
     assert (output["scores"], output["reward"]) == (score, reward)
     assert output["extra_logs"]["reward/error_frac"] == 0.0
     assert output["extra_logs"]["reward/no_answer_frac"] == float(text.startswith("It"))
 
 
 @pytest.mark.parametrize("finish_reason", ["stop", "length"])
-def test_thinking_that_was_not_closed_has_no_answer(tokenizer, finish_reason):
+def test_thinking_that_was_not_closed_has_no_answer(finish_reason):
     config = RewardConfig(reward_keep_truncated=True, reward_format_bonus=0.25)
     executor = RewardExecutor(reward_func.__file__, config)
     for text, prompt, score in (
@@ -74,20 +65,20 @@ def test_thinking_that_was_not_closed_has_no_answer(tokenizer, finish_reason):
         (r"Maybe \boxed{6}.</think>\boxed{5}", PROMPT + "<think>\n", 1.0),
         (r"\boxed{5}", "What is <think>? " + PROMPT, 1.0),
     ):
-        output = execute(tokenizer, executor, text, finish_reason=finish_reason, prompt=prompt)
+        output = execute(executor, text, finish_reason=finish_reason, prompt=prompt)
         # without an answer there is no bonus either; the correct ones get 1 + 0.25
         assert (output["scores"], output["reward"]) == (score, 1.25 * score), text
         assert output["extra_logs"]["reward/no_answer_frac"] == 1.0 - score
 
 
-def test_a_reward_of_the_user_is_called_as_upstream_calls_it(tokenizer, tmp_path):
+def test_a_reward_of_the_user_is_called_as_upstream_calls_it(tmp_path):
     path = write(
         tmp_path,
         "def reward_func(queries, prompts, labels):\n"
         "    assert queries == [prompts[0] + 'abc'], queries\n"
         "    return {'rewards': [0.5], 'extra_logs': {'length': [3]}}\n",
     )
-    output = execute(tokenizer, RewardExecutor([path], RewardConfig()), "abc", finish_reason="length")
+    output = execute(RewardExecutor([path], RewardConfig()), "abc", finish_reason="length")
     # no scores: the reward stands for it; no truncated_rewards: a response that was cut off keeps its reward
     assert (output["reward"], output["scores"]) == (0.5, 0.5)
     assert output["extra_logs"] == {"reward/error_frac": 0.0, "length": 3.0}
@@ -109,9 +100,9 @@ def test_a_reward_of_the_user_is_called_as_upstream_calls_it(tokenizer, tmp_path
         *("torch.ones(1, dtype=torch.bfloat16)", "[torch.ones(1, requires_grad=True)]"),
     ],
 )
-def test_one_number_is_a_reward_in_any_wrapping(tokenizer, tmp_path, value):
+def test_one_number_is_a_reward_in_any_wrapping(tmp_path, value):
     body = f"import numpy, torch\ndef reward_func(queries, prompts, labels):\n    return {{'rewards': {value}}}\n"
-    output = execute(tokenizer, RewardExecutor(write(tmp_path, body), RewardConfig()), "abc")
+    output = execute(RewardExecutor(write(tmp_path, body), RewardConfig()), "abc")
     assert (output["reward"], output["scores"], output["extra_logs"]) == (1.0, 1.0, {"reward/error_frac": 0.0})
 
 
@@ -124,9 +115,9 @@ def test_one_number_is_a_reward_in_any_wrapping(tokenizer, tmp_path, value):
         *(f"return {{'rewards': {value}}}" for value in ("[float('nan')]", "float('inf')", "[1.0, 2.0]", "[]", "'x'")),
     ],
 )
-def test_a_failing_reward_is_counted_and_never_none(tokenizer, tmp_path, caplog, body):
+def test_a_failing_reward_is_counted_and_never_none(tmp_path, body):
     path = write(tmp_path, f"def reward_func(queries, prompts, labels):\n    {body}\n")
-    output = execute(tokenizer, RewardExecutor(path, RewardConfig(reward_incorrect=-0.5)), "abc")
+    output = execute(RewardExecutor(path, RewardConfig(reward_incorrect=-0.5)), "abc")
     assert (output["reward"], output["scores"], output["extra_logs"]) == (-0.5, 0.0, {"reward/error_frac": 1.0})
 
 
@@ -140,56 +131,35 @@ def test_a_failing_reward_is_counted_and_never_none(tokenizer, tmp_path, caplog,
         ("{'rewards': [{'score': 1.0}]}", "a reward must be a number; got {'score': 1.0}"),
     ],
 )
-def test_a_result_of_another_form_is_no_abstention_and_says_what_it_is(
-    tokenizer, tmp_path, monkeypatch, result, message
-):
-    lines = []
-    monkeypatch.setattr("openrlhf_cov.trainer.rollout.reward_executor.logger", SimpleNamespace(warning=lines.append))
+def test_a_result_of_another_form_is_no_abstention_and_says_what_it_is(log, tmp_path, result, message):
     path = write(tmp_path, f"def reward_func(queries, prompts, labels):\n    return {result}\n")
-    output = execute(tokenizer, RewardExecutor(path, RewardConfig()), "abc")
+    output = execute(RewardExecutor(path, RewardConfig()), "abc")
     assert output["extra_logs"] == {"reward/error_frac": 1.0}
-    assert message in lines[0]
+    assert message in log.messages[0]
 
 
 @pytest.mark.parametrize(
     "result",
     ["{'rewards': None}", "{'rewards': [None]}", "{'rewards': [None], 'scores': [1.0]}", "{'rewards': ((None,),)}"],
 )
-def test_a_reward_of_none_abstains(tokenizer, tmp_path, result):
+def test_a_reward_of_none_abstains(tmp_path, result):
     path = write(tmp_path, f"def reward_func(queries, prompts, labels):\n    return {result}\n")
-    output = execute(tokenizer, RewardExecutor(path, RewardConfig(reward_incorrect=-0.5)), "abc")
+    output = execute(RewardExecutor(path, RewardConfig(reward_incorrect=-0.5)), "abc")
     assert output["reward"] == 0.0
     assert math.isnan(output["scores"])
     assert output["extra_logs"] == {"reward/error_frac": 0.0, "reward/abstained_frac": 1.0}
 
 
-def test_each_kind_of_error_is_logged_once_a_minute(tokenizer, tmp_path, monkeypatch):
+def test_each_kind_of_error_is_logged_once_a_minute(log, tmp_path):
     body = "calls = []\ndef reward_func(queries, prompts, labels):\n    calls.append(0)\n"
     path = write(tmp_path, body + "    raise (KeyError if len(calls) % 2 else ZeroDivisionError)('no')\n")
-    lines = []
-    monkeypatch.setattr("openrlhf_cov.trainer.rollout.reward_executor.logger", SimpleNamespace(warning=lines.append))
     executor = RewardExecutor(path, RewardConfig())
     for _ in range(6):
-        execute(tokenizer, executor, "abc")
-    assert ["KeyError" in line for line in lines] == [True, False]
-    assert "label '5'" in lines[0]
+        execute(executor, "abc")
+    assert ["KeyError" in line for line in log.messages] == [True, False]
+    assert "label '5'" in log.messages[0]
 
 
-def test_the_tokens_of_a_prompt_are_computed_once_for_its_samples(tokenizer, monkeypatch):
-    texts = []
-
-    def tokens_of(text, tokenizer):
-        texts.append(text)
-        return tokenizer(text)["input_ids"]
-
-    monkeypatch.setattr("openrlhf_cov.trainer.rollout.reward_executor.prompt_ids", tokens_of)
-    executor = RewardExecutor(None, RewardConfig())
-    outputs = [execute(tokenizer, executor, "abc", prompt=prompt) for prompt in ("1+1=", "2+2=", "1+1=")]
-    assert texts == ["1+1=", "2+2="]
-    first, second, third = (output["observation_tokens"] for output in outputs)
-    assert first == third != second
-
-
-def test_without_a_rule_the_reward_is_left_to_the_reward_model(tokenizer):
-    output = execute(tokenizer, RewardExecutor(None, RewardConfig()), "abc")
+def test_without_a_rule_the_reward_is_left_to_the_reward_model():
+    output = execute(RewardExecutor(None, RewardConfig()), "abc")
     assert output["reward"] is None

@@ -1,7 +1,5 @@
 """What determines a run, and how a checkpoint's record is compared with that of the run that resumes."""
 
-from types import SimpleNamespace
-
 import datasets
 import pytest
 from run_flags import run_flags
@@ -10,7 +8,7 @@ from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.trainer.checkpoint import run_record
 from openrlhf_cov.trainer.records import Group
 
-KEYS = SimpleNamespace(input_key="input", label_key="label", image_key=None)
+KEYS = run_flags({"data.input_key": "input", "data.label_key": "label"}).data
 
 
 def rows(*pairs):
@@ -122,6 +120,6 @@ def test_another_start_of_the_process_reward_model_is_seen():
     ],
 )
 def test_micro_batches_are_compared_where_a_method_selects_within_them(cov_type, scope, is_compared):
-    args = SimpleNamespace(cov_type=cov_type, method="none", cov_scope=scope)
+    args = run_flags(cov_type=cov_type, method="none", cov_scope=scope)
     for name in ("train.micro_batch_size", "train.max_tokens_per_gpu", "train.dynamic_batch_enable"):
         assert run_record.is_free(name, args) is not is_compared

@@ -2,7 +2,6 @@
 
 import math
 import random
-from types import SimpleNamespace
 
 import pytest
 import ray
@@ -142,7 +141,7 @@ def test_no_group_is_left_out_because_it_is_long(make_sampler, step):
     sampler, (engine,) = make_sampler(score=lambda p: [1.0, 0.0])
     sampler.pass_rate.add(1, 2)
     delays = iter([1.0, 1.0, 1.0, 1.0, 50.0])
-    engine.delays = SimpleNamespace(random=lambda: next(delays, 1.0))
+    engine.delays.random = lambda: next(delays, 1.0)
     assert [step(sampler)[0] for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 

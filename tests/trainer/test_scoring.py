@@ -3,20 +3,16 @@
 import pytest
 import torch
 from openrlhf.utils.seqlen_balancing import get_seqlen_balanced_partitions
-from played_models import NoRay, PlayedGroup, entropies_of, log_probs_of, rewards_of, scores_by, values_of
+from played_models import PlayedGroup, entropies_of, log_probs_of, rewards_of, scores_by, values_of
 from scored_samples import flags, sample
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.trainer import model_groups
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.scoring import ScoringBatch, scoring_batches
 
+pytestmark = pytest.mark.usefixtures("played_ray")
+
 PAD = 99
-
-
-@pytest.fixture(autouse=True)
-def no_ray(monkeypatch):
-    monkeypatch.setattr(model_groups, "ray", NoRay)
 
 
 def test_dynamic_batches_have_nearly_equally_many_tokens():

@@ -2,7 +2,6 @@ import pickle
 
 from ray import cloudpickle
 
-from openrlhf_cov.trainer import shared_argument
 from openrlhf_cov.trainer.shared_argument import share
 
 
@@ -24,9 +23,7 @@ def rebuilt(words):
     return Tokenizer(words)
 
 
-def test_pickled_once_and_unpickled_once_in_a_process(monkeypatch):
-    monkeypatch.setattr(shared_argument.ray, "put", lambda value: value)
-    monkeypatch.setattr(shared_argument, "_received", {})
+def test_pickled_once_and_unpickled_once_in_a_process(played_ray):
     first, second = share(Tokenizer(["a"])), share(Tokenizer(["b"]))
     sent = [cloudpickle.dumps(each) for each in (first, first, second, second)]
     received = [pickle.loads(each) for each in sent]
@@ -34,4 +31,3 @@ def test_pickled_once_and_unpickled_once_in_a_process(monkeypatch):
     assert received[0] is received[1]
     assert received[2] is received[3]
     assert (Tokenizer.pickled, Tokenizer.unpickled) == (2, 2)
-    assert list(shared_argument._received.values()) == [received[3]]  # none of a run before

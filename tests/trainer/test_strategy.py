@@ -1,11 +1,10 @@
 """The state of an optimizer that was saved after its moments had been on the host (--ds.enable_sleep)."""
 
 import io
-from types import SimpleNamespace
 
 import pytest
 import torch
-from deepspeed.runtime.zero.offload_states import _make_offload_state_key, offload_adam_states, reload_adam_states
+from deepspeed.runtime.zero.offload_states import offload_adam_states, reload_adam_states
 from openrlhf.utils.deepspeed import DeepspeedStrategy
 from run_flags import run_flags
 from torch import nn
@@ -14,6 +13,10 @@ from openrlhf_cov.trainer.offload_buffers import OFFLOAD_SUFFIX, drop_offload_bu
 from openrlhf_cov.trainer.strategy import CovStrategy
 
 MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
+
+
+class Engine:
+    """A DeepSpeed engine, as far as its optimizer goes."""
 
 
 def trained(steps=2, size=6):
@@ -81,13 +84,10 @@ def test_every_model_that_is_restored_loses_the_buffers(monkeypatch, tmp_path, f
     monkeypatch.setattr(DeepspeedStrategy, "load_ckpt", lambda *args, **kwargs: found.pop(0))
     args = run_flags({"ckpt.path": str(tmp_path), "critic.model_name_or_path": "critic"})
     strategy = CovStrategy(args=args)
-    model = SimpleNamespace(basic_optimizer=optimizer)
+    model = Engine()
+    model.basic_optimizer = optimizer
     strategy.load_ckpt(model, str(tmp_path / folder))  # no checkpoint: a fresh start
     assert optimizer.state[weight].keys() > MOMENTS
     strategy.load_ckpt(model, str(tmp_path / folder))
     assert optimizer.state[weight].keys() == MOMENTS
     assert strategy.restored == ("global_step3", 3)
-
-
-def test_the_suffix_is_deepspeeds():
-    assert _make_offload_state_key("exp_avg") == "exp_avg" + OFFLOAD_SUFFIX

@@ -4,37 +4,33 @@ Upstream's maker runs as a whole: it scores samples with the same played models,
 advantages and returns. Ours is ``scoring.score`` and ``advantages.estimate_advantages``.
 """
 
-from types import SimpleNamespace
-
 import pytest
 import torch
+from character_tokenizer import character_tokenizer
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from openrlhf.models.utils import masked_mean
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer
-from openrlhf.trainer.ppo_utils import experience_maker as upstream_maker
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
-from played_models import NoRay, PlayedGroup, scores_by
+from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
+from played_models import PlayedGroup, scores_by
+from rank_models import Strategy
 from scored_samples import flags, sample
 
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.returns import discounted_returns, generalised_advantages
-from openrlhf_cov.trainer import model_groups
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages
 from openrlhf_cov.trainer.logged_numbers import rollout_statistics, sample_means
 from openrlhf_cov.trainer.model_groups import ModelGroups
 
-PAD = 3
+pytestmark = pytest.mark.usefixtures("played_ray")
+
+TOKENIZER = character_tokenizer()
+PAD = TOKENIZER.pad_token_id
 ESTIMATORS = ["gae", "reinforce", "rloo", "reinforce_baseline", "group_norm", "dr_grpo", "flash_reinforce"]
 MODELS = ["policy", "reference", "critic", "reward"]
-
-
-@pytest.fixture(autouse=True)
-def no_ray(monkeypatch):
-    monkeypatch.setattr(upstream_maker, "ray", NoRay)
-    monkeypatch.setattr(model_groups, "ray", NoRay)
 
 
 def upstreams(samples, args, kl_coef, with_reward_model):
@@ -58,9 +54,9 @@ def upstreams(samples, args, kl_coef, with_reward_model):
         groups.critic,
         groups.reward,
         groups.reference,
-        SimpleNamespace(value=kl_coef),
-        SimpleNamespace(args=args),
-        SimpleNamespace(pad_token_id=PAD),
+        FixedKLController(kl_coef),
+        Strategy(args, accumulation=1),
+        TOKENIZER,
     )
     experiences = maker.make_experience_batch(rollout)
     return experiences, BasePPOTrainer._compute_rollout_stats(None, experiences)

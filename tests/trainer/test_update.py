@@ -14,7 +14,6 @@ from transformers import GPT2Config, LlamaConfig, MixtralConfig
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.settings import Schedule
-from openrlhf_cov.trainer import policy as policy_module
 from openrlhf_cov.trainer.actor_model import draws_in_training
 from openrlhf_cov.trainer.observation import StepDiagnostics
 from openrlhf_cov.trainer.rank_batches import shares_of_ranks
@@ -334,19 +333,13 @@ def test_samples_without_action_tokens_change_nothing(tmp_path, config, micro_ba
     assert result.mean_entropy == expected.mean_entropy
 
 
-def test_a_penalty_without_gradient_is_reported_once(tmp_path, caplog):
-    policy_module.logger.addHandler(caplog.handler)  # upstream's loggers do not propagate
-    try:
-        for cov_type, epochs, count in ("kl_cov", 1, 1), ("kl_cov", 2, 0), ("none", 1, 0):
-            caplog.clear()
-            policy = make_policy(flags(tmp_path, CovConfig(cov_type=cov_type), max_epochs=epochs))
-            for step in (3, 4):
-                update_policy(policy, order_of(policy.args, step), make_samples())
-            messages = [record.getMessage() for record in caplog.records]
-            assert len(messages) == count
-            assert all("--train.max_epochs" in message for message in messages)
-    finally:
-        policy_module.logger.removeHandler(caplog.handler)
+@pytest.mark.parametrize(("cov_type", "epochs", "count"), [("kl_cov", 1, 1), ("kl_cov", 2, 0), ("none", 1, 0)])
+def test_a_penalty_without_gradient_is_reported_once(tmp_path, log, cov_type, epochs, count):
+    policy = make_policy(flags(tmp_path, CovConfig(cov_type=cov_type), max_epochs=epochs))
+    for step in (3, 4):
+        update_policy(policy, order_of(policy.args, step), make_samples())
+    assert len(log.messages) == count
+    assert all("--train.max_epochs" in message for message in log.messages)
 
 
 @pytest.mark.parametrize("method", ["clip_v", "lp_reg"])

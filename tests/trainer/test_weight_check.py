@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer.records import Sample
-from openrlhf_cov.trainer.weights import weight_check
 from openrlhf_cov.trainer.weights.weight_check import TEXT_TOKENS, TEXTS, WeightCheck, texts_of
 
 TOKENS = 100
@@ -74,13 +73,6 @@ class Run:
     def steps(self, count: int, **settings) -> None:
         for _ in range(count):
             self.step(**settings)
-
-
-@pytest.fixture
-def log(caplog):
-    weight_check.logger.addHandler(caplog.handler)  # upstream's loggers do not propagate
-    yield caplog
-    weight_check.logger.removeHandler(caplog.handler)
 
 
 def test_engines_with_the_new_weights_pass_once_and_are_not_asked_again(log):
@@ -171,7 +163,7 @@ def test_equal_bits_of_an_engine_show_old_weights_below_the_rounding():
         Run(rounding=0.01).step(change=1e-4, stale=(1,))
 
 
-def test_an_engine_that_does_not_repeat_itself_is_found_when_the_change_has_added_up(monkeypatch):
+def test_an_engine_that_does_not_repeat_itself_is_found_when_the_change_has_added_up():
     # As with asynchronous training, where other requests change the rounding of an engine.
     run = Run(rounding=0.01)
     noise = torch.Generator().manual_seed(0)

@@ -1,13 +1,15 @@
-from types import SimpleNamespace
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from played_ray import Now, PlayedActor
 from torch import nn
+from vllm.config import VllmConfig, WeightTransferConfig
 
 from openrlhf_cov.trainer.weights import weight_transfer
-from openrlhf_cov.trainer.weights.weight_receiver import Bucket, GlooWeightTransferEngine
+from openrlhf_cov.trainer.weights.weight_receiver import GlooInitInfo, GlooWeightTransferEngine
 from openrlhf_cov.trainer.weights.weight_transfer import (
     GlooWeightSender,
     buckets,
@@ -115,39 +117,33 @@ def test_bytes_survive_off_the_alignment():
         assert torch.equal(copy.reshape(-1).view(torch.uint8), original.reshape(-1).view(torch.uint8))
 
 
-class Wire:
-    """A process group of one sender and one receiver: what the sender broadcasts, the receiver gets."""
+class Model(nn.Module):
+    """Notes what an engine loads."""
 
-    sent = None
+    def __init__(self):
+        super().__init__()
+        self.loaded = []
 
-    def broadcast(self, tensors, options):
-        assert (options.rootRank, options.rootTensor) == (0, 0)
-        (buffer,) = tensors
-        if self.sent is None:
-            self.sent = buffer.clone()
-        else:
-            buffer.copy_(self.sent)
-            self.sent = None
-        return SimpleNamespace(wait=lambda: None)
+    def load_weights(self, weights):
+        self.loaded += weights
 
 
 @pytest.fixture
-def connected(monkeypatch):
-    """A sender and what its engine has loaded, as (name, tensor), with a wire in place of Ray and gloo."""
-    wire, loaded = Wire(), []
-    receiver = object.__new__(GlooWeightTransferEngine)
-    receiver._group, receiver.model = wire, SimpleNamespace(load_weights=loaded.extend)
-    # a remote call runs when its result is awaited, i.e. after the sender's broadcast
-    later = lambda call: SimpleNamespace(remote=lambda *args: lambda: call(*args))  # noqa: E731
-    engine = SimpleNamespace(
-        start_weight_update=later(lambda: loaded.append("start")),
-        update_weights=later(lambda info: receiver.receive_weights(Bucket(**info))),
-        finish_weight_update=later(lambda: loaded.append("finish")),
-    )
-    monkeypatch.setattr(weight_transfer, "ray", SimpleNamespace(get=lambda calls: [call() for call in calls]))
-    sender = object.__new__(GlooWeightSender)
-    sender.engines, sender._group = [engine], wire
-    return sender, loaded
+def connected(played_ray):
+    """A sender, its engine, and the model of the engine; the engine works in a thread, as it does in its process."""
+    model = Model()
+    receiver = GlooWeightTransferEngine(WeightTransferConfig(), VllmConfig(), torch.device("cpu"), model)
+    with ThreadPoolExecutor(1) as thread:
+
+        def method(work):
+            return Now(lambda *given: thread.submit(work, *given))
+
+        engine = PlayedActor()
+        engine.init_weight_transfer = method(lambda info: receiver.init_transfer_engine(GlooInitInfo(**info)))
+        engine.start_weight_update = method(lambda: model.loaded.append("start"))
+        engine.update_weights = method(receiver.update_weights)
+        engine.finish_weight_update = method(lambda: model.loaded.append("finish"))
+        yield GlooWeightSender([engine], tensor_parallel_size=1), model.loaded
 
 
 class Odd(nn.Module):

@@ -10,7 +10,6 @@ import shutil
 import time
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
 from rank_group import serve
 
@@ -21,6 +20,8 @@ import deepspeed  # noqa: E402
 import deepspeed.runtime.engine as ds_engine  # noqa: E402
 import torch  # noqa: E402
 from deepspeed.runtime.zero.offload_states import offload_adam_states  # noqa: E402
+from run_flags import run_flags  # noqa: E402
+from transformers import LlamaConfig  # noqa: E402
 
 from openrlhf_cov.cluster.extension_locks import remove_stale_locks  # noqa: E402
 from openrlhf_cov.errors import RunStopped  # noqa: E402
@@ -35,9 +36,24 @@ FULL = OSError(28, "No space left on device")
 GROUPS = 2**20
 
 
+class Policy(PolicyRole):
+    """A policy whose engine is made here, not loaded."""
+
+    engine = property(lambda self: self.made)
+
+
+class Critic(CriticRole):
+    """A critic whose engine is made here, not loaded."""
+
+    engine = property(lambda self: self.made)
+
+
+WITH_ENGINE = {PolicyRole: Policy, CriticRole: Critic}
+
+
 def make_engine(stage):
     model = torch.nn.Linear(4, 4)
-    model.config = SimpleNamespace(model_type="linear", hidden_size=4, num_hidden_layers=1, vocab_size=4)
+    model.config = LlamaConfig(hidden_size=4, num_hidden_layers=1, num_attention_heads=1, vocab_size=4)
     config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": stage}}
     config |= {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
     return deepspeed.initialize(model=model, optimizer=torch.optim.Adam(model.parameters()), config=config)[0]
@@ -45,32 +61,15 @@ def make_engine(stage):
 
 def make_role(stage, folder, kind=PolicyRole, with_critic=False):
     """Return a policy or a critic with a new engine, whose checkpoints are in ``folder``."""
-    strategy = object.__new__(CovStrategy)
-    strategy.args = SimpleNamespace(
-        ckpt=SimpleNamespace(
-            path=str(folder), max_num=3, max_mem=1000, save_hf=False, load_enable=True, disable_ds=False
-        ),
-        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=2, optim="adam"),
-        critic=SimpleNamespace(
-            num_nodes=1, num_gpus_per_node=2, optim="adam", model_name_or_path="model" if with_critic else None
-        ),
-        ds=SimpleNamespace(
-            zero_stage=stage,
-            tensor_parallel_size=1,
-            param_dtype="fp32",
-            adam_offload=False,
-            use_universal_ckpt=False,
-            lora=SimpleNamespace(rank=0),
-        ),
-        train=SimpleNamespace(enable_ema=False),
-    )
-    role, engine = object.__new__(kind), make_engine(stage)
-    vars(role).update(
-        strategy=strategy,
-        policy=SimpleNamespace(actor=SimpleNamespace(model=engine)),
-        critic=SimpleNamespace(engine=engine),
-        client_states={},
-    )
+    args = run_flags({
+        "ckpt.path": str(folder), "ckpt.load_enable": True, "ds.zero_stage": stage, "ds.param_dtype": "fp32",
+        "actor.num_gpus_per_node": 2, "critic.num_gpus_per_node": 2,
+        "critic.model_name_or_path": "model" if with_critic else None,
+    })  # fmt: skip
+    role = WITH_ENGINE[kind](2, RANK, os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])
+    role.made = make_engine(stage)
+    role.strategy = CovStrategy(args=args)
+    role.client_states = {}
     return role
 
 

@@ -1,19 +1,30 @@
-"""The methods of the roles on one rank, with small models and a strategy that makes no process group."""
+"""The methods of the roles on one rank, with the policy and the critic of a few numbers of ``rank_models``."""
 
 import gc
-from types import SimpleNamespace
 
 import pytest
 import torch
 from openrlhf.trainer.ray.launcher import ReferenceModelActor, RewardModelActor
 from openrlhf.trainer.ray.ppo_critic import CriticModelActor
-from run_flags import run_flags
+from rank_models import (
+    Strategy,
+    Unigrams,
+    accumulation_of,
+    flags,
+    make_critic,
+    make_policy,
+    make_process_reward,
+    make_samples,
+    order_of,
+)
 from torch import nn
 
 from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.cluster.workers import plain_class
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.cov_config import CovConfig
+from openrlhf_cov.trainer.critic_update import update_critic
+from openrlhf_cov.trainer.process_reward_update import update_process_reward
 from openrlhf_cov.trainer.ray import roles
 from openrlhf_cov.trainer.ray.roles import (
     CriticRole,
@@ -23,25 +34,24 @@ from openrlhf_cov.trainer.ray.roles import (
     RewardRole,
     scoring_models,
 )
-from openrlhf_cov.trainer.records import PolicyScores, RankSamples, StepResult, StepSettings, TrainSample
+from openrlhf_cov.trainer.records import RankSamples
 from openrlhf_cov.trainer.rollout.rollout_file import write_state
+from openrlhf_cov.trainer.update import update_policy
+
+pytestmark = pytest.mark.usefixtures("one_process")
 
 
-def flags(**changes):
-    return run_flags({"ckpt.disable_ds": True} | changes)
+class RoleStrategy(Strategy):
+    """Also notes which model a role exports, and where."""
 
-
-class Strategy(SimpleNamespace):
-    """The parts of a strategy that a role uses between two collectives; it notes what is exported."""
+    restored = None
 
     def __init__(self, args, rank=0):
-        super().__init__(args=args, ring_attn_group=None, rank=rank, exported=[])
-
-    def is_rank_0(self):
-        return self.rank == 0
+        super().__init__(args, accumulation_of(args), rank)
+        self.exported = []
 
     def save_model(self, model, tokenizer, folder):
-        self.exported.append((model, tokenizer, folder))
+        self.exported.append((model, folder))
 
 
 @pytest.fixture(autouse=True)
@@ -51,137 +61,114 @@ def variables(monkeypatch):
         monkeypatch.setenv(name, "")
 
 
-def make_role(kind, args=None, rank=0, **attributes):
+def make_role(kind, args, rank=0, **attributes):
     role = kind(1, rank, "localhost", 29500)
-    vars(role).update(strategy=Strategy(args or flags(), rank), **attributes)
+    vars(role).update(strategy=RoleStrategy(args, rank), **attributes)
     return role
-
-
-class RecordingPolicy:
-    """Takes the place of ``Policy``: the log-prob of token v is -v, its entropy 10 v; notes how it is asked."""
-
-    def __init__(self, proxy=False):
-        self.actor = nn.Linear(1, 1)
-        self.actor.temperature = 0.6
-        self.ema_model = None
-        self.tokenizer = "tokenizer"
-        self.proxy = proxy
-        self.asked = []
-
-    def score(self, tokens, action_mask, attention_mask, image_inputs, with_entropy, with_proxy):
-        self.asked.append((self.actor.temperature, image_inputs, with_entropy, with_proxy))
-        # half precision, as a model in bf16 may answer
-        log_probs = (-1.0 * tokens[:, -action_mask.shape[1] :] * action_mask).bfloat16()
-        proxy = log_probs / 2 if with_proxy and self.proxy else None
-        return PolicyScores(log_probs, -10 * log_probs if with_entropy else None, proxy)
 
 
 TOKENS = torch.arange(5).expand(2, 5)
 ACTIONS = torch.tensor([[0, 1, 1, 0], [0, 1, 0, 0]])
 ATTENTION = torch.ones(2, 5, dtype=torch.long)
+IMAGES = [{"pixel_values": torch.ones(1, 3)}, {"pixel_values": torch.zeros(1, 3)}]
 
 
-@pytest.mark.parametrize("proxy", [False, True])
-def test_the_policy_scores_rollouts_in_float32_with_entropies_and_proxies(proxy):
-    policy = RecordingPolicy(proxy)
-    images = [{"pixel_values": torch.ones(1, 3)}]
-    scores = make_role(PolicyRole, policy=policy).score(TOKENS, ACTIONS, ATTENTION, images)
-    # columns are about tokens 1, 2, 3, 4; tokens 2 and 3 are actions
-    assert scores[0].tolist() == [[0.0, -2.0, -3.0, 0.0], [0.0, -2.0, 0.0, 0.0]]
-    assert scores[1].tolist() == [[0.0, 20.0, 30.0, 0.0], [0.0, 20.0, 0.0, 0.0]]
-    assert (scores[2] is None) is not proxy
-    assert {each.dtype for each in scores if each is not None} == {torch.float32}
-    assert policy.asked == [(0.6, images, True, True)]
+@pytest.mark.parametrize(("method", "extra"), [("none", None), ("lp_reg", "proxy"), ("clip_v", "discriminator_mean")])
+def test_the_policy_scores_rollouts_in_float32_with_what_methods_ask_for(tmp_path, method, extra):
+    args = flags(tmp_path, CovConfig(method=method))
+    policy = make_policy(args)
+    policy.actor.bfloat16()
+    policy.actor.is_vlm = True
+    scores = make_role(PolicyRole, args, policy=policy).score(TOKENS, ACTIONS, ATTENTION, IMAGES)
+    expected = policy.score(TOKENS, ACTIONS, ATTENTION, IMAGES, with_entropy=True, with_proxy=True)
+    for name in ("log_probs", "entropy", "proxy", "discriminator_mean"):
+        found = getattr(scores, name)
+        assert (found is not None) is (name in ("log_probs", "entropy", extra))
+        if found is not None:
+            assert found.dtype == torch.float32
+            assert torch.equal(found, getattr(expected, name).float())
+    assert policy.actor.calls[0].options["pixel_values"].tolist() == [[1.0] * 3, [0.0] * 3]
 
 
-def test_texts_are_scored_at_temperature_1_token_by_token():
-    policy = RecordingPolicy()
-    # token v has log-prob -v; the first token of a text has none
-    assert make_role(PolicyRole, policy=policy).score_texts([[5, 6, 7], [9, 1]]) == [-6.0, -7.0, -1.0]
-    assert policy.asked == [(1.0, None, False, False)] * 2
+def test_texts_are_scored_at_temperature_1_token_by_token(tmp_path):
+    args = flags(tmp_path)
+    policy = make_policy(args)
+    policy.actor.temperature = 0.6
+    found = make_role(PolicyRole, args, policy=policy).score_texts([[5, 2, 3], [0, 1]])
+    # the first token of a text has no log-prob
+    assert found == policy.actor.logits.log_softmax(0)[[2, 3, 1]].tolist()
     assert policy.actor.temperature == 0.6
 
 
-class Model(nn.Module):
-    """A model of a scoring role, in half precision; notes its arguments, and if it was training."""
-
-    is_vlm = True
-
-    def __init__(self):
-        super().__init__()
-        self.calls = []
-
-    def forward(self, *tensors, **options):
-        assert not torch.is_grad_enabled()
-        self.calls.append((self.training, tensors, options))
-        return tensors[0].bfloat16()[:, 1:]
-
-
-def one_call(model):
-    ((training, tensors, options),) = model.calls
-    return training, tensors, options
-
-
-@pytest.mark.parametrize("images", [None, [{"pixel_values": torch.ones(1, 3)}, {"pixel_values": torch.zeros(1, 3)}]])
-def test_the_reference_scores_as_upstreams_does(images):
-    ours, theirs = Model().eval(), Model().eval()
-    scores = make_role(ReferenceRole, model=ours).score(TOKENS, ACTIONS, ATTENTION, images)
-    upstream = make_role(plain_class(ReferenceModelActor), model=theirs)
+@pytest.mark.parametrize("images", [None, IMAGES])
+def test_the_reference_scores_as_upstreams_does(tmp_path, images):
+    args = flags(tmp_path)
+    model = Unigrams().bfloat16().eval()
+    model.is_vlm = True
+    scores = make_role(ReferenceRole, args, model=model).score(TOKENS, ACTIONS, ATTENTION, images)
+    upstream = make_role(plain_class(ReferenceModelActor), args, model=model)
     expected = upstream.forward(TOKENS, ACTIONS, ATTENTION, mm_train_inputs_list=images)
     assert scores.dtype == torch.float32
     assert torch.equal(scores, expected.float())
-    (_, tensors, options), (_, their_tensors, their_options) = one_call(ours), one_call(theirs)
-    assert all(map(torch.equal, tensors, their_tensors))
-    del their_options["packed_seq_lens"]  # None, which is its default
-    assert options.keys() == their_options.keys() == {"ring_attn_group"} | ({"pixel_values"} if images else set())
+    assert not any(call.gradient for call in model.calls)
     if images:
-        assert torch.equal(options["pixel_values"], their_options["pixel_values"])
+        ours, theirs = (call.options["pixel_values"] for call in model.calls)
+        assert torch.equal(ours, theirs)
 
 
-def test_the_reward_model_scores_as_upstreams_does():
-    ours, theirs = Model().eval(), Model().eval()
-    rewards = make_role(RewardRole, model=ours).score(TOKENS, ATTENTION)
-    expected = make_role(plain_class(RewardModelActor), model=theirs).forward(TOKENS, ATTENTION)
+class RewardModel(nn.Module):
+    """A reward model in half precision."""
+
+    def forward(self, tokens, attention_mask, ring_attn_group, pad_sequence, packed_seq_lens=None):
+        assert pad_sequence
+        return (tokens * attention_mask).sum(1).bfloat16()
+
+
+def test_the_reward_model_scores_as_upstreams_does(tmp_path):
+    args = flags(tmp_path)
+    rewards = make_role(RewardRole, args, model=RewardModel()).score(TOKENS, ATTENTION)
+    expected = make_role(plain_class(RewardModelActor), args, model=RewardModel()).forward(TOKENS, ATTENTION)
     assert rewards.dtype == torch.float32
     assert torch.equal(rewards, expected.float())
-    (_, tensors, options), (_, their_tensors, their_options) = one_call(ours), one_call(theirs)
-    assert all(map(torch.equal, tensors, their_tensors))
-    del their_options["packed_seq_lens"]
-    assert options == their_options
 
 
-def test_the_critic_scores_as_upstreams_does_and_trains_on():
-    ours, theirs = Model().train(), Model().train()
-    values = make_role(CriticRole, critic=SimpleNamespace(engine=ours)).score(TOKENS, ACTIONS, ATTENTION)
-    expected = make_role(plain_class(CriticModelActor), critic=theirs).forward(TOKENS, ACTIONS, ATTENTION)
+def test_the_critic_scores_as_upstreams_does_and_trains_on(tmp_path):
+    args = flags(tmp_path)
+    critic = make_critic(args)
+    critic.engine.table.data = torch.linspace(-1, 1, 6).bfloat16()
+    values = make_role(CriticRole, args, critic=critic).score(TOKENS, ACTIONS, ATTENTION)
+    upstream = make_role(plain_class(CriticModelActor), args, critic=critic.engine)
     assert values.dtype == torch.float32
-    assert torch.equal(values, expected.float())
-    (training, tensors, options), (_, their_tensors, their_options) = one_call(ours), one_call(theirs)
-    assert training is False
-    assert ours.training
-    assert all(map(torch.equal, tensors, their_tensors))
-    assert options == their_options
+    assert torch.equal(values, upstream.forward(TOKENS, ACTIONS, ATTENTION).float())
+    assert critic.engine.training
+
+
+def test_a_process_reward_model_scores_without_dropout(tmp_path):
+    args = flags(tmp_path, CovConfig(method="prime"))
+    prm = make_process_reward(args)
+    scores = make_role(ProcessRewardRole, args, prm=prm).score(TOKENS, ACTIONS, ATTENTION)
+    assert torch.equal(scores, prm.model.logits.detach().log_softmax(0)[TOKENS[:, 1:]] * ACTIONS)
+    assert not prm.model.calls[0].training
 
 
 @pytest.mark.parametrize(
     ("changes", "models"),
     [
         ({}, 1),
-        ({"algo.kl.init_coef": 0.1}, 2),
-        ({"algo.kl.init_coef": 0.1, "critic.model_name_or_path": "m", "reward.remote_url": None}, 4),
+        ({"init_coef": 0.1}, 2),
+        ({"init_coef": 0.1, "critic__model_name_or_path": "m", "reward__remote_url": None}, 4),
     ],
 )
-def test_models_that_score_side_by_side_share_the_cores(monkeypatch, changes, models):
-    args = flags(**changes)
+def test_models_that_score_side_by_side_share_the_cores(tmp_path, monkeypatch, changes, models):
+    args = flags(tmp_path, **changes)
     assert scoring_models(args) == models
     monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: True)
-    seen, before = [], torch.get_num_threads()
+    policy = make_policy(args)
+    seen = []
+    policy.actor.register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
+    before = torch.get_num_threads()
     torch.set_num_threads(8)
     try:
-        policy = RecordingPolicy()
-        policy.score = lambda tokens, mask, *others, **options: (
-            seen.append(torch.get_num_threads()) or RecordingPolicy().score(tokens, mask, *others, **options)
-        )
         make_role(PolicyRole, args, policy=policy).score(TOKENS, ACTIONS, ATTENTION)
         assert seen == [8 // models]
         assert torch.get_num_threads() == 8
@@ -189,97 +176,80 @@ def test_models_that_score_side_by_side_share_the_cores(monkeypatch, changes, mo
         torch.set_num_threads(before)
 
 
-def train_sample(number):
-    zeros = torch.zeros(3)
-    return TrainSample(
-        sample_id=number, score=1.0, abstained=False, tokens=torch.arange(4), action_mask=zeros.bool(),
-        log_probs=zeros, entropy=zeros, advantages=zeros, returns=zeros,
-    )  # fmt: skip
+ROLES = {
+    "policy": (PolicyRole, make_policy, update_policy, CovConfig()),
+    "critic": (CriticRole, make_critic, update_critic, CovConfig()),
+    "prm": (ProcessRewardRole, make_process_reward, update_process_reward, CovConfig(method="prime")),
+}
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_a_role_trains_on_its_share(tmp_path, name):
+    kind, make, update, config = ROLES[name]
+    args = flags(tmp_path, config)
+    samples = make_samples(drift=0.1)
+    expected = update(make(args), order_of(args), samples)
+    role = make_role(kind, args, **{name: make(args)})
+    assert role.update(order_of(args), RankSamples.of(samples)).metrics == pytest.approx(expected.metrics, nan_ok=True)
+
+
+class Sender:
+    """Either sender of weights; notes what is sent, by which of them."""
+
+    def __init__(self):
+        self.sent = []
+
+    def broadcast_to_vllm(self):
+        self.sent.append("upstream")
+
+    def start(self):
+        self.sent.append("start")
+
+    def send(self, named):
+        self.sent += [name for name, _ in named]
+
+    def finish(self):
+        self.sent.append("finish")
 
 
 @pytest.mark.parametrize(
-    ("kind", "function", "learner"), [(PolicyRole, "update_policy", "policy"), (CriticRole, "update_critic", "critic")]
+    ("kind", "sent"), [("gloo_sender", ["start", "weight", "bias", "finish"]), ("upstream_sender", ["upstream"])]
 )
-def test_a_role_trains_on_its_share(monkeypatch, kind, function, learner):
-    updates = []
-
-    def update(trained, order, samples):
-        updates.append((trained, order, [sample.sample_id for sample in samples]))
-        return StepResult({"loss": 0.5})
-
-    monkeypatch.setattr(roles, function, update)
-    model = nn.Linear(1, 1).eval()
-    trained = SimpleNamespace(actor=model, engine=model)
-    role = make_role(kind, **{learner: trained})
-    order = StepSettings(step=3, config=CovConfig(), kl_coef=0.1)
-    assert role.update(order, RankSamples.of([train_sample(4), train_sample(2)])) == StepResult({"loss": 0.5})
-    assert updates == [(trained, order, [4, 2])]
-    assert model.training  # it was loaded in evaluation mode
+def test_weights_go_out_over_gloo_or_through_upstreams_sender(tmp_path, kind, sent):
+    args = flags(tmp_path)
+    policy = make_policy(args)
+    policy.engine.module = nn.Linear(2, 2)
+    sender = Sender()
+    make_role(PolicyRole, args, policy=policy, **{kind: sender}).send_weights()
+    assert sender.sent == sent
 
 
-def test_a_process_reward_model_trains_on_its_share_and_gives_log_probs(monkeypatch):
-    updates = []
-
-    def update(model, order, samples):
-        updates.append((model, [sample.sample_id for sample in samples]))
-        return StepResult({"prm/loss": 0.5})
-
-    class Scorer(nn.Module):
-        def forward(self, tokens, action_mask, attention_mask, ring_attn_group):
-            assert not self.training
-            return -tokens[:, 1:].double() * action_mask
-
-    monkeypatch.setattr(roles, "update_process_reward", update)
-    role = make_role(ProcessRewardRole, prm=SimpleNamespace(model=Scorer()))
-    order = StepSettings(step=3, config=CovConfig(), kl_coef=0.1)
-    assert role.update(order, RankSamples.of([train_sample(4), train_sample(2)])).metrics == {"prm/loss": 0.5}
-    assert updates == [(role.prm, [4, 2])]
-    tokens = torch.tensor([[1, 2, 3]])
-    scores = role.score(tokens, torch.tensor([[False, True]]), torch.ones_like(tokens))
-    assert scores.dtype == torch.float32
-    assert scores.tolist() == [[0.0, -3.0]]
-
-
-def test_weights_go_out_through_upstreams_sender_or_over_gloo(monkeypatch):
-    sent = []
-    monkeypatch.setattr(roles, "transfer_weights", lambda *given: sent.append(given))
-    monkeypatch.setattr(torch.distributed, "barrier", lambda: sent.append("barrier"))
-    policy = SimpleNamespace(actor=SimpleNamespace(model=SimpleNamespace(module="module")))
-    args = flags(**{"ds.zero_stage": 3})
-    make_role(PolicyRole, args, policy=policy, gloo_sender="sender").send_weights()
-    assert sent == [("module", "sender", 3), "barrier"]
-    sent.clear()
-    sender = SimpleNamespace(broadcast_to_vllm=lambda: sent.append("upstream"))
-    make_role(PolicyRole, args, policy=policy, upstream_sender=sender).send_weights()
-    assert sent == ["upstream"]
-
-
-@pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("ema", [False, True])
-def test_a_checkpoint_may_have_an_export_and_the_run_ends_with_one(ema):
-    policy = RecordingPolicy()
-    policy.ema_model = "average"
-    args = flags(**{"train.enable_ema": ema, "ckpt.save_hf": True, "ckpt.path": "ckpt"})
+def test_a_checkpoint_may_have_an_export_and_the_run_ends_with_one(tmp_path, ema):
+    changes = {"train__enable_ema": ema, "ckpt__save_hf": True, "ckpt__path": "ckpt", "ckpt__disable_ds": True}
+    args = flags(tmp_path, **changes)
+    policy = make_policy(args, with_ema=ema)
     role = make_role(PolicyRole, args, policy=policy)
-    role.save_checkpoint("global_step3", {"global_step": 3})
+    role.save_checkpoint("global_step3", client_states={"global_step": 3})
     role.save_model()
-    model = "average" if ema else policy.actor
-    assert role.strategy.exported == [(model, "tokenizer", "ckpt/global_step3_hf"), (model, "tokenizer", "out")]
+    model = policy.ema_model if ema else policy.actor
+    assert role.strategy.exported == [(model, "ckpt/global_step3_hf"), (model, str(tmp_path))]
 
 
 @pytest.mark.parametrize("tokenizer", [None, "tokenizer"])
-def test_a_critic_is_exported_if_it_was_loaded_with_a_tokenizer(tokenizer):
-    role = make_role(CriticRole, critic=SimpleNamespace(engine="critic"), tokenizer=tokenizer)
+def test_a_critic_is_exported_if_it_was_loaded_with_a_tokenizer(tmp_path, tokenizer):
+    args = flags(tmp_path, ckpt__disable_ds=True)
+    role = make_role(CriticRole, args, critic=make_critic(args), tokenizer=tokenizer)
     role.save_checkpoint("global_step3")  # --ckpt.disable_ds: there is nothing to write
     role.save_model()
-    assert role.strategy.exported == ([("critic", "tokenizer", "out_critic")] if tokenizer else [])
+    assert role.strategy.exported == ([(role.engine, f"{tmp_path}_critic")] if tokenizer else [])
 
 
 ROLLOUTS = {"groups": list(range(999))}
 
 
 def restored_role(folder, rank=0, **states):
-    args = flags(**{"ckpt.path": str(folder)})
+    args = flags(folder, ckpt__path=str(folder))
     return make_role(PolicyRole, args, rank, client_states={"global_step": 3} | states, restored="global_step3")
 
 
@@ -308,12 +278,10 @@ def test_a_checkpoint_without_the_rollouts_or_with_a_pickle_in_their_place_ends_
 
 
 @pytest.mark.parametrize("load_enable", [False, True])
-def test_a_run_that_was_killed_before_its_first_save_starts_afresh(monkeypatch, tmp_path, load_enable):
-    monkeypatch.setattr(roles, "share_over_ranks", lambda value: [value])
+def test_a_run_that_was_killed_before_its_first_save_starts_afresh(tmp_path, load_enable):
     (tmp_path / "_actor" / "partial-global_step1").mkdir(parents=True)
-    args = flags(**{"ckpt.path": str(tmp_path), "ckpt.load_enable": load_enable})
+    args = flags(tmp_path, ckpt__path=str(tmp_path), ckpt__load_enable=load_enable)
     role = make_role(PolicyRole, args)
-    role.strategy.restored = None
     assert role.restore() == {}  # a load would fail: the strategy has none
     assert role.get_restored() is None
     assert args.ckpt.load_enable is load_enable  # the flags of the run stay as they are

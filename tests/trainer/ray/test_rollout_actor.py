@@ -1,46 +1,63 @@
 """What the engine actor asks its executor for."""
 
 import asyncio
-from types import SimpleNamespace
+from copy import deepcopy
 
 import pytest
 from idle_actor import IdleActor
+from vllm import SamplingParams
+from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.trainer.rollout.reward_executor import RewardExecutor
 
+REQUEST = {"prompt": "p", "label": "l", "max_length": 9, "hf_tokenizer": None}
 
-@pytest.fixture
-def asked():
-    """Function (log_probs, seeds, samples) -> (logprobs, seed) of each request; the caller's own stay as they were."""
 
-    def ask(log_probs, seeds, samples):
-        requests = []
+class Agent:
+    """An executor that notes the parameters of its requests, and answers with their number."""
 
-        async def execute(sampling_params, **request):
-            requests.append((sampling_params.logprobs, sampling_params.seed))
+    def __init__(self):
+        self.asked = []
 
-        actor = IdleActor(log_probs=log_probs, executor=SimpleNamespace(execute=execute))
-        own = SimpleNamespace(logprobs=None, seed=None)
-        request = dict(prompt="p", label="l", max_length=9, hf_tokenizer=None, num_samples=samples)
-        asyncio.run(actor.generate_responses(sampling_params=own, seeds=seeds, **request))
-        assert vars(own) == {"logprobs": None, "seed": None}
-        return requests
+    async def execute(self, sampling_params, **request):
+        self.asked.append(sampling_params)
+        return len(self.asked)
 
-    return ask
+
+class Graded(RewardExecutor):
+    """Our executor, which notes its parameters as well."""
+
+    def __init__(self):
+        super().__init__(None, RewardConfig())
+        self.asked = []
+
+    execute = Agent.execute
+
+
+def ask(executor, *, log_probs=False, **request):
+    """Return the parameters of each request of a group and the responses; the caller's own stay as they were."""
+    own = SamplingParams(temperature=1.0)
+    before = deepcopy(own)
+    actor = IdleActor(log_probs=log_probs, executor=executor)
+    responses = asyncio.run(actor.generate_responses(sampling_params=own, **REQUEST, **request))
+    assert own == before
+    return executor.asked, responses
 
 
 def test_a_run_on_a_used_engine_has_a_reward_function_of_its_own():
     """Numbers of rewards that a function keeps would go on from one run to the next."""
     made = iter(range(9))
-    healthy = [True]
 
-    async def check_health():
-        if not healthy[0]:
-            raise EngineDeadError
+    class Engine:
+        is_alive = True
 
-    actor = IdleActor(new_executor=lambda: next(made), llm=SimpleNamespace(check_health=check_health))
+        async def check_health(self):
+            if not self.is_alive:
+                raise EngineDeadError
+
+    actor = IdleActor(new_executor=lambda: next(made), llm=Engine())
     assert asyncio.run(actor.begin_a_run()) is None  # the first run has it
     executors = []
     for _ in range(2):
@@ -51,35 +68,24 @@ def test_a_run_on_a_used_engine_has_a_reward_function_of_its_own():
         executors.append(actor.executor)
     assert executors == [0, 1]
     asyncio.run(actor.wait_for_a_run())
-    healthy[0] = False
+    actor.llm.is_alive = False
     with pytest.raises(EngineDeadError):  # the process behind the actor, which itself answers
         asyncio.run(actor.begin_a_run())
     assert asyncio.run(actor.begin_a_run()) is None
 
 
-@pytest.mark.parametrize(
-    ("log_probs", "seeds", "samples", "requests"),
-    [
-        (False, None, 2, [(None, None)] * 2),
-        (True, None, 2, [(1, None)] * 2),
-        (False, [3, 4], 1, [(None, 3), (None, 4)]),
-        (True, [3, 4], 1, [(1, 3), (1, 4)]),
-    ],
-)
-def test_log_probs_and_seeds_are_asked_for(asked, log_probs, seeds, samples, requests):
-    assert asked(log_probs, seeds, samples) == requests
+@pytest.mark.parametrize("log_probs", [False, True])
+@pytest.mark.parametrize("seeds", [None, [3, 4]])
+def test_log_probs_and_seeds_are_asked_for_and_responses_come_whole(log_probs, seeds):
+    samples = {"num_samples": 2} if seeds is None else {"seeds": seeds}
+    asked, responses = ask(Agent(), log_probs=log_probs, **samples)
+    assert [each.seed for each in asked] == (seeds or [None] * 2)
+    assert {each.logprobs for each in asked} == {1 if log_probs else None}
+    assert {each.output_kind for each in asked} == {RequestOutputKind.FINAL_ONLY}
+    assert sorted(responses) == [1, 2]
 
 
 def test_vllm_gives_our_executor_neither_text_nor_other_tokens_than_the_sampled_ones():
-    found = []
-
-    class Executor(RewardExecutor):
-        async def execute(self, sampling_params, **request):
-            found.append((sampling_params.detokenize, sampling_params.logprobs))
-
-    actor = IdleActor()
-    actor.log_probs, actor.executor = True, Executor(None, RewardConfig())
-    request = dict(prompt="p", label="l", max_length=9, hf_tokenizer=None)
-    asyncio.run(actor.generate_responses(sampling_params=SimpleNamespace(logprobs=None, detokenize=True), **request))
+    (asked,), _ = ask(Graded(), log_probs=True)
     # logprobs=0 is the sampled token alone, 1 is the most probable one as well.
-    assert found == [(False, 0)]
+    assert (asked.detokenize, asked.logprobs) == (False, 0)

@@ -1,124 +1,140 @@
 """Engines that a run leaves to the next: which are taken, and that no other is left."""
 
-from types import SimpleNamespace
+import asyncio
 
 import pytest
 import ray
-from ray.exceptions import RayActorError
+from idle_actor import IdleActor
+from played_cluster import PlayedCluster
+from played_ray import PlayedActor
+from ray.exceptions import RayTaskError
+from run_flags import run_flags
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_cov.cluster.ray_here import KEEP_ENGINES
-from openrlhf_cov.trainer.ray import warm_engines
+from openrlhf_cov.trainer.ray import engines, warm_engines
+
+KEPT = {"rollout_seeded": True, "vllm.sync_backend": "gloo", "vllm.enable_prefix_caching": False}
 
 
-class Cluster:
-    """Stands in for Ray: named engines, each with the answer that it gives when it is asked for a run."""
+class Engine(IdleActor):
+    """An engine actor without vLLM, whose output is in some files."""
 
-    def __init__(self, monkeypatch) -> None:
-        self.answers: dict[str, object] = {}
-        self.output: dict[str, int] = {}
-        self.started: list[dict] = []
-        self.killed: list[str] = []
-        monkeypatch.setattr(warm_engines, "_lent", [])
-        monkeypatch.setattr(warm_engines, "_outputs", {})
-        monkeypatch.setattr(ray, "get", self.get)
-        monkeypatch.setattr(ray, "get_actor", self.named)
-        monkeypatch.setattr(ray, "kill", lambda engine: self.end(engine.name))
-        monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(runtime_env={"env_vars": {}}))
-        monkeypatch.setattr(ray.util, "list_named_actors", lambda all_namespaces: self.listed())
+    is_alive = True
 
-    @staticmethod
-    def get(calls, timeout: float | None = None):
-        return [call() for call in calls] if isinstance(calls, list) else calls()
+    def __init__(self, output):
+        super().__init__(llm=self, new_executor=lambda: None, output=output)
 
-    def listed(self) -> list[dict]:
-        return [{"name": name, "namespace": warm_engines.NAMESPACE} for name in self.answers] + [
-            {"name": "of somebody else", "namespace": "theirs"}
-        ]
+    async def check_health(self):
+        if not self.is_alive:
+            raise EngineDeadError
 
-    def named(self, name: str, namespace: str) -> SimpleNamespace:
-        if name not in self.answers:
+    async def begin_a_run(self):
+        return None if await super().begin_a_run() is None else self.output
+
+
+class Context:
+    """What Ray says of the job."""
+
+    def __init__(self):
+        self.runtime_env = {"env_vars": {}}
+
+
+class Cluster(PlayedCluster):
+    """A cluster with named engines that outlive a run."""
+
+    def __init__(self, monkeypatch):
+        super().__init__(monkeypatch)
+        self.engines = {}
+        self.output = {}
+        self.starts = 0
+        self.ended = []
+        monkeypatch.setenv(KEEP_ENGINES, "1")
+        monkeypatch.setattr(ray, "remote", lambda kind: self)
+        monkeypatch.setattr(ray, "get_actor", lambda name, namespace: self.handle(name))
+        monkeypatch.setattr(ray, "get_runtime_context", Context)
+        monkeypatch.setattr(ray.util, "list_named_actors", self.listed)
+
+    def listed(self, all_namespaces):
+        ours = [{"name": name, "namespace": warm_engines.NAMESPACE} for name in self.engines]
+        return [*ours, {"name": "of somebody else", "namespace": "theirs"}]
+
+    def handle(self, name):
+        if name not in self.engines:
             raise ValueError(name)
 
-        def begin():
-            answer, self.answers[name] = self.answers[name], None
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
+        def call(method):
+            try:
+                return asyncio.run(getattr(self.engines[name], method)())
+            except EngineDeadError as error:
+                raise RayTaskError(method, "trace", error).as_instanceof_cause() from error
 
-        def wait():
-            if isinstance(self.answers[name], Exception):
-                raise self.answers[name]
-            self.answers[name] = self.output
+        answers = {method: lambda method=method: call(method) for method in ("begin_a_run", "wait_for_a_run")}
+        return PlayedActor(name=name, **answers)
 
-        call = lambda work: SimpleNamespace(remote=lambda: work)  # noqa: E731
-        # an engine says where its output is, or that it is not free
-        return SimpleNamespace(name=name, begin_a_run=call(begin), wait_for_a_run=call(wait))
-
-    def end(self, name: str) -> None:
-        self.killed.append(name)
-        del self.answers[name]
-
-    def options(self, *, name: str, namespace: str, **of_actor) -> SimpleNamespace:
-        """Of the actor class."""
+    def options(self, *, name, namespace, **of_actor):
         assert of_actor == {"num_cpus": 0, "num_gpus": 0, "lifetime": "detached"}
+        self.engines[name] = None  # until ``remote``
+        return self
 
-        def remote(**arguments):
-            self.answers[name] = None
-            self.started.append(arguments)
-            return self.named(name, namespace)
+    def remote(self, **arguments):
+        self.starts += 1
+        (name,) = [name for name, engine in self.engines.items() if engine is None]
+        self.engines[name] = Engine(self.output)
+        return self.handle(name)
 
-        return SimpleNamespace(remote=remote)
+    def kill(self, handle):
+        self.ended.append(handle.answers["name"])
+        del self.engines[handle.answers["name"]]
 
-    def run(self, *engines: dict, well: bool = True) -> list[str]:
-        """A run that asks for engines; their names."""
-        names = [warm_engines.engine(self, arguments).name for arguments in engines]
+    def run(self, count=1, seed=0, model="tiny", well=True):
+        """Make a run with so many engines; return their names."""
+        flags = {"vllm.num_engines": count, "train.seed": seed, "actor.model_name_or_path": model}
+        handles = engines.start_engines(run_flags(KEPT | flags), None)
         if well:
             warm_engines.give_back()
-        warm_engines._lent.clear()
-        return names
+        warm_engines._lent.clear()  # a run is a process of its own
+        return [handle.answers["name"] for handle in handles]
 
 
 @pytest.fixture
-def cluster(monkeypatch) -> Cluster:
+def cluster(monkeypatch):
     return Cluster(monkeypatch)
 
 
-def engine(seed: int = 0, model: str = "tiny") -> dict:
-    return {"model": model, "seed": seed, "max_model_len": 64}
-
-
 def test_the_next_run_has_the_engines_of_the_last_whatever_its_seed(cluster):
-    first = cluster.run(engine(0), engine(1))
+    first = cluster.run(2, seed=0)
     assert len(set(first)) == 2  # two engines of one run are two
-    assert cluster.run(engine(7), engine(8)) == first
-    assert len(cluster.started) == 2
-    assert cluster.killed == []
+    assert cluster.run(2, seed=7) == first
+    assert cluster.starts == 2
+    assert cluster.ended == []
+    assert len(cluster.reserved) == 2  # their GPUs are booked for each run
 
 
 def test_an_engine_of_other_arguments_ends_what_waits(cluster):
-    first = cluster.run(engine())
-    second = cluster.run(engine(model="another"))
+    first = cluster.run()
+    second = cluster.run(model="another")
     assert second != first
-    assert cluster.killed == first
+    assert cluster.ended == first
 
 
-@pytest.mark.parametrize("answer", [None, RayActorError()], ids=["not given back", "dead"])
-def test_an_engine_of_a_run_that_failed_is_not_taken(cluster, answer):
-    names = cluster.run(engine(), well=False)
-    cluster.answers[names[0]] = answer
-    assert cluster.run(engine()) == names  # a new one, by the same name
-    assert cluster.killed == names
-    assert len(cluster.started) == 2
+@pytest.mark.parametrize("dies", [False, True], ids=["not given back", "dead"])
+def test_an_engine_of_a_run_that_failed_is_not_taken(cluster, dies):
+    names = cluster.run(well=dies)
+    cluster.engines[names[0]].is_alive = not dies
+    assert cluster.run() == names  # a new one, by the same name
+    assert cluster.ended == names
+    assert cluster.starts == 2
 
 
 def test_what_a_used_engine_says_is_said_by_the_run_that_has_it(cluster, tmp_path, capsys):
     file = tmp_path / "worker.err"
     file.write_text("of the run before\n")
     cluster.output = {str(file): file.stat().st_size, str(tmp_path / "gone"): 0}
-    cluster.run(engine())
+    cluster.run()
     warm_engines.show_outputs()
     assert capsys.readouterr().err == ""  # Ray shows it
-    cluster.run(engine())
+    cluster.run()
     with file.open("a") as more:
         more.write("of this run\n")
     warm_engines.show_outputs()
@@ -126,16 +142,16 @@ def test_what_a_used_engine_says_is_said_by_the_run_that_has_it(cluster, tmp_pat
     assert capsys.readouterr().err == "of this run\n"
 
 
-def flags(seeded=True, backend="gloo", sleeps=False, asynchronous=False, agent=None):
-    vllm = SimpleNamespace(enable_sleep=sleeps, sync_backend=backend)
-    train = SimpleNamespace(async_enable=asynchronous, colocate_all=False, agent_func_path=agent)
-    return SimpleNamespace(vllm=vllm, train=train, rollout_seeded=seeded)
-
-
 def test_engines_are_kept_where_that_is_asked_for_and_changes_nothing(monkeypatch):
     monkeypatch.delenv(KEEP_ENGINES, raising=False)
-    assert not warm_engines.are_kept(flags())
+    assert not warm_engines.are_kept(run_flags(KEPT))
     monkeypatch.setenv(KEEP_ENGINES, "1")
-    assert warm_engines.are_kept(flags())
-    for other in ({"seeded": False}, {"backend": "nccl"}, {"sleeps": True}, {"asynchronous": True}, {"agent": "a.py"}):
-        assert not warm_engines.are_kept(flags(**other))
+    assert warm_engines.are_kept(run_flags(KEPT))
+    for other in (
+        {"rollout_seeded": False},
+        {"vllm.sync_backend": "nccl"},
+        {"vllm.enable_sleep": True},
+        {"train.async_enable": True},
+        {"train.agent_func_path": "a.py"},
+    ):
+        assert not warm_engines.are_kept(run_flags(KEPT | other))
