@@ -118,6 +118,8 @@ def remove_stale_locks(sleep: Callable[[float], None] = time.sleep) -> list[Path
             sleep(PAUSE)
             waited += PAUSE
             removed += _remove(root)
+        # A lock may have become old between the last removal and the check that ended the loop.
+        removed += _remove(root)
     return removed
 
 
