@@ -5,12 +5,13 @@ import os
 import shlex
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+from processes import wait_until
 
 from openrlhf_cov.cli import reproduce
-from openrlhf_cov.cli.entry_point import run_as_program
 from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.data.templates import FOR_PROGRAMS
 from openrlhf_cov.errors import UsageError
@@ -153,27 +154,21 @@ def test_a_dry_run_looks_at_data_and_folders_of_what_does_not_train(capsys, tmp_
     assert f"report: --output {tmp_path / 'figure13'}: {tmp_path / 'figure13'} is a file; give a folder" in faults
 
 
-def test_a_dry_run_finds_another_run_in_the_folder_of_a_tiny_one(capsys, tmp_path):
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--figure 8", "is not empty and does not hold this run"),  # it holds another one
+        ("--figure 6 --steps 129", "--steps 129 is more than the task"),  # 4,096 problems are 128 steps of 32
+    ],
+)
+def test_a_dry_run_says_what_would_not_run_at_the_tiny_scale(run_command, tmp_path, flags, said):
     path = tmp_path / "200-steps" / "on_policy" / "lab.json"
     path.parent.mkdir(parents=True)
     path.write_text('{"steps": 7}')
-    flags = ["--figure", "8", "--scale", "tiny", "--dry_run", "--output", str(tmp_path)]
-    assert reproduce.main(flags) == 2
-    assert "on_policy: --output" in (said := capsys.readouterr().err)
-    assert "is not empty and does not hold this run" in said
-
-
-def test_pictures_and_numbers_are_copied_with_the_name_of_the_exhibit(monkeypatch, tmp_path):
-    """Figure 8 draws two pictures; one of them was left out, as the report says."""
-    monkeypatch.setattr(reproduce, "carry_out", lambda *_: None)
-    made = tmp_path / "out" / "3-steps" / "figure8"
-    (made / "figures").mkdir(parents=True)
-    (made / "figures" / "entropy_fall.svg").write_text("drawn")
-    (made / "law.json").write_text("{}")
-    flags = ["--figure", "8", "--scale", "tiny", "--steps", "3", "--run", "--output", str(tmp_path / "out")]
-    assert reproduce.main([*flags, "--collect", str(tmp_path / "docs")]) == 0
-    copied = sorted(path.name for path in (tmp_path / "docs").iterdir())
-    assert copied == ["figure8_entropy_fall.svg", "figure8_law.json"]
+    words = (*flags.split(), "--scale", "tiny", "--dry_run", "--output", tmp_path)
+    status, _, error = run_command("reproduce", *words)
+    assert status == 2
+    assert said in error
 
 
 @pytest.mark.parametrize("number", [4, 13, 1])
@@ -184,24 +179,6 @@ def test_files_that_no_command_makes_are_named(capsys, tmp_path, number):
     omni = "eval/omni_math.jsonl"
     expected = {4: ["eval/code.jsonl"], 13: ["eurus-difficult.jsonl", omni], 1: [omni]}
     assert brought == [tmp_path / name for name in expected[number]]
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--figure", "7", "--scale", "tiny"], "--scale tiny: figure 7 has none: the embedded tasks have one size"),
-        (["--figure", "8", "--collect", "docs"], "--collect copies what --run makes; add --run"),
-        (["--figure", "8", "--steps", "1"], "--steps 1: must be at least 2"),
-        (["--figure", "8", "--run", "--output", "file"], "file is a file; give a folder"),
-        # 4,096 problems are 128 steps of 32
-        (["--figure", "6", "--scale", "tiny", "--steps", "129", "--dry_run"], "--steps 129 is more than the task"),
-    ],
-)
-def test_what_cannot_be_is_refused(capsys, monkeypatch, tmp_path, flags, said):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").touch()
-    assert reproduce.main(flags) == 2
-    assert said in capsys.readouterr().err
 
 
 RUN = next(run for run in FIGURES[8].runs if run.recipe)
@@ -232,34 +209,58 @@ def test_a_run_is_over_when_its_model_is_there_and_goes_on_from_its_checkpoint(t
         assert plan.due(command) == due
 
 
-def test_without_ray_there_is_one_line(monkeypatch):
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(UsageError, match="ray is neither beside /nowhere/python nor on the PATH"):
-        reproduce.path_of("ray")
+@pytest.fixture
+def python(monkeypatch, tmp_path):
+    """Function (lines of a shell): they take the place of this Python, with which the commands of a plan start."""
+
+    def install(script):
+        program = tmp_path / "bin" / "python"
+        program.parent.mkdir()
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(program))
+        monkeypatch.setenv("PATH", "/usr/bin:/bin")
+
+    return install
+
+
+def test_pictures_and_numbers_are_copied_with_the_name_of_the_exhibit(python, run_command, tmp_path):
+    """Figure 8 draws two pictures; one of them was left out, as the report says."""
+    python("exit 0")
+    made = tmp_path / "out" / "3-steps" / "figure8"
+    (made / "figures").mkdir(parents=True)
+    (made / "figures" / "entropy_fall.svg").write_text("drawn")
+    (made / "law.json").write_text("{}")
+    flags = ["--figure", "8", "--scale", "tiny", "--steps", "3", "--run", "--output", tmp_path / "out"]
+    assert run_command("reproduce", *flags, "--collect", tmp_path / "docs")[0] == 0
+    copied = sorted(path.name for path in (tmp_path / "docs").iterdir())
+    assert copied == ["figure8_entropy_fall.svg", "figure8_law.json"]
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "said"),
+    [("exit 3", 1, "status 3 of: "), ("exit 0", 2, "ray is neither beside ")],
+)
+def test_a_command_that_fails_or_is_missing_ends_the_reproduction(python, run_command, tmp_path, script, status, said):
+    python(script)
+    ended, _, error = run_command("reproduce", "--figure", 8, "--run", "--output", tmp_path, "--data_dir", tmp_path)
+    assert ended == status
+    assert said in error
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_command_is_stopped(monkeypatch, tmp_path, number, status):
+def test_an_interrupted_command_is_stopped(python, run_command, tmp_path, number, status):
     started = tmp_path / "pid"
-    program = f"import os, pathlib, time; pathlib.Path({str(started)!r}).write_text(str(os.getpid())); time.sleep(60)"
+    python(f"echo $$ > {started}\nexec sleep 60")
 
-    def interrupted(child):
-        while not (started.exists() and started.read_text()):
-            pass
+    def interrupt():
+        wait_until(lambda: started.exists() and started.read_text().strip(), "the command runs")
         os.kill(os.getpid(), number)
-        return child()
 
-    wait = reproduce.subprocess.Popen.wait
-    monkeypatch.setattr(
-        reproduce.subprocess.Popen,
-        "wait",
-        lambda self, timeout=None: wait(self, timeout) if timeout else interrupted(lambda: wait(self)),
-    )
-    try:
-        ended = run_as_program("reproduce", lambda: reproduce._call([sys.executable, "-c", program], None))
-    except SystemExit as end:
-        ended = end.code
-    assert ended == status
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    flags = ("--figure", 8, "--run", "--output", tmp_path / "out", "--data_dir", tmp_path)
+    assert run_command("reproduce", *flags)[0] == status
+    thread.join()
     with pytest.raises(ProcessLookupError):
         os.kill(int(started.read_text()), 0)
