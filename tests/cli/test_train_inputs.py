@@ -218,6 +218,7 @@ TAKEN = [
     f"{DATASET}/chat.jsonl {CHAT}",
     f"{DATASET}/numbers.jsonl --data.input_template Q:{{{{}}}}",  # upstream formats anything
     f"{DATASET}/rows.csv --reward.remote_url {reward_func.__file__}",
+    "--reward.remote_url http://127.0.0.1:1/score",  # a server is neither imported nor asked
     "--data.prompt_dataset {}/train.jsonl,{}/train.jsonl --data.prompt_probs 0.75,0.25",
 ]
 
