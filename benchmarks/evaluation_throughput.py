@@ -3,7 +3,7 @@
 The same prompts, seeds and engine settings; the two take turns in one process. The harness grades and writes every
 response, through its Ray actor. Prints Markdown.
 
-    python -m openrlhf_cov.cli.fetch_smollm2 --output /tmp/smollm2
+    openrlhf-cov fetch-smollm2 --output /tmp/smollm2
     python benchmarks/evaluation_throughput.py /tmp/smollm2 /data/eval/gsm8k.jsonl --problems 48 --rounds 5
 """
 

@@ -3,7 +3,7 @@
 Two vLLM engines on the embedded task take turns; one of them puts every answer into a box and grades it. All responses
 have the same length. Prints Markdown.
 
-    python -m openrlhf_cov.cli.make_tiny_task --output /tmp/tiny_task
+    openrlhf-cov tiny-task --output /tmp/tiny_task
     python benchmarks/grading_in_rollouts.py /tmp/tiny_task --batches 12
 """
 
@@ -49,7 +49,7 @@ reward_func = make_reward_func(RewardConfig())
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("task", type=Path, help="folder of make_tiny_task")
+    parser.add_argument("task", type=Path, help="folder of openrlhf-cov tiny-task")
     parser.add_argument("--batches", type=int, default=12, help="batches of each engine, the first not counted")
     parser.add_argument("--root", action="store_true", help="put every answer under a root: none is decided early")
     parser.add_argument("--tokens", type=int, default=48, help="length of every response; real ones are longer")

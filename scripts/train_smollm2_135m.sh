@@ -6,7 +6,7 @@
 # A step takes minutes on a laptop. The settings are not tuned, and a model of this size solves few of these problems, so
 # most groups have no advantage. Add --dry_run to check the run without starting anything. Before the first run:
 #   make smollm && source .venv/bin/activate
-#   python -m openrlhf_cov.cli.prepare_data --dataset gsm8k --template chat --output runs/gsm8k
+#   openrlhf-cov prepare --dataset gsm8k --template chat --output runs/gsm8k
 #   ray start --head --num-gpus 2 --num-cpus 8     (on a CPU host the GPUs are only numbers to Ray)
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -4,7 +4,6 @@ The sources are ``studies/results/`` and the specs. Runs that are not finished a
 are. In docs/study.md, the text between the comments "numbers NAME" and "end of NAME" is replaced.
 """
 
-import math
 import re
 from dataclasses import replace
 from functools import cache
@@ -12,21 +11,23 @@ from pathlib import Path
 
 import numpy as np
 
-from openrlhf_cov.analysis.pages.chart import STEPS, Axis, Chart, Look, Mark, Panel, bands, look_of
+from openrlhf_cov.analysis.pages.chart import FAINT, STEPS, Axis, Chart, Look, Mark, Panel, bands, look_of
 from openrlhf_cov.analysis.pages.picture import write_pictures
 from openrlhf_cov.experiments.study import study_numbers
 from openrlhf_cov.experiments.study.answer import AGAINST, Runs, finished_runs
+from openrlhf_cov.experiments.study.answer import shown as shown_number
 from openrlhf_cov.experiments.study.document import Document, Section, document, markdown, markdown_table
 from openrlhf_cov.experiments.study.entropy_drop_page import drop_document, drop_row
 from openrlhf_cov.experiments.study.forecast_page import by_task_in_short, forecast_document, study_errors
 from openrlhf_cov.experiments.study.mechanism_page import mechanism_chart, mechanism_section
 from openrlhf_cov.experiments.study.questions import agreement
 from openrlhf_cov.experiments.study.run_results import Result, unpack
-from openrlhf_cov.experiments.study.seed_estimates import mean_over_seeds
+from openrlhf_cov.experiments.study.seed_estimates import SHARE, UNBOUNDED, Bounds, mean_over_seeds
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.spec_file import read_spec
 from openrlhf_cov.experiments.study.study_numbers import Finished
 from openrlhf_cov.experiments.study.sweeps import critical_panel
+from openrlhf_cov.experiments.study.table_rows import main_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "studies" / "results"
@@ -42,10 +43,19 @@ TUNED = (
     ("commands", "commands_methods", "commands_surrogates"),
     ("commands_one_update", "commands_methods_one_update"),
 )
+HALF_WAY = "half-way"
+ENTROPY = "mean first-token entropy"
+TUNED_UPDATES = ("eight updates per rollout", "on-policy")
+# Methods with a color of their own in the figure of docs/study_commands.md.
+NAMED_METHODS = ("PSR", "pass@k training", "entropy advantage", "Clip-Cov", "KL-Cov", "NSR", "CW-GRPO")
+TUNED_CAPTION = (
+    "Dots are means over eight seeds with 95 % intervals; an interval right of zero means that the method learns "
+    "faster than GRPO."
+)
 TUNED_COLUMNS = {
-    "accuracy at 50 %": "accuracy at 50 %",
+    HALF_WAY: "accuracy at 50 %",
     "accuracy": "final accuracy",
-    "mean first-token entropy": "mean entropy",
+    ENTROPY: "mean entropy",
 }
 TUNED_TITLE = "Methods at equal tuning"
 TUNED_ABOUT = (
@@ -188,8 +198,13 @@ def further_page(name: str, content: Document) -> str:
     """Return a page of docs/study/ that is about several studies."""
     source = f"`python scripts/write_study_docs.py` writes this page from {SOURCES[name]}."
     title, rest = markdown(content).split("\n", 1)
-    pictures = "".join(f"![{chart.title}](../assets/study/{name}/{chart.name}.svg)\n\n" for chart in content.charts)
-    return f"{title}\n\n{source}\n{rest}\n{pictures}".rstrip() + "\n"
+    pictures = "".join(
+        f"![{chart.title}](../assets/study/{name}/{chart.name}.svg)\n\n" + (f"{chart.note}\n\n" if chart.note else "")
+        for chart in content.charts
+    )
+    # The figures stand in front of the tables.
+    about, heading, tables = rest.partition("\n## ")
+    return f"{title}\n\n{source}\n{about}\n{pictures.rstrip()}\n{heading}{tables}".rstrip() + "\n"
 
 
 def finished(name: str) -> Finished:
@@ -237,18 +252,25 @@ def early_and_late(section: Section) -> Section:
 
 
 @cache
+def tuned_cells() -> tuple[dict[str, dict[str, str]], ...]:
+    """Return the differences from GRPO at equal tuning, with eight updates and with one: method -> number -> cell."""
+    found = []
+    for studies in TUNED:
+        cells: dict[str, dict[str, str]] = {}
+        for name in studies:
+            for row in main_rows(*results_of(name))[1:]:
+                if "random reward" not in row.arm:
+                    cells[row.arm] = {each: shown_number(row.differences[each], signed=True) for each in TUNED_COLUMNS}
+        found.append(cells)
+    return tuple(found)
+
+
 def tuned_rows() -> dict[str, list[str]]:
     """Return the differences from GRPO at equal tuning by method: those with eight updates, then those with one."""
-    found: list[dict[str, list[str]]] = []
-    for studies in TUNED:
-        cells: dict[str, list[str]] = {}
-        for name in studies:
-            (section,) = (each for each in content_of(name).sections if each.title == AGAINST)
-            for row in section.rows:
-                by_head = dict(zip(section.head, row, strict=True))
-                if "random reward" not in by_head["method"]:
-                    cells[by_head["method"]] = [starred(by_head[head]) for head in TUNED_COLUMNS]
-        found.append(cells)
+    found = [
+        {method: [starred(row[head]) for head in TUNED_COLUMNS] for method, row in cells.items()}
+        for cells in tuned_cells()
+    ]
     none = ["–"] * len(TUNED_COLUMNS)
     methods = {**found[0], **found[1]}
     return {method: [*found[0].get(method, none), *found[1].get(method, none)] for method in methods}
@@ -258,7 +280,48 @@ def tuned_document() -> Document:
     """Return the page that compares the methods at equal tuning, with both numbers of updates."""
     heads = [f"{head}, {when}" for when in ("8 updates", "on-policy") for head in TUNED_COLUMNS.values()]
     rows = tuple((method, *cells) for method, cells in tuned_rows().items())
-    return Document(TUNED_TITLE, TUNED_ABOUT, (Section(AGAINST, (), ("method", *heads), rows),), ())
+    return Document(TUNED_TITLE, TUNED_ABOUT, (Section(AGAINST, (), ("method", *heads), rows),), (tuned_chart(),))
+
+
+def tuned_chart() -> Chart:
+    """Return accuracies at 50 % of training minus GRPO's, with intervals; a panel for each number of updates."""
+    cells = tuned_cells()
+    speed = {method: ends_of(row[HALF_WAY])[0] for found in reversed(cells) for method, row in found.items()}
+    methods = sorted(speed, key=lambda method: speed[method])
+    ticks: dict[float, str] = {place: method for place, method in enumerate(methods, start=1)}
+    y = Axis(ticks=ticks, ends=(0.4, len(ticks) + 0.6))
+    panels = []
+    for title, found in zip(TUNED_UPDATES, cells, strict=True):
+        places = [place for place, method in ticks.items() if method in found]
+        middle, low, high = zip(*(ends_of(found[ticks[place]][HALF_WAY]) for place in places), strict=True)
+        look = Look("#0072b2", marker="circle", size=7.0)
+        marks = (Mark("dots", look, middle, places, low=low, high=high, whiskers="x"),)
+        panels.append(Panel(marks, Axis("accuracy at 50 %, minus GRPO", zero=True), y, title))
+    return Chart(
+        EQUAL_TUNING, "Accuracy at 50 % of training, minus GRPO", tuple(panels), note=TUNED_CAPTION, shared="y",
+        columns=2, row=1.0 + 0.2 * len(ticks),
+    )  # fmt: skip
+
+
+def speed_and_entropy() -> Chart:
+    """Return the figure of docs/study_commands.md: what methods gain in speed against the entropy that they keep."""
+    panels = []
+    for title, found in zip(TUNED_UPDATES, tuned_cells(), strict=True):
+        points = {method: [ends_of(row[head])[0] for head in (ENTROPY, HALF_WAY)] for method, row in found.items()}
+        others = [point for method, point in points.items() if method not in NAMED_METHODS]
+        marks = [Mark("dots", Look(FAINT, marker="circle"), *zip(*others, strict=True), name="other methods")]
+        for place, method in enumerate(NAMED_METHODS):
+            look = look_of(place, size=9.0)
+            marks.append(Mark("dots", look, *([end] for end in points[method]), name=method))
+        x = Axis("mean entropy of the decision token, minus GRPO (nats)", zero=True)
+        panels.append(Panel(tuple(marks), x, Axis("accuracy at 50 %, minus GRPO", zero=True), title))
+    return Chart("study_commands", "", tuple(panels), columns=2, shared="y", row=3.2)
+
+
+def ends_of(cell: str) -> tuple[float, float, float]:
+    """Return the estimate and the ends of the interval of "+0.10 [+0.07, +0.14]"."""
+    middle, low, high = (float(each) for each in re.findall(r"[-+]?\d+\.\d+", cell))
+    return middle, low, high
 
 
 def starred(cell: str) -> str:
@@ -266,7 +329,7 @@ def starred(cell: str) -> str:
 
     Estimates that are smaller than ``LEAST_DIFFERENCE`` when rounded get none.
     """
-    middle, low, high = (float(each) for each in re.findall(r"[-+]?\d+\.\d+", cell))
+    middle, low, high = ends_of(cell)
     is_difference = low * high > 0 and abs(middle) >= LEAST_DIFFERENCE
     return f"{middle:+.2f}".replace("-", "−") + "*" * is_difference
 
@@ -278,29 +341,30 @@ def overview(runs: Runs) -> Chart:
         runs: Finished runs of a study, by method and seed. All runs of a study are evaluated at the same steps.
     """
     panels = (
-        Panel(curves(runs, "greedy", highest=1.0), STEPS, Axis(share=True), "accuracy, validation problems"),
+        Panel(curves(runs, "greedy", bounds=SHARE), STEPS, Axis(share=True), "accuracy, validation problems"),
         Panel(curves(runs, "entropy/position_0"), STEPS, Axis(), "entropy of the decision token (nats)"),
     )
     return Chart("overview", "", panels, columns=2)
 
 
-def curves(runs: Runs, number: str, highest: float = math.inf) -> tuple[Mark, ...]:
+def curves(runs: Runs, number: str, bounds: Bounds = UNBOUNDED) -> tuple[Mark, ...]:
     """Return a line (mean over seeds) and a band (95 % interval over seeds) of one evaluation number per method.
 
     Args:
         runs: Finished runs of a study, by method and seed.
         number: Name of an evaluation number.
-        highest: Largest possible value of the number. Student's intervals may exceed it; the bands end there.
+        bounds: Lowest and highest possible value of the number, at which the bands end.
     """
     marks: list[Mark] = []
     for place, (method, of_method) in enumerate(runs.items()):
         results = list(of_method.values())
         steps = results[0].evaluations.steps
         found = [
-            mean_over_seeds(column) for column in np.array([each.evaluations.column(number) for each in results]).T
+            mean_over_seeds(column, bounds)
+            for column in np.array([each.evaluations.column(number) for each in results]).T
         ]
         low = [each.low for each in found]
-        high = [min(each.high, highest) for each in found]
+        high = [each.high for each in found]
         marks += bands(steps, low, high, Look(look_of(place).color, opacity=0.18), group=method)
         marks.append(Mark("line", look_of(place), steps, [each.estimate for each in found], name=method))
     return tuple(marks)
@@ -315,6 +379,6 @@ if __name__ == "__main__":
     for each, found in further_pages().items():
         write_pictures(found.charts, FIGURES / each, ("svg",))
         (PAGES / f"{each}.md").write_text(further_page(each, found), encoding="utf-8")
-    write_pictures([main_figure()], FIGURES, ("svg",))
+    write_pictures([main_figure(), speed_and_entropy()], FIGURES, ("svg",))
     STUDY.write_text(with_numbers(STUDY.read_text(encoding="utf-8")), encoding="utf-8")
     write_pictures([overview(finished_runs(*results_of(README_STUDY)))], README_FIGURES, ("svg",))

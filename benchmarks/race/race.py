@@ -4,9 +4,9 @@
     python benchmarks/race/race.py --task smollm2 --folder runs --rounds 3 --steps 2 --prompts 4     # two hours
     python benchmarks/race/race.py --table runs/race/embedded.jsonl                      # of what was measured
 
-``--folder`` holds what ``make demo`` makes, or ``make smollm`` and ``prepare_data --output runs/gsm8k``. TRL gets an
-environment of its own from requirements-trl.txt, made the first time. Every run adds a line to the results, which a
-race that was broken off continues.
+``--folder`` holds what ``make demo`` makes, or ``make smollm`` and ``openrlhf-cov prepare --output runs/gsm8k``. TRL
+gets an environment of its own from requirements-trl.txt, made the first time. Every run adds a line to the results,
+which an interrupted race continues.
 """
 
 import argparse

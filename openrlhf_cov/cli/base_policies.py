@@ -23,7 +23,7 @@ WEIGHTS = "model.safetensors"
 
 def build_parser() -> Parser:
     """Return the parser of this command."""
-    parser = Parser(prog="base_policies", description=__doc__)
+    parser = Parser(prog="openrlhf-cov base-policies", description=__doc__)
     parser.add_argument(
         "--task", nargs="+", choices=lab.TASKS, default=DEFAULT_TASKS, help=f"default: {' '.join(DEFAULT_TASKS)}"
     )
@@ -43,7 +43,7 @@ def build_parser() -> Parser:
     return parser
 
 
-@program("base_policies")
+@program("openrlhf-cov base-policies")
 def main(argv: Sequence[str] | None = None) -> None:
     """Exit status 0 when the folder holds the policies, 2 for a refused request."""
     args = build_parser().parse_args(sys.argv[1:] if argv is None else list(argv))

@@ -20,7 +20,7 @@ from openrlhf_cov.utils.text_table import NONE, Row, aligned
 
 
 def read_runs(folders: Sequence[Path], grader: str) -> list[ComparedRun]:
-    """The runs in these folders, each called as its folder, or by the whole path where two are called the same."""
+    """Return the runs in these folders, named after their folders, or by their paths where two names are equal."""
     paths = [folder.resolve() for folder in folders]
     for folder, path in zip(folders, paths, strict=True):
         if paths.count(path) > 1:
@@ -35,7 +35,7 @@ def read_runs(folders: Sequence[Path], grader: str) -> list[ComparedRun]:
 
 
 def table(comparison: Comparison) -> str:
-    """The comparison for a terminal: one line per benchmark and run, then what the columns say."""
+    """Return the comparison for a terminal: one line per benchmark and run, then what the columns mean."""
     has_differences = len(comparison.runs) > 1
     score = "avg@K" if comparison.metric == "avg" else comparison.metric
     head = ("benchmark", "run", "problems", "K", score, f"{LEVEL:.0%} interval")
@@ -52,8 +52,8 @@ def table(comparison: Comparison) -> str:
 
 
 def build_parser() -> Parser:
-    """The command line."""
-    parser = Parser(prog="compare", about=__doc__)
+    """Return the parser of this command."""
+    parser = Parser(prog="openrlhf-cov compare", about=__doc__)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of an evaluation, the base first")
     parser.add_argument("--metric", default="avg", help="avg or pass@k, for example pass@8 (default: avg)")
     parser.add_argument("--against", choices=tuple(paper.ROWS), help=f"also show the rows of {paper.SOURCE}")
@@ -64,7 +64,7 @@ def build_parser() -> Parser:
     return parser
 
 
-@program("compare")
+@program("openrlhf-cov compare")
 def main(argv: list[str] | None = None) -> None:
     """Print the comparison; exit status 2 with one line on stderr for a folder or flag that is not as it should be."""
     args = build_parser().parse_args(argv)

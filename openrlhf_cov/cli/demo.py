@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from openrlhf_cov.analysis.report.write import write_report
-from openrlhf_cov.cli.entry_point import command_name, program
+from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.cluster.local_ray import RayAddress, local_ray
 from openrlhf_cov.cluster.ray_here import KEEP_ENGINES
 from openrlhf_cov.experiments.tiny_task.catalogue import TINY_TASKS
@@ -47,15 +47,15 @@ ONE_SEED = (
 )
 
 
-@program("demo")
+@program("openrlhf-cov demo")
 def main() -> int | None:
     """Run the demo; exit status 1 if training fails, 2 for a bad setting, 130 when interrupted."""
     return run(parse_args())
 
 
 def parse_args() -> argparse.Namespace:
-    """The flags of the demo."""
-    parser = terminal.Parser(prog="demo", about=__doc__)
+    """Parse the flags of the demo."""
+    parser = terminal.Parser(prog="openrlhf-cov demo", about=__doc__)
     parser.add_argument(
         "--method",
         choices=(*METHOD_FLAGS, ALL),
@@ -119,7 +119,19 @@ def run(args: argparse.Namespace) -> None:
 def train_method(
     method: str, steps: int, task: Path, output: Path, ray: RayAddress, kl_coef: float = REFERENCE_KL
 ) -> None:
-    """Train with one method on the task in a folder, into the folder ``output``, on a Ray that runs."""
+    """Train with one method on a Ray that runs.
+
+    Args:
+        method: Key of ``METHOD_FLAGS``.
+        steps: Global steps.
+        task: Folder of the embedded task.
+        output: Folder of the run, which is made.
+        ray: The Ray.
+        kl_coef: Coefficient of the KL term to the untrained policy; 0 trains without a reference model.
+
+    Raises:
+        RunStopped: The training failed.
+    """
     output.mkdir(exist_ok=True)
     say(f"training with --method {method}; the output of the training goes to {output / 'train.log'}")
     kind, _ = task_in(task)
@@ -130,7 +142,16 @@ def train_method(
 
 
 def table(method: str, before: dict, after: dict, output: Path, page: Path, seconds: float) -> str:
-    """Return the result of a run as text."""
+    """Return the result of a run as text.
+
+    Args:
+        method: The method that trained.
+        before: Scores of the untrained policy on the held-out problems, by name.
+        after: The same of the trained policy.
+        output: Folder of the run.
+        page: The report.
+        seconds: Wall time of the demo.
+    """
     lines = read_metrics(output / METRICS_FILE)
     entropy, reward = (
         [number(line, name) for line in (lines[0], lines[-1])] for name in ("entropy/mean", "rollout/reward_mean")
@@ -156,7 +177,17 @@ report              {page}
 
 
 def table_of_all(before: dict, scores: Mapping[str, dict], output: Path, page: Path, seconds: float) -> str:
-    """Return the results of the runs; entropy and training accuracy are means of the last ``MEAN_OF`` steps."""
+    """Return the results of the runs as text.
+
+    Entropy and training accuracy are means of the last ``MEAN_OF`` steps.
+
+    Args:
+        before: Scores of the untrained policy on the held-out problems, by name.
+        scores: Method -> the same of the policy that it trained.
+        output: Folder with a run for each method.
+        page: The report.
+        seconds: Wall time of the demo.
+    """
     runs = {method: read_metrics(output / method / METRICS_FILE) for method in scores}
 
     def row(title: str, first: str, values: list[str]) -> str:
@@ -198,7 +229,7 @@ def next_steps(task: Path, runs: Sequence[Path], output: Path) -> str:
         evaluation += [*kind.evaluation_flags, "--max_tokens", str(kind.evaluation_tokens)]
         evaluation += ["--samples", "8", "--temperature", "1", "--output", _from_here(output / "evaluation")]
         commands["evaluate the trained policy through vLLM"] = evaluation
-    lines = [f"# {purpose}\n{shlex.join([*command_name(), *words])}\n" for purpose, words in commands.items()]
+    lines = [f"# {purpose}\n{shlex.join([*terminal.command_name(), *words])}\n" for purpose, words in commands.items()]
     return "Next:\n\n" + "\n".join(lines)
 
 

@@ -22,10 +22,10 @@ def report(lines: list[Line]) -> str:
     return "\n".join([*text, "", ", ".join(f"{counts[status]} {status}" for status in ("ok", "warn", "fail"))])
 
 
-@program("doctor")
+@program("openrlhf-cov doctor")
 def main(argv: list[str] | None = None) -> int:
     """Print what was found; exit status 1 if something fails, 2 for a flag that does not exist."""
-    parser = Parser(prog="doctor", about=__doc__)
+    parser = Parser(prog="openrlhf-cov doctor", about=__doc__)
     parser.add_argument("--json", action="store_true", help="print a list of check, status, found and fix")
     parser.add_argument("--hub", action="store_true", help="also ask the Hugging Face hub whether it answers")
     args = parser.parse_args(argv)

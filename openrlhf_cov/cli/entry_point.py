@@ -1,15 +1,13 @@
 """Shared by all commands: output folders, and the end of a command with one line and an exit status."""
 
-import shutil
 import signal
 import sys
 from collections.abc import Callable
 from functools import wraps
-from pathlib import Path
 from typing import ParamSpec
 
 from openrlhf_cov.errors import RunStopped, UsageError
-from openrlhf_cov.utils.terminal import refuse, say, typed_name
+from openrlhf_cov.utils.terminal import refuse, say
 
 Given = ParamSpec("Given")
 STOPPED = "what it started on this host is stopped"
@@ -19,27 +17,21 @@ class Terminated(SystemExit):
     """SIGTERM, as an exception: the work can clean up behind itself."""
 
 
-def command_name() -> list[str]:
-    """Return the words that start this package's command in a shell in the current folder.
-
-    That is ``openrlhf-cov`` where the shell finds this installation under that name, else its path, and
-    ``python -m openrlhf_cov.cli.main`` where it was never installed.
-    """
-    beside = Path(sys.executable).with_name("openrlhf-cov")
-    if not beside.is_file():
-        return [sys.executable, "-m", "openrlhf_cov.cli.main"]
-    found = shutil.which("openrlhf-cov")
-    if found and Path(found).samefile(beside):
-        return ["openrlhf-cov"]
-    here = Path.cwd()
-    return [str(beside.relative_to(here)) if beside.is_relative_to(here) else str(beside)]
-
-
 def run_as_program(name: str, work: Callable[[], int | None], after_signal: str = STOPPED) -> int:
-    """Do the work; its exit status, or with one line on stderr 2 for a bad setting, 1 for a run that stopped or a file
-    that cannot be written, 130 after Ctrl-C, 143 after SIGTERM.
+    """Do the work of a command, and say in one line on stderr what ends it.
 
-    A ValueError whose message begins with a flag is of a bad setting; any other is an error of the program.
+    Args:
+        name: The command as users type it, such as ``openrlhf-cov train``.
+        work: The work, which returns its exit status, or None for 0.
+        after_signal: What the line says after an interruption.
+
+    Returns:
+        The exit status of the work; 2 for a bad setting, 1 for a run that stopped or a file that cannot be written,
+        130 after Ctrl-C, 143 after SIGTERM.
+
+    Raises:
+        ValueError: An error of the program. A message that begins with a flag is of a bad setting instead.
+        OSError: An error that is not of the system, such as one of Ray's, whose traceback is worth reading.
     """
     handlers = {
         signal.SIGTERM: _terminate,
@@ -57,11 +49,11 @@ def run_as_program(name: str, work: Callable[[], int | None], after_signal: str 
     except RunStopped as error:
         return refuse(name, error, 1)
     except OSError as error:
-        if error.strerror is None:  # not of the system: Ray's and the network's errors have a traceback worth reading
+        if error.strerror is None:
             raise
         return refuse(name, f"{error.filename}: {error.strerror}" if error.filename else error.strerror, 1)
     except (KeyboardInterrupt, Terminated) as error:
-        say(f"\n{typed_name(name)}: interrupted; {after_signal}\n", sys.stderr)
+        say(f"\n{name}: interrupted; {after_signal}\n", sys.stderr)
         return 128 + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)
     finally:
         for number, handler in before.items():
@@ -69,7 +61,12 @@ def run_as_program(name: str, work: Callable[[], int | None], after_signal: str 
 
 
 def program(name: str, after_signal: str = STOPPED) -> Callable[[Callable[Given, int | None]], Callable[Given, int]]:
-    """Decorate the ``main`` of a command so that it ends as ``run_as_program`` says."""
+    """Return a decorator for the ``main`` of a command, which then ends as ``run_as_program`` says.
+
+    Args:
+        name: The command as users type it.
+        after_signal: What the line says after an interruption.
+    """
 
     def decorate(main: Callable[Given, int | None]) -> Callable[Given, int]:
         @wraps(main)

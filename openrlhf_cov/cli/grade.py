@@ -59,13 +59,19 @@ def read_rows(path: Path, response_key: str, label_key: str, prompt_key: str | N
 
 
 def in_threads(grade: Callable[..., Grade], config: RewardConfig, *columns: Sequence[Any]) -> list[Grade]:
-    """The grade of every row, of which ``grade`` takes these columns, in order, with a progress bar on stderr."""
+    """Return the grade of every row, with a progress bar on stderr.
+
+    Args:
+        grade: Function of one value of each column.
+        config: It has the number of threads.
+        columns: Sequences of equal length, one value for each row.
+    """
     with ThreadPoolExecutor(config.reward_workers) as threads:
         return list(tqdm(threads.map(grade, *columns), total=len(columns[0]), desc="grading", unit="response"))
 
 
 def summary(rows: list[GradeRow], grades: list[Grade]) -> str:
-    """Counts by status, and the slowest rows."""
+    """Return the counts by status, and the slowest rows."""
     counts = Counter("correct" if grade.correct else "wrong" for grade in grades if grade.status == "graded")
     counts |= Counter(grade.status for grade in grades if grade.status != "graded")
     lines = [f"{'status':<12}{'responses':>10}{'share':>8}"]
@@ -78,7 +84,13 @@ def summary(rows: list[GradeRow], grades: list[Grade]) -> str:
 
 
 def comparison(rows: list[GradeRow], strict: list[Grade], published: list[Grade]) -> str:
-    """Return how many rows each grader accepts, and the first ``SHOWN`` rows on which they differ."""
+    """Return how many rows each grader accepts, and the first ``SHOWN`` rows on which they differ.
+
+    Args:
+        rows: The rows of the file.
+        strict: Their grades by the grader strict.
+        published: Their grades by the grader published.
+    """
     differing = [
         f"line {row.line}: {_shown(ours.answer)}, label {_shown(sources.split_label(row.label)[0])}"
         for row, ours, theirs in zip(rows, strict, published, strict=True)
@@ -100,7 +112,13 @@ def _shown(answer: str | None) -> str:
 
 
 def grade_lines(rows: list[GradeRow], grades: list[Grade], published: list[Grade] | None = None) -> Iterator[str]:
-    """One JSON object per row: line, correct, status, answer, seconds, and what published says where it was asked."""
+    """Yield one JSON object per row: line, correct, status, answer and seconds.
+
+    Args:
+        rows: The rows of the file.
+        grades: Their grades.
+        published: Their grades by the grader published; None where it was not asked.
+    """
     for row, grade, other in zip(rows, grades, published or [None] * len(rows), strict=True):
         record = {"line": row.line, "correct": grade.correct, "status": grade.status, "answer": grade.answer}
         record |= {"published": other.correct} if other else {}
@@ -110,10 +128,10 @@ def grade_lines(rows: list[GradeRow], grades: list[Grade], published: list[Grade
         yield json.dumps(record | {"seconds": round(grade.seconds, 6)})
 
 
-@program("grade")
+@program("openrlhf-cov grade")
 def main(argv: list[str] | None = None) -> None:
     """Print the summary; exit status 2 with one line on stderr for a bad file or flag."""
-    parser = Parser(prog="grade", about=__doc__)
+    parser = Parser(prog="openrlhf-cov grade", about=__doc__)
     parser.add_argument("file", metavar="FILE", type=Path, help="JSON Lines, one response and its label per line")
     parser.add_argument("--response_key", default="response", help="key of the response (default: response)")
     parser.add_argument("--label_key", default="answer", help="key of the label (default: answer)")
@@ -150,7 +168,16 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def check_labels(path: Path, rows: list[GradeRow], config: RewardConfig) -> None:
-    """Raises UsageError for the first label that cannot be graded, and where this machine cannot grade."""
+    """Check that every label can be graded.
+
+    Args:
+        path: The file, for the message.
+        rows: Its rows.
+        config: How responses are graded.
+
+    Raises:
+        UsageError: A label cannot be graded, or this machine cannot grade.
+    """
     check = sources.checker(config)
     for row in rows:
         try:

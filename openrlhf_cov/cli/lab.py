@@ -5,12 +5,12 @@ import shlex
 import sys
 from pathlib import Path
 
-from openrlhf_cov.cli.entry_point import command_name, program
+from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.experiments.lab.request import LabRequest, build_parser, train
-from openrlhf_cov.utils.terminal import say
+from openrlhf_cov.utils.terminal import command_name, say
 
 
-@program("lab")
+@program("openrlhf-cov lab")
 def main(argv: list[str] | None = None) -> None:
     """Exit status 0 when the run is complete, also if it was before; 2 for a refused request."""
     words = sys.argv[1:] if argv is None else argv

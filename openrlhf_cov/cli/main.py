@@ -6,7 +6,7 @@ from importlib import import_module
 from importlib.metadata import version
 
 from openrlhf_cov.cli.entry_point import program
-from openrlhf_cov.utils.terminal import refuse, say, typed_as
+from openrlhf_cov.utils.terminal import refuse, say
 
 # Command -> (module of ``openrlhf_cov.cli``, what it does).
 COMMANDS = {
@@ -25,6 +25,10 @@ COMMANDS = {
     "study": ("study", "compare methods over settings and seeds: table, intervals, figures, a page"),
     "base-policies": ("base_policies", "make and publish the base policies of embedded tasks"),
     "methods": ("methods", "describe all methods, or one with its flags and an example"),
+    "fetch-smollm2": (
+        "fetch_smollm2",
+        "write SmolLM2-135M-Instruct, a small language model, to a folder, without a hub",
+    ),
     "tiny-task": ("make_tiny_task", "make the embedded task: a small model and its problems"),
 }
 
@@ -44,8 +48,7 @@ def main() -> int:
     elif name in COMMANDS:
         sys.argv = [f"openrlhf-cov {name}", *rest]
         module = COMMANDS[name][0]
-        with typed_as(module, f"openrlhf-cov {name}"):
-            return import_module(f"openrlhf_cov.cli.{module}").main() or 0
+        return import_module(f"openrlhf_cov.cli.{module}").main() or 0
     elif name.startswith("-"):
         return refuse("openrlhf-cov", f"{name}: flags come after a command; openrlhf-cov --help lists the commands")
     else:

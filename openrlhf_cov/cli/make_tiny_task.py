@@ -33,9 +33,9 @@ HELP = {
 
 
 def build_parser() -> Parser:
-    """The parser of this command; its defaults are those of ``TaskSettings``."""
+    """Return the parser of this command; its defaults are those of ``TaskSettings``."""
     parser = Parser(
-        prog="make_tiny_task",
+        prog="openrlhf-cov tiny-task",
         description="Write an embedded task and a mediocre base policy for it to a folder.",
     )
     parser.add_argument("--output", required=True, metavar="DIR", type=Path, help="folder to write; new or empty")
@@ -48,7 +48,7 @@ def build_parser() -> Parser:
     return parser
 
 
-@program("make_tiny_task", "nothing was written")
+@program("openrlhf-cov tiny-task", "nothing was written")
 def main(argv: list[str] | None = None) -> None:
     """Exit status 0 when the folder holds the task, 2 for a refused request, 130 and 143 when interrupted."""
     args = build_parser().parse_args(argv)

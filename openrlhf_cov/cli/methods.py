@@ -9,7 +9,7 @@ import textwrap
 from dataclasses import Field, fields
 from typing import Any
 
-from openrlhf_cov.cli.entry_point import command_name, program
+from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.experiments.lab.request import LabRequest
 from openrlhf_cov.experiments.lab.request import build_parser as lab_parser
@@ -18,7 +18,7 @@ from openrlhf_cov.models.method import Method, fills
 from openrlhf_cov.models.methods import METHODS, MODULES
 from openrlhf_cov.models.slots import SLOTS, ProcessEstimator
 from openrlhf_cov.settings import flag_of
-from openrlhf_cov.utils.terminal import Parser, say
+from openrlhf_cov.utils.terminal import Parser, command_name, say
 
 # Columns of the text.
 WIDTH = 100
@@ -29,13 +29,13 @@ EXAMPLE_TARGET = 0.1
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of this command."""
-    parser = Parser(prog="methods", about=__doc__)
+    parser = Parser(prog="openrlhf-cov methods", about=__doc__)
     parser.add_argument("name", nargs="?", metavar="NAME", help="the method to describe; without it, a table of all")
     parser.add_argument("--json", action="store_true", help="print the same as JSON")
     return parser
 
 
-@program("methods")
+@program("openrlhf-cov methods")
 def main(argv: list[str] | None = None) -> None:
     """Print the table or one method; exit status 2 with one line on stderr for a name that no method has."""
     args = build_parser().parse_args(argv)

@@ -27,8 +27,8 @@ LEFT = {".lock", DROPPED, *(f".{name}.tmp" for name in (TRAIN, DROPPED, MANIFEST
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = Parser(prog="prepare_data", about=__doc__)
+    """Return the parser of this command."""
+    parser = Parser(prog="openrlhf-cov prepare", about=__doc__)
     names = ", ".join(TRAINING_SETS)
     parser.add_argument(
         "--dataset",
@@ -72,7 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@program("prepare_data")
+@program("openrlhf-cov prepare")
 def main(argv: list[str] | None = None) -> None:
     """Print the counts and the flags to train with; exit status 2 with one line on stderr for bad input."""
     args = build_parser().parse_args(argv)
@@ -80,7 +80,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def prepare(args: argparse.Namespace) -> dict[str, Any]:
-    """Write the training set; its manifest."""
+    """Write the training set and return its manifest."""
     _check(args)
     keys = {f"{name}_key": getattr(args, f"{name}_key") for name in KEYS}
     sources = open_sources(
@@ -98,7 +98,7 @@ def prepare(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def check_inputs(args: argparse.Namespace) -> None:
-    """UsageError for what ``prepare`` refuses of flags, folders and files; nothing is written, no hub is asked."""
+    """Raise UsageError for flags, folders and files that ``prepare`` refuses; nothing is written, no hub is asked."""
     _check(args)
     check_folder(args.output)
     check_sources(args.dataset, args.data_dir)
@@ -107,7 +107,7 @@ def check_inputs(args: argparse.Namespace) -> None:
 
 
 def summary(manifest: dict[str, Any], folder: Path) -> str:
-    """Rows kept and left out per dataset, overlaps per evaluation set, and the flags to train with."""
+    """Return the rows kept and left out per dataset, overlaps per evaluation set, and the flags to train with."""
     columns = ("read", "kept", *REASONS)
     rows = [(each["name"], *(f"{each[column]:,}" for column in columns)) for each in manifest["inputs"]]
     if len(rows) > 1:

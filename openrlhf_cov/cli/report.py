@@ -24,7 +24,7 @@ ENTROPIES = {"token": "entropy/mean", "response": "entropy/response_mean"}
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    parser = Parser(prog="report", about=__doc__)
+    parser = Parser(prog="openrlhf-cov report", about=__doc__)
     parser.add_argument(
         "runs",
         type=Path,
@@ -70,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@program("report")
+@program("openrlhf-cov report")
 def main(argv: list[str] | None = None) -> None:
     """Print the table and write the report; exit status 2 with one line on stderr for bad input."""
     args = build_parser().parse_args(argv)

@@ -8,44 +8,37 @@ models. --scale tiny takes the embedded tasks, on any host, for the figures and 
 import argparse
 import io
 import os
-import shlex
-import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 from openrlhf_cov.cli.entry_point import program
-from openrlhf_cov.cluster.local_ray import local_ray, stop
-from openrlhf_cov.errors import RunStopped, UsageError
+from openrlhf_cov.cli.main import COMMANDS
+from openrlhf_cov.errors import UsageError
 from openrlhf_cov.experiments.reproduction import paper_commands
-from openrlhf_cov.experiments.reproduction.exhibits import FIGURES, TABLES, PaperRun, exhibit
-from openrlhf_cov.experiments.reproduction.paper_scores import scores_of
+from openrlhf_cov.experiments.reproduction.carry_out import carry_out, check_tiny, finish
+from openrlhf_cov.experiments.reproduction.exhibits import FIGURES, TABLES, exhibit
 from openrlhf_cov.experiments.reproduction.reproduction_plan import (
     SCRIPTS,
     Command,
     Reproduction,
-    Words,
+    flags_of,
     maker_of_missing,
-    module_of,
     outputs_of,
+    shell_line,
 )
-from openrlhf_cov.experiments.tiny_task import demo_training
-from openrlhf_cov.utils.json_lines import write_lines
-from openrlhf_cov.utils.orphans import die_with_parent
 from openrlhf_cov.utils.output_folders import check_folder
 from openrlhf_cov.utils.terminal import Parser, refuse, say
 
+NAME = "openrlhf-cov reproduce"
 LAYOUT_OF_RUN = ("--dry_run", "--dry_run_gpus", "8", "--dry_run_gpu_memory", "80", "--dry_run_nodes")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = Parser(prog="reproduce", about=__doc__)
+    """Return the parser of this command."""
+    parser = Parser(prog=NAME, about=__doc__)
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--figure", type=int, choices=tuple(FIGURES), metavar="N", help="1 to 14")
     which.add_argument("--table", type=int, choices=tuple(TABLES), metavar="N", help="1 or 2")
@@ -76,7 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@program("reproduce")
+@program(NAME)
 def main(argv: list[str] | None = None) -> int:
     """Exit status 0; 2 with one line for bad input or a command that would not run, 1 for one that failed, 130 and 143
     when interrupted."""
@@ -90,7 +83,7 @@ def main(argv: list[str] | None = None) -> int:
         say("".join(f"# yours to bring: {path}\n" for path in paper_commands.brought(plan.shown, plan.data_dir)))
     for command in plan.commands():
         say(comment_on(command, plan))
-        say(shlex.join(command.words) + "\n")
+        say(shell_line(command.words) + "\n")
         if args.run:
             carry_out(command, plan)
     finish(plan, has_run=args.run, collect=args.collect)
@@ -132,84 +125,8 @@ def comment_on(command: Command, plan: Reproduction) -> str:
     if command.run is not None:
         return f"# run {plan.folder_of(command.run).name}\n"
     if "--model" in words:
-        return f"# {command.module} {Path(words[words.index('--model') + 1]).name}\n"
+        return f"# {command.name} {Path(words[words.index('--model') + 1]).name}\n"
     return ""
-
-
-def finish(plan: Reproduction, *, has_run: bool, collect: Path | None) -> None:
-    """Say what was drawn; print the table of scores at the tiny scale, and make the copies that were asked for."""
-    folders = plan.report_folders()
-    pictures = [folder / "figures" / f"{picture}.svg" for folder in folders for picture in plan.shown.pictures]
-    say("# draws " + ", ".join(map(str, pictures)) + "\n")
-    made = [*pictures, *(folder / "law.json" for folder in folders)]
-    if has_run and plan.is_tiny and plan.shown.tables:
-        table = scores_of([plan.folder_of(run) for run in plan.shown.runs if run.is_tiny])
-        path = folders[0] / "scores.txt"
-        write_lines(path, table)
-        say("\n".join(["", *table, ""]))
-        made.append(path)
-    if collect:
-        collect.mkdir(parents=True, exist_ok=True)
-        for path in made:
-            if path.exists():  # the report says which picture it left out, and why
-                exhibit_name = path.relative_to(plan.output).parts[0]
-                shutil.copyfile(path, collect / f"{exhibit_name}_{path.name}")
-
-
-def carry_out(command: Command, plan: Reproduction) -> None:
-    """Run one command of a plan to its end, unless what it makes exists. Raises RunStopped if it fails."""
-    words = command.words
-    due = plan.due(command)
-    if due is None:
-        say("# it is there, and is left alone\n")
-        return
-    if plan.is_tiny and command.run is not None and command.run.trainer is not None:
-        _train_tiny(command.run, plan)
-        return
-    if plan.is_tiny and (command.module == "make_tiny_task" or due[:2] == ["ray", "start"]):
-        return  # ``_train_tiny`` makes the task and starts a Ray of its own
-    if len(due) > len(words):
-        added = " ".join(due[len(words) :])
-        say(f"# it broke off, and goes on (if its job still runs, stop that first): {added}\n")
-    status = _call([path_of(due[0]), *due[1:]], SCRIPTS.parent if due[0] == "ray" else None)
-    if status:
-        raise RunStopped(f"status {status} of: {shlex.join(due)}")
-
-
-def path_of(name: str) -> str:
-    """Return the program that a command of a plan starts with: beside this Python, or found on the PATH."""
-    if name == "python":
-        return sys.executable
-    beside = Path(sys.executable).with_name(name)
-    found = str(beside) if beside.is_file() else shutil.which(name)
-    if found is None:
-        raise UsageError(f"{name} is neither beside {sys.executable} nor on the PATH; install Ray (docs/install.md)")
-    return found
-
-
-def _call(command: Words, folder: Path | None) -> int:
-    """Return the exit status. The command ends with this process; so does what it started, if it can still be told."""
-    ends_with_us = partial(die_with_parent, signal.SIGTERM)
-    child = subprocess.Popen(command, cwd=folder, start_new_session=True, preexec_fn=ends_with_us)
-    try:
-        return child.wait()
-    finally:
-        stop(child)
-
-
-def _train_tiny(run: PaperRun, plan: Reproduction) -> None:
-    """Train on the embedded addition with a Ray of its own, as the demo does."""
-    _check_tiny(run, plan)
-    output = plan.folder_of(run)
-    demo_training.make_output(output)
-    demo_training.make_task(plan.task, "addition")
-    with local_ray(num_gpus=2, num_cpus=8, log=output / "ray.log") as address:
-        words = plan.training_on_ray(run, address.dashboard)
-        demo_training.train(words, address.token, output, plan.steps)
-
-
-def _check_tiny(run: PaperRun, plan: Reproduction) -> None:
-    demo_training.check_demo(task="addition", folder=plan.task, steps=plan.steps, output=plan.folder_of(run))
 
 
 def dry_run(plan: Reproduction) -> int:
@@ -222,16 +139,16 @@ def dry_run(plan: Reproduction) -> int:
     to_bring = [] if plan.is_tiny else paper_commands.brought(plan.shown, plan.data_dir)
     for path in to_bring:
         if not path.is_file():
-            status = refuse("reproduce", f"{path}: no such file, and no command makes it; bring it")
+            status = refuse(NAME, f"{path}: no such file, and no command makes it; bring it")
     for command in plan.commands():
-        name = plan.folder_of(command.run).name if command.run else command.module
+        name = plan.folder_of(command.run).name if command.run else command.name
         found = [(fault, maker_of_missing(fault, made, to_bring)) for fault in faults_of(command, plan)]
         faults = [fault for fault, maker in found if maker is None]
         awaited = list(dict.fromkeys(maker for _, maker in found if maker is not None))
         after = f", after {' and '.join(awaited)}" if awaited else ""
         say(f"{name}: it would not run\n" if faults else f"{name}: it would run{after}\n")
         for fault in faults:
-            status = refuse("reproduce", f"{name}: {fault}")
+            status = refuse(NAME, f"{name}: {fault}")
         for path in outputs_of(command.words):
             made.setdefault(path, name)
     return status
@@ -243,19 +160,18 @@ def faults_of(command: Command, plan: Reproduction) -> list[str]:
         due = plan.due(command)
     except UsageError as error:
         return [str(error)]
-    if due is None or "-m" not in due:
+    if due is None or command.name not in COMMANDS:
         return []
-    name = module_of(due)
-    flags = list(due[due.index("-m") + 2 :])
-    if name != "train_ppo_ray":
-        return _faults(lambda: _check_command(name, flags))
+    flags = flags_of(due)
+    if command.name != "train":
+        return _faults(lambda: _check_command(command.name, flags))
     from openrlhf_cov.cli import train_ppo_ray
 
     run = command.run
     if plan.is_tiny and run is not None:
         with _command_line(flags):
             faults = _faults(train_ppo_ray.parse_args)
-        return [*faults, *_faults(lambda: _check_tiny(run, plan))]
+        return [*faults, *_faults(lambda: check_tiny(run, plan))]
     nodes = str(run.recipe.nodes if run and run.recipe else 1)
     with _command_line([*flags, *LAYOUT_OF_RUN, nodes]):
         return _faults(lambda: sys.exit(train_ppo_ray.main()))
@@ -263,13 +179,13 @@ def faults_of(command: Command, plan: Reproduction) -> list[str]:
 
 def _check_command(name: str, flags: list[str]) -> None:
     """Check flags, and what a command checks before it works: files that it reads, folders that it writes."""
-    module = import_module(f"openrlhf_cov.cli.{name}")
+    module = import_module(f"openrlhf_cov.cli.{COMMANDS[name][0]}")
     parser = module.build_parser()
     if name == "lab":
         module.LabRequest.of(parser, flags).check()
         return
     args = parser.parse_args(flags)
-    checks = {"prepare_data": "check_inputs", "evaluate": "check_inputs", "report": "check_flags"}
+    checks = {"prepare": "check_inputs", "evaluate": "check_inputs", "report": "check_flags"}
     if name in checks:
         getattr(module, checks[name])(args)
 
@@ -295,7 +211,8 @@ def _faults(check: Callable[[], object]) -> list[str]:
         with redirect_stdout(io.StringIO()), redirect_stderr(said):
             check()
     except SystemExit as end:
-        return [line for line in said.getvalue().splitlines() if line.strip()] if end.code else []
+        lines = [line for line in said.getvalue().splitlines() if line.strip()] if end.code else []
+        return [line.partition(": error: ")[2] or line for line in lines]  # without the name of the command
     except (UsageError, ValueError) as error:
         return [str(error)]
     return []

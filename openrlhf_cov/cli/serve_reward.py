@@ -6,11 +6,9 @@ sends no Authorization header.
 """
 
 import argparse
-import ctypes
 import ipaddress
 import logging
 import os
-import re
 import resource
 import signal
 import socket
@@ -23,14 +21,13 @@ from openrlhf_cov.cluster.packages import SERVICE, require, require_grader
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.rewards.limits import REWARD_TOKEN, ServiceLimits
+from openrlhf_cov.rewards.service_token import read_token
 from openrlhf_cov.rewards.worker import at_most
 from openrlhf_cov.utils.config_flags import add_config_arguments
 from openrlhf_cov.utils.terminal import Parser, clean_logs, say
 
 logger = logging.getLogger(__name__)
 
-# Characters that stand for themselves in a URL; upstream splits ``--reward.remote_url`` at commas.
-TOKEN = re.compile(r"[A-Za-z0-9._~-]+")
 # Settings of the trainer's side: nobody tells the service which response was cut off, and it reads no data.
 TRAINER_ONLY = ("reward_keep_truncated", "reward_skip_bad_labels", "reward_max_error_frac")
 # Time of requests in work after SIGTERM or SIGINT, before they are answered with 503.
@@ -45,7 +42,7 @@ LOG_FORMAT = "%(levelname)s %(asctime)s %(filename)s:%(lineno)d] %(message)s"
 
 def build_parser() -> Parser:
     """Return the parser of this command; limits and rewards have the defaults of their configs."""
-    parser = Parser(prog="serve_reward", about=__doc__, allow_abbrev=False)
+    parser = Parser(prog="openrlhf-cov serve-reward", about=__doc__, allow_abbrev=False)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=5000, help="port to bind to; 0: any free one (default: 5000)")
@@ -62,7 +59,7 @@ def build_parser() -> Parser:
     return parser
 
 
-@program("serve_reward")
+@program("openrlhf-cov serve-reward")
 def main(argv: list[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT: exit status 0. Exit status 2 with one line for anything the user can mend."""
     args = build_parser().parse_args(argv)
@@ -86,7 +83,18 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def serve(listener: socket.socket, config: RewardConfig, limits: ServiceLimits, token: str | None) -> None:
-    """Answer requests until a signal; ends by SystemExit. The grading processes live as long as this function."""
+    """Answer requests until a signal. The grading processes live as long as this function.
+
+    Args:
+        listener: The listening socket.
+        config: How responses are graded.
+        limits: Limits on requests and connections.
+        token: The token that requests must carry; None for none.
+
+    Raises:
+        RunStopped: No grading process works.
+        SystemExit: A signal ended the service.
+    """
     import uvicorn
 
     from openrlhf_cov.rewards.pool import SECOND_OPINION_TARGET, PoolError, shared_pool
@@ -120,40 +128,6 @@ def serve(listener: socket.socket, config: RewardConfig, limits: ServiceLimits, 
         logger.info("start: process %d, %d grading processes", os.getpid(), config.reward_workers)
         say(f"serving on {url}\n")
         server.run(sockets=[listener])
-
-
-def read_token(path: Path | None) -> str | None:
-    """Return the token of a file, else of the environment, from which it is removed; None where neither has one."""
-    token = take_from_environment(REWARD_TOKEN)  # the grading processes inherit the environment
-    source = REWARD_TOKEN
-    if path is not None:
-        source = f"--token_file {path}"
-        try:
-            token = path.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{source} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    if token is not None and not TOKEN.fullmatch(token):
-        raise UsageError(f"{source} holds no token: at least one letter, digit or one of . _ ~ - and nothing else")
-    return token
-
-
-def take_from_environment(name: str) -> str | None:
-    """Return a variable of the environment and remove it, also from what ``/proc/PID/environ`` shows of this process.
-
-    Removing a variable leaves its text in the memory that the kernel shows to all processes of the same user.
-    """
-    library = ctypes.CDLL(None)
-    library.getenv.restype = ctypes.c_void_p
-    address = library.getenv(name.encode())
-    value = os.environ.pop(name, None)
-    status = Path("/proc/self/stat")
-    if address and value is not None and status.exists():
-        # The name of the process comes before the last bracket; env_start and env_end are the fields 50 and 51.
-        columns = status.read_text(encoding="utf-8").rpartition(")")[2].split()
-        # A variable that this process set itself lies elsewhere, and may have been freed by now.
-        if int(columns[47]) <= address < int(columns[48]):
-            ctypes.memset(address, 0, len(os.fsencode(value)))
-    return value
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -15,8 +15,8 @@ from openrlhf_cov.utils.terminal import Parser
 
 
 def build_parser() -> Parser:
-    """The parser of this command."""
-    parser = Parser(prog="study", about=__doc__)
+    """Return the parser of this command."""
+    parser = Parser(prog="openrlhf-cov study", about=__doc__)
     parser.add_argument("spec", type=Path, metavar="SPEC", help="file of studies/, or one like these")
     parser.add_argument(
         "--engine",
@@ -45,7 +45,7 @@ def build_parser() -> Parser:
     return parser
 
 
-@program("study")
+@program("openrlhf-cov study")
 def main(argv: list[str] | None = None) -> None:
     """Exit status 0 when the study is complete; 2 for a refused request, 1 where a run failed, 130 after Ctrl-C."""
     answer(build_parser().parse_args(argv))

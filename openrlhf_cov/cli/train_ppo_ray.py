@@ -1,5 +1,6 @@
-"""``python -m openrlhf_cov.cli.train_ppo_ray``: train with OpenRLHF's flags and ours.
+"""Train with OpenRLHF's flags and ours.
 
+``python -m openrlhf_cov.cli.train_ppo_ray`` is the same as ``openrlhf-cov train``, for jobs that are submitted to Ray.
 The flags are parsed and completed, inputs and cluster are checked, and ``trainer/build.py`` builds and runs the
 training.
 """
@@ -24,7 +25,7 @@ from openrlhf_cov.utils.command import COMMAND_FILE, SETTINGS_FILE, write_comman
 from openrlhf_cov.utils.redaction import HIDDEN
 from openrlhf_cov.utils.terminal import clean_logs, refuse
 
-NAME = "train_ppo_ray"
+NAME = "openrlhf-cov train"
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ def _filled(flag: str, text: str, variable: str) -> str:
 
 def _write_command(folder: str) -> None:
     try:
-        write_command(folder, [NAME, *sys.argv[1:]])
+        write_command(folder, [*NAME.split(), *sys.argv[1:]])
     except OSError as error:
         raise _not_writable(folder, COMMAND_FILE, error) from error
 
@@ -132,7 +133,7 @@ def _not_writable(folder: str, name: str, error: OSError) -> UsageError:
 
 
 def _cause_of(error: Exception) -> Exception:
-    """The error itself, out of those that Ray wraps around it on its way through actors."""
+    """Return the error itself, out of those that Ray wraps around it on its way through actors."""
     while isinstance(cause := getattr(error, "cause", None), Exception):
         error = cause
     return error

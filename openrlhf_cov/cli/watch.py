@@ -16,7 +16,7 @@ FASTEST = 0.1
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    found = Parser(prog="watch", about=__doc__)
+    found = Parser(prog="openrlhf-cov watch", about=__doc__)
     found.add_argument(
         "runs",
         type=Path,
@@ -44,7 +44,7 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError("the dashboard needs a terminal; add --once for a snapshot as plain text")
 
 
-@program("watch")
+@program("openrlhf-cov watch")
 def main(argv: list[str] | None = None) -> None:
     """Watch until a key ends it, or with ``--once`` print a snapshot; exit status 2 with one line on stderr for a path
     or flag that cannot be used."""

@@ -25,7 +25,7 @@ GRADING_FLAGS = (
 
 def build_parser() -> Parser:
     """The command line."""
-    parser = Parser(prog="evaluate", about=ABOUT)
+    parser = Parser(prog="openrlhf-cov evaluate", about=ABOUT)
     parser.add_argument("--model", help="folder of a Hugging Face model, or its name on the hub or at --base_url")
     parser.add_argument("--benchmarks", help="names from --list, groups (paper, all) or files *.jsonl, with commas")
     parser.add_argument("--output", type=Path, help="folder of the results; the same command again continues there")

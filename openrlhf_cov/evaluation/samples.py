@@ -68,7 +68,8 @@ class BenchmarkSamples:
         """Return the same samples by the verdicts of the grader ``published``. UsageError if it did not grade them."""
         if self.published is None:
             raise UsageError(
-                f"{self.settings.name} was graded by strict alone; `evaluate --regrade` asks the grader published"
+                f"{self.settings.name} was graded by strict alone; `openrlhf-cov evaluate --regrade` asks the grader "
+                "published"
             )
         rows = tuple(tuple(replace(each, correct=each.published) for each in row) for row in self.rows)
         return replace(self, rows=rows)

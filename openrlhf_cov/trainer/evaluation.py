@@ -34,7 +34,7 @@ from openrlhf_cov.trainer.rollout.requests import RolloutRequests
 from openrlhf_cov.trainer.rollout.rollouts import check_reward_errors, failed_rewards
 from openrlhf_cov.utils.engine_limits import engine_limits
 
-# Flag of ``cli.evaluate`` in a message -> the flag of a training that takes its place.
+# Flag of ``openrlhf-cov evaluate`` in a message -> the flag of a training that takes its place.
 FLAGS = {
     "--benchmarks ": "--eval.dataset bench:",
     "--protocol": "--eval.protocol",
@@ -45,7 +45,7 @@ FLAGS = {
     "--samples": "--eval.n_samples_per_prompt",
     "--temperature": "--eval.temperature",
     "--max_tokens": "--eval.max_tokens",
-    "--list": "python -m openrlhf_cov.cli.evaluate --list",
+    "--list": "openrlhf-cov evaluate --list",
 }
 
 MEAN_SCORE = "eval/mean/avg"

@@ -5,12 +5,12 @@ import difflib
 import logging
 import os
 import re
+import shutil
 import signal
 import sys
 import textwrap
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, TextIO
@@ -59,28 +59,31 @@ def say(text: str, stream: TextIO | None = None) -> None:
             raise
 
 
-# Name of a command in its own code -> what the user typed, such as "openrlhf-cov train" for "train_ppo_ray".
-_typed_names: dict[str, str] = {}
+def command_name() -> list[str]:
+    """Return the words that start this package's command in a shell in the current folder.
 
-
-@contextmanager
-def typed_as(program: str, typed: str) -> Iterator[None]:
-    """While the body runs, usage and errors of ``program`` have the name that the user typed."""
-    _typed_names[program] = typed
-    try:
-        yield
-    finally:
-        del _typed_names[program]
-
-
-def typed_name(program: str) -> str:
-    """Return the name by which the user started a command."""
-    return _typed_names.get(program, program)
+    That is ``openrlhf-cov`` where the shell finds this installation under that name, else its path, and
+    ``python -m openrlhf_cov.cli.main`` where it was never installed.
+    """
+    beside = Path(sys.executable).with_name("openrlhf-cov")
+    if not beside.is_file():
+        return [sys.executable, "-m", "openrlhf_cov.cli.main"]
+    found = shutil.which("openrlhf-cov")
+    if found and Path(found).samefile(beside):
+        return ["openrlhf-cov"]
+    here = Path.cwd()
+    return [str(beside.relative_to(here)) if beside.is_relative_to(here) else str(beside)]
 
 
 def refuse(program: str, reason: object, status: int = 2) -> int:
-    """Say why in one line on stderr; the exit status."""
-    say(f"{typed_name(program)}: error: {one_line(reason)}\n", sys.stderr)
+    """Say in one line on stderr why a command ends, and return its exit status.
+
+    Args:
+        program: The command as users type it, such as ``openrlhf-cov train``.
+        reason: What is wrong; it may have several lines, and secrets, which are hidden.
+        status: The exit status.
+    """
+    say(f"{program}: error: {one_line(reason)}\n", sys.stderr)
     return status
 
 
@@ -174,7 +177,6 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *, about: str | None = None, **settings: Any) -> None:
         settings.setdefault("formatter_class", HelpFormatter)
         super().__init__(**settings)
-        self.prog = typed_name(self.prog)
         self.description = re.sub(r"^``[^`]*``: ", "", about) if about else self.description
 
     def error(self, message: str) -> NoReturn:

@@ -65,12 +65,12 @@ def test_help_and_errors_have_the_name_that_was_typed(monkeypatch, capsys, run_c
     status, _, error = run_command(name, "--no_such_flag_at_all")
     assert status == 2
     assert error.startswith(f"openrlhf-cov {name}: error: ")
-    # Started by its module a command has a name as well.
+    # Started by its module a command has the same name.
     module = COMMANDS[name][0]
     monkeypatch.setattr(sys, "argv", ["x", "--no_such_flag_at_all"])
     with pytest.raises(SystemExit):
         import_module(f"openrlhf_cov.cli.{module}").main()
-    assert capsys.readouterr().err.startswith((f"openrlhf-cov {name}: error: ", f"{module}: error: "))
+    assert capsys.readouterr().err.startswith(f"openrlhf-cov {name}: error: ")
 
 
 ENDS = [

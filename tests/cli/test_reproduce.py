@@ -19,6 +19,7 @@ from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, GROUPS
 from openrlhf_cov.experiments.reproduction import paper_commands
 from openrlhf_cov.experiments.reproduction.exhibits import FIGURES, TABLES
 from openrlhf_cov.experiments.reproduction.reproduction_plan import Command
+from openrlhf_cov.utils.terminal import command_name
 
 ALL = [*(("--figure", n) for n in FIGURES), *(("--table", n) for n in TABLES)]
 TINY = [(kind, n) for kind, n in ALL if not (FIGURES if kind == "--figure" else TABLES)[n].not_tiny]
@@ -73,8 +74,11 @@ def test_a_command_for_every_run_and_a_report_of_them(capsys, monkeypatch, tmp_p
     names = [run.name for run in exhibit_of(kind, number).runs if run.recipe]
     assert all(words[:3] == ["ray", "job", "submit"] for words in trained)
     assert [words[words.index("--ckpt.output_dir") + 1] for words in trained] == [str(tmp_path / n) for n in names]
-    assert lines[-1][2] == "openrlhf_cov.cli.report"
-    reported = [word for words in lines if words[2] == lines[-1][2] for word in words[3 : words.index("--output")]]
+    report = [*command_name(), "report"]
+    count = len(report)
+    assert lines[-1][:count] == report
+    reports = [words for words in lines if words[:count] == report]
+    reported = [word for words in reports for word in words[count : words.index("--output")]]
     assert reported == [str(tmp_path / name) for name in names]
 
 
@@ -120,13 +124,12 @@ def test_data_that_an_earlier_command_makes_may_be_missing(capsys, tmp_path):
     assert reproduce.main(flags) == 2
     printed = capsys.readouterr()
     # no command makes this one
-    assert printed.err.splitlines() == [
-        f"reproduce: error: {tmp_path}/eval/omni_math.jsonl: no such file, and no command makes it; bring it"
-    ]
+    fault = f"{tmp_path}/eval/omni_math.jsonl: no such file, and no command makes it; bring it"
+    assert printed.err.splitlines() == [f"openrlhf-cov reproduce: error: {fault}"]
     assert printed.out.splitlines()[1:] == [
         "evaluate: it would run",
-        "prepare_data: it would run, after evaluate",
-        "qwen2.5_7b_on_policy: it would run, after prepare_data and evaluate",
+        "prepare: it would run, after evaluate",
+        "qwen2.5_7b_on_policy: it would run, after prepare and evaluate",
         "report: it would run",
     ]
 
@@ -148,7 +151,7 @@ def test_a_dry_run_looks_at_data_and_folders_of_what_does_not_train(capsys, tmp_
     (tmp_path / "gsm8k-qwen-boxed" / "notes").touch()
     reproduce.main(["--figure", "13", "--dry_run", "--data_dir", str(tmp_path), "--output", str(tmp_path)])
     faults = capsys.readouterr().err
-    assert f"prepare_data: --dataset {tmp_path / 'eurus-difficult.jsonl'}: no such file" in faults
+    assert f"prepare: --dataset {tmp_path / 'eurus-difficult.jsonl'}: no such file" in faults
     assert "no *.jsonl files there" not in faults  # an earlier command writes them
     assert f"--output {tmp_path / 'gsm8k-qwen-boxed'} is not empty and holds no manifest.json" in faults
     assert f"report: --output {tmp_path / 'figure13'}: {tmp_path / 'figure13'} is a file; give a folder" in faults

@@ -23,6 +23,7 @@ from openrlhf_cov.experiments.study.ray_runs import RayStudy
 from openrlhf_cov.experiments.study.run_plan import Score, all_runs, number_of_runs
 from openrlhf_cov.experiments.study.run_results import unpack
 from openrlhf_cov.experiments.study.spec_file import read_spec
+from openrlhf_cov.utils.terminal import command_name
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
 SHORT = (
@@ -226,7 +227,7 @@ def test_the_specs_of_the_repository_can_run(path, tmp_path, capsys):
         assert study.main([str(path), "--output", str(tmp_path / "out"), "--dry_run"]) == 0
         commands = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("# ")]
         assert len(commands) == len(set(commands)) == len(all_runs(spec, {}))
-        assert all(line.startswith("python -m openrlhf_cov.cli.train_ppo_ray --") for line in commands)
+        assert all(line.startswith(f"{shlex.join(command_name())} train --") for line in commands)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ PARSE = """
 import sys
 from openrlhf_cov.cli import train_ppo_ray
 args = train_ppo_ray.parse_args()
-print(args.cov_type, args.top_clip_ratio, *args.actor.eps_clip_low_high)
+print(args.method, args.top_clip_ratio, *args.actor.eps_clip_low_high)
 """
 
 

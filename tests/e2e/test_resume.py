@@ -237,7 +237,7 @@ def test_an_engine_that_dies_costs_no_step(start, task, tmp_path):
         wait_for_end(run, folder, 1)
         steps = steps_of(folder)
         assert [line["step"] for line in lines(folder)] == list(range(1, steps + 1))
-        *_, ending = (line for line in log_of(folder).splitlines() if line.startswith("train_ppo_ray: error: "))
+        *_, ending = (line for line in log_of(folder).splitlines() if line.startswith("openrlhf-cov train: error: "))
         assert f"died: stopped after global step {steps}; continue with --ckpt.load_enable" in ending
         assert (folder / "checkpoints" / "_actor" / "latest").read_text() == f"global_step{steps}"
 

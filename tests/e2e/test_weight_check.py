@@ -68,7 +68,7 @@ def test_an_engine_that_keeps_the_initial_weights_ends_the_run_with_one_line(run
     path = os.pathsep.join(filter(None, [str(tmp_path / "site"), os.environ.get("PYTHONPATH")]))
     flags = [*task.flags(tmp_path / "run"), "--vllm.num_engines", "2"]
     run = run_trainer(flags, tmp_path / "run", {"PYTHONPATH": path}, status=1)
-    (line,) = (line for line in run.stderr.splitlines() if line.startswith("train_ppo_ray: error: "))
+    (line,) = (line for line in run.stderr.splitlines() if line.startswith("openrlhf-cov train: error: "))
     assert (
         ": error: --train.check_weight_update first: vLLM engine 1 did not receive the new weights of global" in line
     )

@@ -120,7 +120,7 @@ def test_a_recipe_without_its_benchmarks_would_not_run(monkeypatch, capfd, flags
 
 @pytest.mark.parametrize(("size", "engines", "gpus_each"), [("7b", 8, 1), ("32b", 2, 4)])
 def test_an_evaluation_is_understood(flags_of, eval_data, tmp_path, size, engines, gpus_each):
-    flags = flags_of(f"eval_qwen2.5_{size}.sh", program="evaluate", DATA_DIR=str(eval_data), OUTPUT=str(tmp_path))
+    flags = flags_of(f"eval_qwen2.5.sh {size}", program="evaluate", DATA_DIR=str(eval_data), OUTPUT=str(tmp_path))
     args = evaluate.build_parser().parse_args(flags)
     assert (args.num_engines, args.tensor_parallel_size) == (engines, gpus_each)
     assert [each.name for each in select(args.benchmarks)] == [*GROUPS["paper"]]
@@ -233,6 +233,8 @@ def test_the_short_names_are_the_recipes_of_kl_cov(flags_of, size):
         ("train_qwen2.5.sh 7b clipcov", {}, "METHOD clipcov: no such method; use grpo, clip_higher"),
         ("train_qwen2.5.sh 7b --dry_run", {}, "METHOD --dry_run: no such method"),
         ("train_qwen2.5.sh 32b on_policy", {}, "METHOD on_policy: only with MODEL 7b"),
+        ("eval_qwen2.5.sh", {}, "SIZE is required"),
+        ("eval_qwen2.5.sh 14b", {}, "SIZE 14b: no such model; use 7b or 32b"),
         ("train_qwen2.5.sh 7b grpo", {"LAYOUT": "spilt"}, "LAYOUT spilt: no such layout; use colocated or split"),
         ("train_smollm2_135m.sh", {}, "METHOD is required; use scripts/train_smollm2_135m.sh grpo|kl_cov"),
         ("train_smollm2_135m.sh clip_cov", {}, "METHOD clip_cov: no such method; use grpo or kl_cov"),

@@ -91,9 +91,7 @@ def _low_entropy(table: Table) -> Alert | None:
     if since is None:
         return None
     value = f"{level[-1]:.3g} of {start:.3g} nats, {level[-1] / start:.1%}"
-    advice = (
-        "little entropy is left for gains: use an earlier checkpoint, a lower --actor.adam.lr or --cov_type kl_cov"
-    )
+    advice = "little entropy is left for gains: use an earlier checkpoint, a lower --actor.adam.lr or --method kl_cov"
     return Alert("entropy_low", "entropy below 10 % of its start", value, since, advice)
 
 

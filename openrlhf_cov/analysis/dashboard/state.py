@@ -254,12 +254,16 @@ class RunState:
     keeps_groups: bool = False
     alerts: tuple[Alert, ...] = ()
     warnings: tuple[str, ...] = ()
+    # False while the folder holds neither a command nor metrics: no training has started there.
+    has_started: bool = True
 
     def age(self, now: float) -> float:
         """Seconds since the newest step; 0 where the clock of the run is ahead of ours."""
         return max(0.0, now - self.last_time)
 
     def activity(self, now: float) -> Activity:
+        if not self.has_started:
+            return Activity("waiting", f"no run yet, waiting for {METRICS_FILE}")
         if not self.curves:
             return Activity("waiting", "waiting for the first step")
         if not self.follows:
@@ -409,7 +413,9 @@ class WatchedRun:
         has_news = self._follower is not None and self._follower.poll()
         # The result follows the last step, which may have been read before.
         has_ended = self._follower is not None and (self.path / RESULT_FILE).is_file()
-        if self.state is not None and not has_news and has_ended == self.state.has_ended:
+        has_started = self._follower is None or _has_started(self.path)
+        known = self.state and (self.state.has_ended, self.state.has_started)
+        if not has_news and known == (has_ended, has_started):
             return False
         run = replace(self._follower.run if self._follower else self._fixed, name=self.name)
         self.state = build(
@@ -419,6 +425,7 @@ class WatchedRun:
             asked_steps=self.asked_steps,
             law=self._law.of(run) if len(run.training) else None,
         )
+        self.state = replace(self.state, has_started=has_started)
         return True
 
 
@@ -451,6 +458,10 @@ def _names(places: Sequence[Path]) -> list[str]:
     ]
 
 
+def _has_started(folder: Path) -> bool:
+    return (folder / METRICS_FILE).exists() or (folder / COMMAND_FILE).exists()
+
+
 def _is_ours(path: Path) -> bool:
     """Return True for a folder that has or may get our metrics, as a new run whose TensorBoard events have no value.
 
@@ -462,7 +473,7 @@ def _is_ours(path: Path) -> bool:
             tables = ", ".join((*TABLES, STATE_FILE))
             raise UsageError(f"{path}: must be the folder of a run, a {METRICS_FILE} or a log ({tables})")
         return False
-    if (path / METRICS_FILE).exists() or (path / COMMAND_FILE).exists():
+    if _has_started(path):
         return True
     refuse_folder_of_runs(path)
     if not any(path.rglob(EVENT_FILES)):

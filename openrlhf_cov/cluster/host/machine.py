@@ -134,7 +134,7 @@ def check_extension_locks(facts: Facts) -> Finding:
         return Finding("ok", "no lock of a killed process")
     parts = []
     if stale:
-        parts.append(f"{len(stale)} left by killed processes: loading waits for ever, except from train_ppo_ray")
+        parts.append(f"{len(stale)} left by killed processes: loading waits for ever, except in openrlhf-cov train")
     if unclear:
         parts.append(f"{len(unclear)} held by no process of this host, on a network file system or just made")
     fix = f"rm {shlex.join(map(str, stale + unclear))}"

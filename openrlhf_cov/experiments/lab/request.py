@@ -40,7 +40,7 @@ TASKS = ("commands", "addition", "code", "shortcut", "tail", "graph_paths", "two
 
 def build_parser(kind: type[Parser] = Parser) -> Parser:
     """The parser of this command."""
-    parser = kind(prog="lab", description=ABOUT)
+    parser = kind(prog="openrlhf-cov lab", description=ABOUT)
     parser.add_argument("--output", required=True, metavar="DIR", type=Path, help="folder to write; new or empty")
     parser.add_argument("--task", default="commands", choices=TASKS, help="embedded task (default: commands)")
     parser.add_argument("--base_policies", metavar="DIR", type=Path, help="where base policies are kept", default=None)
@@ -245,7 +245,7 @@ def train(request: LabRequest) -> dict[str, float]:
 def _train(lab: Any, request: LabRequest) -> dict[str, float]:
     output: Path = request.args.output
     write_json(output / RUN_FILE, request.record)
-    write_command(output, ["lab", *request.words])
+    write_command(output, ["openrlhf-cov", "lab", *request.words])
     write_settings(output, request.flags)
     for name in (METRICS_FILE, EVAL_FILE, RESULT_FILE):
         (output / name).unlink(missing_ok=True)  # of a run that was cut off: a minute's work, done again

@@ -16,21 +16,22 @@ VARIABLES = (
     *("MODEL", "TEMPLATE", "DATA", "EVAL_DATA", "DATA_DIR", "BENCHMARKS", "SIZE", "LAYOUT", "OUTPUT"),
     *("NODES", "ENGINES", "EPISODES", "EVAL_STEPS"),
 )
-PYTHON = ("python", "-m")
+# The program of the commands of this package.
+PROGRAM = "openrlhf-cov"
 
 
-def module(name: str, *words: str) -> list[str]:
-    """A command of the package."""
-    return [*PYTHON, f"openrlhf_cov.cli.{name}", *words]
+def command(name: str, *words: str) -> list[str]:
+    """Return the words of a command of this package."""
+    return [PROGRAM, name, *words]
 
 
 def prepared(data: Path, recipe: Recipe) -> Path:
-    """Folder of the training set of a recipe."""
+    """Return the folder of the training set of a recipe."""
     return data / f"{Path(recipe.data).stem.replace(',', '-')}-{recipe.template}"
 
 
 def brought(exhibit: Exhibit, data: Path) -> list[Path]:
-    """Files that the runs of an exhibit read and that no command makes."""
+    """Return the files that the runs of an exhibit read and that no command makes."""
     recipes = [run.recipe for run in exhibit.runs if run.recipe]
     named = dict.fromkeys(name for each in recipes for name in (each.data, *each.variables.values()))
     found = [Path(_below(name, data)) for name in named if name.startswith("/data/")]
@@ -39,9 +40,9 @@ def brought(exhibit: Exhibit, data: Path) -> list[Path]:
 
 
 def benchmark_files(exhibit: Exhibit, data: Path) -> Iterator[list[str]]:
-    """Return the command that fills the folder of benchmarks, for named benchmarks."""
+    """Yield the command that fills the folder of benchmarks, for named benchmarks."""
     for group in _groups(exhibit):
-        yield module("evaluate", "--benchmarks", group, "--write_data", str(data / "eval"))
+        yield command("evaluate", "--benchmarks", group, "--write_data", str(data / "eval"))
 
 
 def _groups(exhibit: Exhibit) -> list[str]:
@@ -52,15 +53,25 @@ def _groups(exhibit: Exhibit) -> list[str]:
 
 
 def preparations(exhibit: Exhibit, data: Path) -> Iterator[list[str]]:
-    """Return the commands that make the training sets of an exhibit, each once."""
+    """Yield the commands that make the training sets of an exhibit, each once."""
     recipes = {prepared(data, run.recipe): run.recipe for run in exhibit.runs if run.recipe}
     for folder, recipe in recipes.items():
         how = ("--template", recipe.template, "--eval_dir", str(data / "eval"), "--eval_ngram", "20")
-        yield module("prepare_data", "--dataset", _below(recipe.data, data), *how, "--output", str(folder))
+        yield command("prepare", "--dataset", _below(recipe.data, data), *how, "--output", str(folder))
 
 
 def submission(scripts: Path, script: str, variables: Mapping[str, str], words: Sequence[str]) -> list[str]:
-    """The words of the ``ray job submit`` that a script makes of these variables and words; nothing is submitted."""
+    """Return the words of the ``ray job submit`` that a script makes; nothing is submitted.
+
+    Args:
+        scripts: Folder of the recipes.
+        script: Name of the script.
+        variables: Environment variables that the script gets; those of ``VARIABLES`` are not taken from this process.
+        words: Arguments of the script.
+
+    Raises:
+        UsageError: The script does not exist, or it fails.
+    """
     path = scripts / script
     if not path.is_file():
         raise UsageError(f"{path} is not there: the paper's scale takes the recipes of a clone; run it in one")
@@ -77,7 +88,14 @@ def submission(scripts: Path, script: str, variables: Mapping[str, str], words: 
 
 
 def training(run: PaperRun, scripts: Path, data: Path, output: Path) -> list[str]:
-    """The ``ray job submit`` of a run at the paper's scale."""
+    """Return the words of the ``ray job submit`` of a run at the paper's scale.
+
+    Args:
+        run: A run with a recipe.
+        scripts: Folder of the recipes.
+        data: Folder of training sets, and of benchmarks in ``eval``.
+        output: Folder of all runs.
+    """
     recipe = run.recipe
     assert recipe is not None
     places = {"DATA": prepared(data, recipe) / "train.jsonl", "EVAL_DATA": data / "eval", "OUTPUT": output / run.name}
@@ -87,24 +105,37 @@ def training(run: PaperRun, scripts: Path, data: Path, output: Path) -> list[str
 
 
 def _below(value: str, data: Path) -> str:
-    """A path of the exhibits in the folder that the reader keeps data in."""
+    """Return a path of the exhibits in the folder that the reader keeps data in."""
     return value.replace("/data/", f"{data}/")
 
 
 def laboratory(run: PaperRun, output: Path, steps: int) -> list[str]:
-    """A run at the tiny scale, in one process."""
-    return module("lab", "--output", str(output / run.tiny_name), "--steps", str(steps), *(run.lab or ()))
+    """Return the command of a run at the tiny scale, in one process.
+
+    Args:
+        run: A run with flags of the lab.
+        output: Folder of all runs.
+        steps: Global steps.
+    """
+    return command("lab", "--output", str(output / run.tiny_name), "--steps", str(steps), *(run.lab or ()))
 
 
 def evaluations(exhibit: Exhibit, scripts: Path, data: Path, output: Path) -> Iterator[list[str]]:
-    """Return the evaluations of an exhibit's trained models, and the comparisons with the paper's rows."""
+    """Yield the evaluations of an exhibit's trained models, and the comparisons with the paper's rows.
+
+    Args:
+        exhibit: The exhibit.
+        scripts: Folder of the recipes.
+        data: Folder of training sets, and of benchmarks in ``eval``.
+        output: Folder of all runs.
+    """
     for against in exhibit.tables:
         size = against.removeprefix("paper-")
         runs = [output / run.name for run in exhibit.runs if run.recipe and run.recipe.size == size]
         for run in runs:
             places = {"MODEL": run, "DATA_DIR": data / "eval", "OUTPUT": run / "evaluation"}
             variables = {name: str(place) for name, place in places.items()}
-            yield submission(scripts, f"eval_qwen2.5_{size}.sh", variables, ())
-        yield module(
+            yield submission(scripts, "eval_qwen2.5.sh", variables, (size,))
+        yield command(
             "compare", *(str(run / "evaluation") for run in runs), "--against", against, "--grader", "published"
         )

@@ -1,5 +1,6 @@
 """The commands that reproduce one exhibit of the paper, in their order, and which of them are due."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from openrlhf_cov.experiments.reproduction import paper_commands
 from openrlhf_cov.experiments.reproduction.exhibits import Exhibit, PaperRun
 from openrlhf_cov.experiments.tiny_task import demo_training
 from openrlhf_cov.utils.metrics_log import METRICS_FILE
+from openrlhf_cov.utils.terminal import command_name
 
 # The recipes of this clone.
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
@@ -32,9 +34,9 @@ class Command:
     run: PaperRun | None = None
 
     @property
-    def module(self) -> str:
-        """The module of ``openrlhf_cov.cli`` that the command starts; the first two words of another program."""
-        return module_of(self.words)
+    def name(self) -> str:
+        """The command of ``openrlhf-cov`` that the words start; the first two words of another program."""
+        return name_of(self.words)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +97,7 @@ class Reproduction:
         Raises:
             UsageError: The run was interrupted and has no checkpoint.
         """
-        if command.run is None or command.module == "lab":
+        if command.run is None or command.name == "lab":
             return command.words
         from openrlhf_cov.trainer.preflight.check_run import find_weights, has_checkpoint
 
@@ -132,7 +134,7 @@ class Reproduction:
     def _tiny_commands(self) -> Iterator[Command]:
         runs = [run for run in self.shown.runs if run.is_tiny]
         if any(run.trainer is not None for run in runs):
-            task = paper_commands.module("make_tiny_task", "--task", "addition", "--output", str(self.task))
+            task = paper_commands.command("tiny-task", "--task", "addition", "--output", str(self.task))
             yield Command(words=task)
             yield Command(words=["ray", "start", "--head", "--num-gpus", "2", "--num-cpus", "8"])
         for run in runs:
@@ -147,9 +149,8 @@ class Reproduction:
         """Return the report of these runs, in a folder of its own, with its numbers in ``law.json``."""
         folder = self.output / (self.number.replace(" ", "") + domain)
         places = ("--output", str(folder), "--export", str(folder / "law.json"))
-        return Command(
-            words=paper_commands.module("report", *(str(self.folder_of(run)) for run in runs), *places, *flags)
-        )
+        folders = [str(self.folder_of(run)) for run in runs]
+        return Command(words=paper_commands.command("report", *folders, *places, *flags))
 
 
 def by_domain(runs: Sequence[PaperRun]) -> dict[str, list[PaperRun]]:
@@ -169,15 +170,33 @@ def size_flags(runs: Sequence[PaperRun]) -> list[str]:
     return flags
 
 
-def module_of(words: Words) -> str:
-    """Return the module of ``openrlhf_cov.cli`` that words start, or the first two words of another program."""
-    return words[words.index("-m") + 1].rpartition(".")[2] if "-m" in words else " ".join(words[:2])
+def name_of(words: Words) -> str:
+    """Return the command of ``openrlhf-cov`` that words start, or the first two words of another program."""
+    if words[0] == paper_commands.PROGRAM:
+        return words[1]
+    if "-m" not in words:
+        return " ".join(words[:2])
+    module = words[words.index("-m") + 1].rpartition(".")[2]
+    return {"train_ppo_ray": "train"}.get(module, module)
+
+
+def flags_of(words: Words) -> list[str]:
+    """Return the flags of a command of ``openrlhf-cov``, also of one that is submitted to Ray."""
+    first = 2 if words[0] == paper_commands.PROGRAM else words.index("-m") + 2
+    return list(words[first:])
+
+
+def shell_line(words: Words) -> str:
+    """Return a command as it is typed in the current folder."""
+    if words[0] == paper_commands.PROGRAM:
+        words = [*command_name(), *words[1:]]
+    return shlex.join(words)
 
 
 def outputs_of(words: Words) -> list[Path]:
     """Return the folders of data that a command makes for later ones."""
-    flags = {"evaluate": "--write_data", "prepare_data": "--output", "make_tiny_task": "--output"}
-    flag = flags.get(module_of(words))
+    flags = {"evaluate": "--write_data", "prepare": "--output", "tiny-task": "--output"}
+    flag = flags.get(name_of(words))
     return [Path(words[words.index(flag) + 1])] if flag in words else []
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from openrlhf_cov.analysis.pages.chart import Chart
 from openrlhf_cov.analysis.pages.html import Cell, render
@@ -31,8 +31,6 @@ MAIN = {
     "length": "length",
     "seconds": "s/step",
 }
-# Numbers of a row that lie between 0 and 1.
-SHARES = frozenset({"accuracy", "worst kind", "pass@1", "pass@8", "pass@32", "half-way", "area"})
 # Number of a row -> heading of the table of what the updates did.
 UPDATES = {
     "selected": "selected tokens, %",
@@ -50,9 +48,10 @@ HOW = (
     "greedy accuracy on the validation split in the middle of the run, and AUC the area under its learning curve. "
     "Entropies are means over the run in nats, of all tokens and of the first token of a response, which is the "
     "decision token. Seconds per step are CPU seconds in the lab, wall-clock seconds through Ray.",
-    "Brackets are 95 % intervals over seeds (Student's t); differences are paired by seed. The intervals describe "
-    "other seeds of the same task and base policy. They are not corrected for the number of methods, so one of twenty "
-    "true ties shows a difference. The interval over questions resamples the test questions of the same runs.",
+    "Brackets are 95 % intervals over seeds (Student's t), cut at 0 and 1 for shares such as accuracy, and at 0 and "
+    "100 for percentages. Differences are paired by seed. The intervals describe other seeds of the same task and "
+    "base policy. They are not corrected for the number of methods, so one of twenty true ties shows a difference. "
+    "The interval over questions resamples the test questions of the same runs.",
 )
 WHAT = (
     "Means over the steps: selected tokens (a quota selects at least one token), the gradient weights that raise and "
@@ -176,7 +175,7 @@ def in_short(spec: Spec, results: Sequence[Result]) -> str:
         return "  ".join([name.ljust(width), *(cell.ljust(20) for cell in cells)]).rstrip()
 
     lines = [line("", (MAIN[name] for name in SHORT))]
-    lines += [line(row.arm, (shown_number(row, name) for name in SHORT)) for row in rows]
+    lines += [line(row.arm, (shown(row.numbers[name]) for name in SHORT)) for row in rows]
     lines += ["", f"minus {first}"]
     lines += [line(row.arm, (shown(row.differences[name], signed=True) for name in SHORT)) for row in rows[1:]]
     seeds = ", ".join(dict.fromkeys(str(len(row.seeds)) for row in rows))
@@ -216,16 +215,8 @@ def progress(spec: Spec, results: Sequence[Result]) -> str:
 def main_cells(row: ArmRow) -> tuple[str, ...]:
     """Return one arm as a row of the main table."""
     point = "not chosen yet" if row.point is None else " ".join(row.point)
-    numbers = (shown_number(row, name) for name in MAIN)
+    numbers = (shown(row.numbers[name]) for name in MAIN)
     return (row.arm, str(len(row.seeds)), point, *numbers, shown(row.questions))
-
-
-def shown_number(row: ArmRow, name: str) -> str:
-    """Return a number of a row with its interval; intervals of shares end at 0 and 1, which Student's t may exceed."""
-    number = row.numbers[name]
-    if name in SHARES:
-        number = replace(number, low=max(number.low, 0.0), high=min(number.high, 1.0))
-    return shown(number)
 
 
 def difference_cells(row: ArmRow) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from openrlhf_cov.analysis.theory import pairs_of
 from openrlhf_cov.experiments.study.answer import shown
 from openrlhf_cov.experiments.study.document import Document, Section
 from openrlhf_cov.experiments.study.run_results import Result
-from openrlhf_cov.experiments.study.seed_estimates import mean_over_seeds
+from openrlhf_cov.experiments.study.seed_estimates import CORRELATION, mean_over_seeds
 from openrlhf_cov.models.dynamics import spearman
 from openrlhf_cov.utils.estimates import Interval
 
@@ -67,10 +67,7 @@ def drop_row(name: str, results: Sequence[Result]) -> DropRow:
 
 def mean_correlation(values: Sequence[float]) -> Interval:
     """Return the mean of those that are defined, with Student's interval cut at -1 and 1, which it may exceed."""
-    found = mean_over_seeds([each for each in values if np.isfinite(each)])
-    return Interval(
-        found.estimate, float(np.maximum(found.low, -1.0)), float(np.minimum(found.high, 1.0)), found.level
-    )
+    return mean_over_seeds([each for each in values if np.isfinite(each)], CORRELATION)
 
 
 def drop_document(rows: Sequence[DropRow]) -> Document:
@@ -103,9 +100,8 @@ def drop_chart(rows: Sequence[DropRow]) -> Chart:
             continue
         places = [place for place, _ in known]
         found = [each for _, each in known]
-        # Student's t interval of a mean may reach beyond what a correlation can be.
-        low = np.clip([each.low if np.isfinite(each.low) else each.estimate for each in found], -1.0, 1.0)
-        high = np.clip([each.high if np.isfinite(each.high) else each.estimate for each in found], -1.0, 1.0)
+        low = [each.low if np.isfinite(each.low) else each.estimate for each in found]
+        high = [each.high if np.isfinite(each.high) else each.estimate for each in found]
         texts = [f"{title}, {ticks[place]}: {shown(each)}" for place, each in known]
         said += texts
         mark = Mark(

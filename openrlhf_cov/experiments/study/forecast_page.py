@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from openrlhf_cov.analysis.end_forecast import END_SHARE, EndForecast, forecast_end
+from openrlhf_cov.analysis.pages.chart import Axis, Chart, Mark, Panel, look_of
 from openrlhf_cov.experiments.study.answer import Runs, shown
 from openrlhf_cov.experiments.study.document import Document, Section
 from openrlhf_cov.experiments.study.seed_estimates import mean_over_seeds
@@ -44,6 +45,9 @@ HOW = (
 INTERVALS = (
     "Means and 95 % intervals over seeds (Student's t). For all methods, errors are first averaged over the methods "
     "of a seed, because runs with the same seed are not independent. A negative difference favours the law."
+)
+CAPTION = (
+    "Mean absolute error of each forecast, by task and known part of the run, averaged over the studies of the task."
 )
 
 
@@ -101,8 +105,24 @@ def forecast_document(studies: Sequence[StudyErrors]) -> Document:
             Section("By study", (INTERVALS,), head, tuple(by_study)),
             Section("By method", ("The same errors for each method.",), long_head, tuple(by_method)),
         ),
-        (),
+        (forecast_chart(studies),),
     )
+
+
+def forecast_chart(studies: Sequence[StudyErrors]) -> Chart:
+    """Return a panel for each task: the mean error of each forecast against the known share of the steps."""
+    marks: dict[str, list[Mark]] = {}
+    for task in dict.fromkeys(each.task for each in studies):
+        of_task = [each for each in studies if each.task == task]
+        for place, (name, heading) in enumerate(FORECASTS.items()):
+            errors = [np.mean([mean_error(each, share, name) for each in of_task]) for share in SHARES]
+            marks.setdefault(task, []).append(Mark("line", look_of(place), SHARES, errors, name=heading))
+    # The panels share an axis, so its ends must suit all of them.
+    highest = max((mark.values("y").max() for of_task in marks.values() for mark in of_task), default=1.0)
+    x = Axis("known part of the run", ticks={share: f"{share:.0%}" for share in SHARES})
+    y = Axis("mean absolute error", ends=(0.0, 1.05 * float(highest)))
+    panels = [Panel(tuple(of_task), x, y, task) for task, of_task in marks.items()]
+    return Chart("forecasts", "Errors of the forecasts", tuple(panels), note=CAPTION, columns=3, shared="y")
 
 
 def by_task_in_short(content: Document) -> Section:
@@ -120,18 +140,23 @@ def _task_rows(studies: Sequence[StudyErrors]) -> list[tuple[str, ...]]:
     for task in dict.fromkeys(each.task for each in studies):
         of_task = [each for each in studies if each.task == task]
         for share in SHARES:
-            means = [
-                [
-                    float(np.mean(list(errors_by_seed(each.forecasts[share].values(), name).values())))
-                    for each in of_task
-                ]
-                for name in FORECASTS
-            ]
+            means = [[mean_error(each, share, name) for each in of_task] for name in FORECASTS]
             differences = [difference(each.forecasts[share]) for each in of_task]
             better = (sum(each.high < 0 for each in differences), sum(each.low > 0 for each in differences))
             cells = (_range(values) for values in means)
             rows.append((task, str(len(of_task)), f"{share:.0%}", *cells, *map(str, better)))
     return rows
+
+
+def mean_error(study: StudyErrors, share: float, name: str) -> float:
+    """Return the mean error of a forecast over the seeds of a study.
+
+    Args:
+        study: The forecasts of the study.
+        share: Known share of the steps, one of ``SHARES``.
+        name: The forecast, a key of ``FORECASTS``.
+    """
+    return float(np.mean(list(errors_by_seed(study.forecasts[share].values(), name).values())))
 
 
 def _range(values: Sequence[float]) -> str:

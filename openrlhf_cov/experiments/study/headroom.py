@@ -11,15 +11,19 @@ from openrlhf_cov.experiments.study.answer import Answer, Runs, finished_runs, s
 from openrlhf_cov.experiments.study.run_plan import has_learned
 from openrlhf_cov.experiments.study.run_results import Result, hard_accuracy, score_of
 from openrlhf_cov.experiments.study.seed_estimates import (
+    SHARE,
+    UNBOUNDED,
     mean_over_seeds,
     paired_p_value,
     share_of_seeds,
     smallest_detectable_effect,
 )
 from openrlhf_cov.experiments.study.spec import Spec
-from openrlhf_cov.experiments.study.table_rows import accuracy, passed
+from openrlhf_cov.experiments.study.table_rows import accuracy, mean_number
 
 MOST_SAMPLES = 32
+# Numbers of an evaluation that are shares, in the order of the table.
+SHARES = ("greedy", "sampled", f"pass@{MOST_SAMPLES}")
 BASE_POLICY = "base policy"
 HEAD = (
     "method",
@@ -89,12 +93,11 @@ def base_policy_row(spec: Spec, runs: Runs) -> tuple[str, ...] | None:
 
     def mean(name: str) -> str:
         columns = [each.evaluations.columns.get(name) for each in by_policy.values()]
-        return shown(mean_over_seeds([column[0] for column in columns if column is not None]))
+        bounds = SHARE if name in SHARES else UNBOUNDED
+        return shown(mean_over_seeds([column[0] for column in columns if column is not None], bounds))
 
     cells = (
-        mean("greedy"),
-        mean("sampled"),
-        mean(f"pass@{MOST_SAMPLES}"),
+        *(mean(name) for name in SHARES),
         mean(decision_column(next(iter(by_policy.values())))),
     )
     return (BASE_POLICY, "", "", "", *cells, "", "", "")
@@ -142,8 +145,8 @@ def _learned(spec: Spec, found: Sequence[Result]) -> tuple[str, str, str]:
 
 def _numbers(found: Sequence[Result]) -> tuple[str, ...]:
     entropies = [each.evaluations.column(decision_column(each))[-1] for each in found]
-    columns = [[number(each) for each in found] for number in (accuracy, passed(1), passed(MOST_SAMPLES))]
-    return tuple(shown(mean_over_seeds(values)) for values in (*columns, entropies))
+    shares = (mean_number(name, found) for name in ("accuracy", "pass@1", f"pass@{MOST_SAMPLES}"))
+    return tuple(shown(each) for each in (*shares, mean_over_seeds(entropies)))
 
 
 def _differences(runs: Runs, first: str, arm: str) -> list[float]:

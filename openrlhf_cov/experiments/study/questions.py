@@ -19,10 +19,10 @@ from openrlhf_cov.experiments.study.answer import (
     verdict,
 )
 from openrlhf_cov.experiments.study.run_results import Floats, Result, score_of
-from openrlhf_cov.experiments.study.seed_estimates import difference_of_means, mean_over_seeds
+from openrlhf_cov.experiments.study.seed_estimates import PERCENT, difference_of_means, mean_over_seeds
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.study_law import law, theory
-from openrlhf_cov.experiments.study.table_rows import NUMBERS, PASS_AT, ArmRow, main_rows, paired
+from openrlhf_cov.experiments.study.table_rows import NUMBERS, PASS_AT, ArmRow, main_rows, mean_number, paired
 
 # Share of its first entropy of the first token below which a run has collapsed.
 COLLAPSED_BELOW = 0.1
@@ -85,7 +85,7 @@ def cost_of_collapse(spec: Spec, results: Sequence[Result]) -> Answer:
         for name in ("accuracy", f"pass@{PASS_AT[-1]}"):
             found = [[NUMBERS[name](each) for each in kind] for kind in groups]
             apart = difference_of_means(found[0], found[1])
-            means = (f"{shown(mean_over_seeds(kind))} of {len(kind)}" for kind in found)
+            means = (f"{shown(mean_number(name, kind))} of {len(kind)}" for kind in groups)
             rows.append((place, steps, name, *means, shown(apart, signed=True)))
             if by == MIDDLE and math.isfinite(apart.low):
                 said.append(f"at learning rate {place}, {name} {verdict(apart, 'is lower', 'is higher')}")
@@ -175,7 +175,7 @@ def held_target(runs: Runs) -> Answer | None:
             continue
         distance = mean_over_seeds([np.nanmean(abs(gap)) for gap in gaps])
         signed = mean_over_seeds([np.nanmean(gap) for gap in gaps])
-        stuck = mean_over_seeds([100 * stuck_share(each) for each in of_arm.values()])
+        stuck = mean_over_seeds([100 * stuck_share(each) for each in of_arm.values()], PERCENT)
         rows.append((name, str(len(gaps)), shown(distance, 3), shown(signed, 3, signed=True), shown(stuck, 0)))
     text = (
         "Means over the steps in nats: the absolute distance of a rollout's entropy from the target, also of methods "
@@ -280,12 +280,13 @@ def agreement(ours: Runs, others: Runs) -> Answer:
     compared = 0
     for arm, runs in ours.items():
         for name in AGREEING:
-            first, second = ([NUMBERS[name](each) for each in of.values()] for of in (runs, others.get(arm, {})))
+            groups = (runs.values(), others.get(arm, {}).values())
+            first, second = ([NUMBERS[name](each) for each in group] for group in groups)
             apart = difference_of_means(first, second)
             if not math.isfinite(apart.low):
                 continue
             compared += 1
-            means = (f"{shown(mean_over_seeds(group))} of {len(group)}" for group in (first, second))
+            means = (f"{shown(mean_number(name, group))} of {len(group)}" for group in groups)
             rows.append((arm, name, *means, shown(apart, signed=True)))
             if differs(apart):
                 differing.append(f"{arm}: {name}")

@@ -44,13 +44,15 @@ from openrlhf_cov.utils.json_lines import read_json, write_json
 from openrlhf_cov.utils.metric_table import STEP_TOTAL
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, RESULT_FILE, TEST_FILE, MetricsLog, read_metrics
 from openrlhf_cov.utils.orphans import die_with_parent
-from openrlhf_cov.utils.terminal import say
+from openrlhf_cov.utils.terminal import command_name, say
 
 # Of a run: its flags, that its training has ended, what its commands said, its checkpoints.
 ASKED_FILE = "asked.json"
 TRAINED_FILE = "trained.json"
 LOG_FILE = "log.txt"
 STATE = "state"
+# Command that a study starts -> its module in ``openrlhf_cov.cli``.
+MODULES = {"train": "train_ppo_ray", "evaluate": "evaluate", "tiny-task": "make_tiny_task"}
 # What the Ray that runs share said.
 RAY_FILE = "ray.txt"
 
@@ -157,7 +159,7 @@ class RayStudy(Study):
         """See ``Study``: every run that is known before tuning, as a line for a shell."""
         known = all_runs(self.spec, self.scores())
         for run in known:
-            say(shlex.join(["python", "-m", "openrlhf_cov.cli.train_ppo_ray", *self.words(run)]) + "\n")
+            say(shlex.join([*command_name(), "train", *self.words(run)]) + "\n")
         total = number_of_runs(self.spec)
         results = self.results()
         more = "; the others follow from tuning" if total > len(known) else ""
@@ -182,7 +184,7 @@ class RayStudy(Study):
         if name not in TINY_TASKS or read_task(self.task, name) is not None:
             return
         rows = ("--test_rows", str(HELD_OUT), "--train_rows", str(TINY_TASKS[name].problems - HELD_OUT))
-        words = ["make_tiny_task", "--task", name, "--output", str(self.task), *rows]
+        words = ["tiny-task", "--task", name, "--output", str(self.task), *rows]
         log = self.output / "task.txt"
         log.parent.mkdir(parents=True, exist_ok=True)
         call(words, log)
@@ -219,7 +221,7 @@ class RayStudy(Study):
             path.unlink()
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / ASKED_FILE, self.asked(run))
-        words = ["train_ppo_ray", *self.words(run), *(["--ckpt.load_enable"] if goes_on else [])]
+        words = ["train", *self.words(run), *(["--ckpt.load_enable"] if goes_on else [])]
         there = is_ray_of_this_host(self.environment.get("RAY_ADDRESS", ""))  # the shared one may have ended
         call(words, folder / LOG_FILE, self.environment if there else {})
         write_json(folder / TRAINED_FILE, {"step": last_step(folder)})
@@ -263,13 +265,19 @@ def refusing() -> Iterator[None]:
 
 
 def call(words: Sequence[str], log: Path, environment: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Run a command of this package to its end; RunStopped, naming ``log`` with what it said, if it fails.
+    """Run a command of this package to its end.
 
-    ``environment``: variables beside those of this process.
+    Args:
+        words: The command, a key of ``MODULES``, and its flags.
+        log: File to which the output of the command is appended.
+        environment: Variables beside those of this process.
+
+    Raises:
+        RunStopped: The command failed; the message has its last line and names the log.
     """
     with log.open("a") as said:
         child = subprocess.Popen(
-            [sys.executable, "-m", f"openrlhf_cov.cli.{words[0]}", *words[1:]],
+            [sys.executable, "-m", f"openrlhf_cov.cli.{MODULES[words[0]]}", *words[1:]],
             stdout=said,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -283,7 +291,8 @@ def call(words: Sequence[str], log: Path, environment: Mapping[str, str] = Mappi
             stop(child)
     if status:
         lines = log.read_text(errors="replace").strip().splitlines()
-        raise RunStopped(f"{words[0]} ended with status {status}: {lines[-1] if lines else ''} (all of it: {log})")
+        last = lines[-1] if lines else ""
+        raise RunStopped(f"openrlhf-cov {words[0]} ended with status {status}: {last} (all of it: {log})")
 
 
 def _check_evaluation(flags: Sequence[str], place: str) -> None:

@@ -170,7 +170,8 @@ def unpack(path: Path, asked: Callable[[StudyRun], Sequence[str]] | None = None)
                 if asked is None or packed.asked == asked(run):
                     yield result
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}; give a file that study --pack wrote") from error
+        reason = error.strerror or error
+        raise UsageError(f"{path}: {reason}; give a file that openrlhf-cov study --pack wrote") from error
     except (EOFError, lzma.LZMAError, LookupError, ValueError, MemoryError) as error:
         raise UsageError(f"{path} holds no results of a study: {reason_of(error)}") from error
 

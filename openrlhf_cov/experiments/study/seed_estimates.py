@@ -13,13 +13,27 @@ from openrlhf_cov.utils.estimates import LEVEL, SEED, Interval, interval_of
 
 # Seeds below which there is no interval.
 FEWEST = 2
+# Lowest and highest possible value of a number.
+Bounds = tuple[float, float]
+UNBOUNDED: Bounds = (-math.inf, math.inf)
+SHARE: Bounds = (0.0, 1.0)
+PERCENT: Bounds = (0.0, 100.0)
+CORRELATION: Bounds = (-1.0, 1.0)
 
 
-def mean_over_seeds(values: ArrayLike) -> Interval:
-    """Mean of one number for each seed, with Student's interval; its ends are NaN for fewer than two.
+def mean_over_seeds(values: ArrayLike, bounds: Bounds = UNBOUNDED) -> Interval:
+    """Return the mean of one number for each seed, with Student's interval.
 
-    It is about other seeds of the same task and base policy. Numbers that are all alike, 1.00 of 1.00 say, give an
-    interval without width, which is too narrow.
+    The interval is about other seeds of the same task and base policy. Numbers that are all alike, 1.00 of 1.00 say,
+    give an interval without width, which is too narrow.
+
+    Args:
+        values: One number (n,) for each seed.
+        bounds: Lowest and highest possible value of such a number. Student's interval may reach beyond them and is
+            cut there, as the true mean lies within them.
+
+    Returns:
+        The mean and its interval, whose ends are NaN for fewer than two seeds.
     """
     values = np.asarray(values, dtype=np.float64)
     if not len(values):
@@ -28,7 +42,8 @@ def mean_over_seeds(values: ArrayLike) -> Interval:
     if len(values) < FEWEST:
         return Interval(mean, math.nan, math.nan, LEVEL)
     half = student_quantile(len(values) - 1, LEVEL) * float(values.std(ddof=1)) / math.sqrt(len(values))
-    return Interval(mean, mean - half, mean + half, LEVEL)
+    low, high = np.clip([mean - half, mean + half], *bounds)
+    return Interval(mean, float(low), float(high), LEVEL)
 
 
 def mean_over_questions(scores: Sequence[NDArray[np.float64]]) -> Interval:

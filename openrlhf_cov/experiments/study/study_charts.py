@@ -1,5 +1,6 @@
 """The charts of a study: accuracies, their differences, curves by step and pass@k (pure)."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy as np
 from openrlhf_cov.analysis.pages.chart import STEPS, Axis, Chart, Look, Mark, Panel, bands, look_of
 from openrlhf_cov.experiments.study.answer import Runs, shown
 from openrlhf_cov.experiments.study.run_results import Result
-from openrlhf_cov.experiments.study.seed_estimates import mean_over_seeds
+from openrlhf_cov.experiments.study.seed_estimates import SHARE, mean_over_seeds
 from openrlhf_cov.experiments.study.table_rows import PASS_AT, ArmRow, passed
 
 # Chart -> its title, the number of the evaluations, and whether this number is a share.
@@ -65,10 +66,9 @@ def _curve(name: str, title: str, number: str, share: bool, runs: Runs) -> Chart
     marks: list[Mark] = []
     for place, (arm, of_arm) in enumerate(runs.items()):
         steps, values = _together(list(of_arm.values()), number)
-        found = [mean_over_seeds(column) for column in values.T]
+        found = [mean_over_seeds(column, SHARE if share else (0.0, math.inf)) for column in values.T]
         if place == 0 and len(of_arm) > 1:
             low, high = ([getattr(each, end) for each in found] for end in ("low", "high"))
-            low, high = np.clip([low, high], 0.0, 1.0 if share else None)
             marks += bands(steps, low, high, Look(look_of(0).color, opacity=0.15), group=arm)
         hover = f"{arm}, step %{{x}}: %{{y:.3f}}<extra></extra>"
         marks.append(Mark("line", look_of(place), steps, [each.estimate for each in found], name=arm, hover=hover))

@@ -6,7 +6,7 @@ from openrlhf_cov.analysis.law import LawFit, LawPoints, fit_law, forecast
 from openrlhf_cov.analysis.theory import check_theorem
 from openrlhf_cov.experiments.study.answer import NOT_ENOUGH, Answer, Runs, differs, listed, shown
 from openrlhf_cov.experiments.study.run_results import Result
-from openrlhf_cov.experiments.study.seed_estimates import mean_over_seeds
+from openrlhf_cov.experiments.study.seed_estimates import CORRELATION, SHARE, mean_over_seeds
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.table_rows import NUMBERS, paired
 
@@ -32,7 +32,7 @@ def law(spec: Spec, runs: Runs) -> Answer:
         errors = [ahead for each in runs[arm.name].values() if (ahead := forecast_errors(each))]
         shift = mean_over_seeds([off_line(each, base[s]) for s, each in runs[arm.name].items() if s in base])
         entropy = paired(NUMBERS["entropy"], runs[arm.name], runs[spec.arms[0].name])
-        r2 = mean_over_seeds([fit.r2 for fit in fits])
+        r2 = mean_over_seeds([fit.r2 for fit in fits], SHARE)
         ends = [mean_over_seeds([pair[place] for pair in errors]) for place in (0, 1)]
         is_first = arm is spec.arms[0]
         rows.append(
@@ -103,7 +103,8 @@ def theory(runs: Runs) -> Answer:
                 [
                     check_theorem(each.metrics, number, resamples=RESAMPLES).correlation.estimate
                     for each in of_arm.values()
-                ]
+                ],
+                CORRELATION,
             )
             for number in (1, 2)
         ]

@@ -1,6 +1,6 @@
 """The main table of a study: what each arm reached, against the first one on the same seeds (pure)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +8,13 @@ import numpy as np
 from openrlhf_cov.evaluation.scores import avg_at_k, pass_at_k, problem_scores
 from openrlhf_cov.experiments.study.run_plan import REPORT, Score, StudyRun, chosen
 from openrlhf_cov.experiments.study.run_results import Floats, Result, score_of
-from openrlhf_cov.experiments.study.seed_estimates import mean_over_questions, mean_over_seeds
+from openrlhf_cov.experiments.study.seed_estimates import (
+    PERCENT,
+    SHARE,
+    UNBOUNDED,
+    mean_over_questions,
+    mean_over_seeds,
+)
 from openrlhf_cov.experiments.study.spec import Arm, Cell, Spec
 from openrlhf_cov.utils.estimates import Interval
 from openrlhf_cov.utils.metric_table import CPU_TIME, STEP_TOTAL
@@ -87,6 +93,11 @@ NUMBERS: dict[str, Number] = {
     "norm": mean_of("gradient/norm"),
     "seconds": seconds,
 }
+# Bounds of the numbers that have any.
+BOUNDS = {
+    **dict.fromkeys(("accuracy", "worst kind", "half-way", "area", *(f"pass@{k}" for k in PASS_AT)), SHARE),
+    **dict.fromkeys(("selected", "truncated", "no gradient"), PERCENT),
+}
 
 
 @dataclass(frozen=True)
@@ -125,12 +136,17 @@ def paired(number: Number, first: dict[int, Result], second: dict[int, Result]) 
     return mean_over_seeds([number(first[seed]) - number(second[seed]) for seed in first if seed in second])
 
 
+def mean_number(name: str, runs: Iterable[Result]) -> Interval:
+    """Return the mean over runs of a number of ``NUMBERS``; its interval ends at the bounds of the number."""
+    return mean_over_seeds([NUMBERS[name](each) for each in runs], BOUNDS.get(name, UNBOUNDED))
+
+
 def _row(arm: Arm, point: Cell | None, runs: dict[int, Result], first: dict[int, Result]) -> ArmRow:
     return ArmRow(
         arm=arm.name,
         point=point,
         seeds=tuple(runs),
-        numbers={name: mean_over_seeds([number(each) for each in runs.values()]) for name, number in NUMBERS.items()},
+        numbers={name: mean_number(name, runs.values()) for name in NUMBERS},
         differences={name: paired(number, runs, first) for name, number in NUMBERS.items()},
         pairs=len(set(runs) & set(first)),
         questions=mean_over_questions([by_question(each) for each in runs.values()]),

@@ -184,7 +184,7 @@ def training_command(
         --train.batch_size 32 --train.micro_batch_size 32
         --actor.adam.lr 3e-5 --actor.lr_scheduler constant --ds.zero_stage 2
         --ckpt.output_dir {output} --ckpt.path {output}/checkpoints --logger.tensorboard_dir {output}/tensorboard
-        --cov_type {method} --rollout_seeded --cov_dump_every 10
+        --method {method} --rollout_seeded --cov_dump_every 10
     """
     trainer = [sys.executable, "-m", "openrlhf_cov.cli.train_ppo_ray"]
     words = [*trainer, *shlex.split(flags), *kind.flags, *METHOD_FLAGS[method]]

@@ -97,10 +97,10 @@ PROTOCOL_FLAGS = ("eval.n_samples_per_prompt", "eval.temperature")
 
 
 class CovArgumentParser(Parser):
-    """The parser of ``train_ppo_ray``: every flag of OpenRLHF and every flag of ours."""
+    """The parser of ``openrlhf-cov train``: every flag of OpenRLHF and every flag of ours."""
 
     def __init__(self) -> None:
-        super().__init__(prog="train_ppo_ray", usage="%(prog)s [--preset NAME] [--method NAME[,NAME]] [flags]")
+        super().__init__(prog="openrlhf-cov train", usage="%(prog)s [--preset NAME] [--method NAME[,NAME]] [flags]")
         self.description = (
             "Train a policy with Ray, vLLM and DeepSpeed. The flags of this package come first, then those of "
             "OpenRLHF. openrlhf-cov methods describes the methods; --dry_run says what a run needs."

@@ -159,7 +159,7 @@ def _prompt_fault(prompt: Any, data: SimpleNamespace) -> str | None:
     if not prompt or (isinstance(prompt, str) and not prompt.strip()):
         return "every row needs a prompt that is not empty; mend the row or drop it"
     if isinstance(prompt, str) and WRITTEN_MESSAGES.match(prompt):
-        return "it is a list of messages written as a text; prepare_data reads those that are JSON, or store a list"
+        return "it is a list of messages written as a text; openrlhf-cov prepare reads JSON, or store a list"
     if data.apply_chat_template:
         return _chat_fault(prompt)
     if isinstance(prompt, str) or data.input_template:
@@ -177,7 +177,7 @@ def _chat_fault(prompt: Any) -> str | None:
         return "a list of messages has a role and a content in each"
     if prompt[-1]["role"] == "assistant":
         return (
-            "the last message is the assistant's answer, which the model would see; leave it out, or let prepare_data "
-            "split the messages into prompt and answer"
+            "the last message is the assistant's answer, which the model would see; leave it out, or let "
+            "openrlhf-cov prepare split the messages into prompt and answer"
         )
     return None

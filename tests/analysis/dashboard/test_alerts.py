@@ -45,7 +45,7 @@ def test_low_entropy():
     alert = one(find_alerts(table(entropy__mean=entropy), {}))
     assert (alert.code, alert.since) == ("entropy_low", 11)
     assert alert.value == "0.06 of 1 nats, 6.0%"
-    assert "--cov_type kl_cov" in alert.line
+    assert "--method kl_cov" in alert.line
     assert find_alerts(table(entropy__mean=entropy[:10]), {}) == []
 
 

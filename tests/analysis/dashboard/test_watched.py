@@ -50,7 +50,14 @@ def test_a_folder_without_a_step(folder, tmp_path):
     assert source.state.done == 1
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert source_of(empty).update()
+    source = source_of(empty)
+    assert source.update()
+    # The folder says what it waits for until a training has written its command there.
+    assert source.state.activity(0.0).text == "no run yet, waiting for metrics.jsonl"
+    assert not source.update()
+    (empty / "command.txt").write_text("openrlhf-cov lab --output empty\n")
+    assert source.update()
+    assert source.state.activity(0.0).text == "waiting for the first step"
 
 
 def test_a_run_that_was_resumed_goes_back(folder):

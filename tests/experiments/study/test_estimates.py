@@ -5,6 +5,7 @@ import pytest
 
 from openrlhf_cov.analysis.regression import student_quantile
 from openrlhf_cov.experiments.study.seed_estimates import (
+    SHARE,
     difference_of_means,
     mean_over_questions,
     mean_over_seeds,
@@ -23,6 +24,10 @@ def test_a_mean_over_seeds_by_hand():
     assert math.isnan(alone.low)
     assert math.isnan(mean_over_seeds([]).estimate)
     assert mean_over_seeds([1.0, 1.0]).low == 1.0
+    # t with 1 degree of freedom is 12.706, the standard error of 0.9 and 1.0 is 0.05: 0.95 - 0.635 = 0.315 to 1.585.
+    cut = mean_over_seeds([0.9, 1.0], SHARE)
+    assert cut.low == pytest.approx(0.315, abs=1e-3)
+    assert cut.high == 1.0
 
 
 def test_a_difference_of_groups_by_hand():
