@@ -100,17 +100,38 @@ def test_two_names_are_two_runs(capsys, tmp_path):
     assert len(names) > 50
 
 
+def plan_of(kind, number, *flags):
+    words = [kind, str(number), *map(str, flags)]
+    return reproduce.plan_of(reproduce.build_parser().parse_args(words))
+
+
+def first_uses():
+    """Return, for each exhibit, the places of its commands that no earlier exhibit has, as exhibits share runs."""
+    found, seen = {}, set()
+    for kind, number in ALL:
+        commands = [tuple(command.words) for command in plan_of(kind, number).commands()]
+        found[kind, number] = [place for place, words in enumerate(commands) if words not in seen]
+        seen.update(commands)
+    return found
+
+
+FIRST_USES = first_uses()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "number"), ALL)
-def test_every_command_would_run(capsys, tmp_path, data, kind, number):
-    flags = [kind, str(number), "--dry_run", "--data_dir", str(data), "--output", str(tmp_path / "out")]
-    status = reproduce.main(flags)
-    printed = capsys.readouterr()
-    assert (status, printed.err) == (0, "")
-    assert "would not" not in printed.out
-    assert printed.out.count("it would run") >= 2 + sum(
-        run.recipe is not None for run in exhibit_of(kind, number).runs
-    )
+def test_every_command_would_run(tmp_path, data, kind, number):
+    plan = plan_of(kind, number, "--data_dir", data, "--output", tmp_path / "out")
+    commands = list(plan.commands())
+    for place in FIRST_USES[kind, number]:
+        assert reproduce.faults_of(commands[place], plan) == [], commands[place].words
+
+
+def test_a_dry_run_says_of_every_command_that_it_would_run(run_command, tmp_path, data):
+    flags = ("--figure", 8, "--dry_run", "--data_dir", data, "--output", tmp_path / "out")
+    status, out, error = run_command("reproduce", *flags)
+    assert (status, error) == (0, "")
+    assert out.count("it would run") == len(list(plan_of("--figure", 8).commands()))
 
 
 @pytest.mark.parametrize(("kind", "number"), TINY)
@@ -203,7 +224,7 @@ def test_a_run_is_over_when_its_model_is_there_and_goes_on_from_its_checkpoint(t
         path = tmp_path / RUN.name / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    plan = reproduce.plan_of(reproduce.build_parser().parse_args(["--figure", "8", "--output", str(tmp_path)]))
+    plan = plan_of("--figure", 8, "--output", tmp_path)
     command = Command(words=SUBMITTED, run=RUN)
     if due is UsageError:
         with pytest.raises(UsageError, match="broke off and has no checkpoint to go on from; remove it"):
