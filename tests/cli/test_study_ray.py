@@ -172,7 +172,7 @@ import sys
 from pathlib import Path
 from openrlhf_cov.experiments.study import ray_runs
 sys.executable = sys.argv[2]
-ray_runs.call(["lab"], Path(sys.argv[1]))
+ray_runs.call(["evaluate"], Path(sys.argv[1]))
 """
 
 
