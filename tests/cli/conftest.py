@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_cov.cli import train_ppo_ray
+from openrlhf_cov.cli.main import main
 from openrlhf_cov.cluster import cpu_host, packages
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.trainer.flags.parser import CovArgumentParser
@@ -65,7 +66,7 @@ def parse_nested(monkeypatch) -> Callable[..., SimpleNamespace]:
 
 @pytest.fixture
 def refused(capsys) -> Callable[..., str]:
-    """Function (callable, arguments...) -> the one line on stderr with which it exits, status 2."""
+    """Function (callable, arguments...) -> the one line with which it exits, status 2, behind ``error: ``."""
 
     def run(function: Callable, *arguments: str) -> str:
         with pytest.raises(SystemExit) as stop:
@@ -74,8 +75,9 @@ def refused(capsys) -> Callable[..., str]:
         line = capsys.readouterr().err
         assert line.endswith("\n")
         assert len(line.splitlines()) == 1
-        assert line.startswith("openrlhf-cov train: error: ")
-        return line
+        _, error, reason = line.partition(": error: ")
+        assert error
+        return reason
 
     return run
 
@@ -247,3 +249,19 @@ def words() -> Callable[..., list[str]]:
         return [*(str(word) for pair in flags.items() for word in pair), *map(str, extra)]
 
     return make
+
+
+@pytest.fixture
+def run_command(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
+    """Function (words...) -> (exit status, stdout, stderr) of ``openrlhf-cov WORDS``, run in this process."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["openrlhf-cov", *map(str, arguments)])
+        capsys.readouterr()
+        try:
+            status = main()
+        except SystemExit as end:  # argparse
+            status = end.code
+        return status, *capsys.readouterr()
+
+    return run

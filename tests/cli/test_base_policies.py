@@ -89,16 +89,3 @@ def test_another_policy_of_the_same_name_is_not_replaced(tmp_path, packed, capsy
     assert base_policies.main(["--unpack", str(archive), "--output", str(folder)]) == 2
     assert "holds another base policy two_peaks-0" in capsys.readouterr().err
     assert weights.read_bytes() == b"mine"
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--base_seed", "-1"], "--base_seed -1: must be numbers from 0"),
-        (["--pack", "a", "--unpack", "b"], "give one of the two"),
-        (["--unpack", "missing"], "--unpack missing: no such file"),
-    ],
-)
-def test_requests_that_are_refused(tmp_path, capsys, words, said):
-    assert base_policies.main([*words, "--output", str(tmp_path / "out")]) == 2
-    assert said in capsys.readouterr().err

@@ -1,10 +1,6 @@
 """Flags of upstream that a run cannot keep end it before anything starts, with one line."""
 
-import json
-
 import pytest
-
-from openrlhf_cov.cluster import cpu_host
 
 LORA = ("--ds.lora.rank", "8")
 
@@ -45,63 +41,9 @@ def test_what_is_refused(refusal, flags, beginning):
     assert "\n" not in message
 
 
-@pytest.mark.parametrize("more", [("--ckpt.load_enable",), ("--ds.lora.rank", "8", "--vllm.sync_backend", "gloo")])
-def test_averages_that_would_be_wrong_on_a_gpu_host_too(refusal, monkeypatch, more):
-    monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: False)
-    assert refusal((), "--train.enable_ema", *more).startswith("--train.enable_ema ")
-
-
 def test_a_dry_run_says_so_too(plan_run):
     status, _, shortfalls = plan_run((), *LORA, "--dry_run_gpu_memory", "80")  # of a GPU host, whose default is nccl
     assert status == 2
     (shortfall,) = shortfalls
     assert shortfall.startswith("--ds.lora.rank 8 needs --vllm.sync_backend gloo, got nccl")
     assert plan_run((), *LORA, "--dry_run_gpu_memory", "80", "--vllm.sync_backend", "gloo")[2] == []
-
-
-@pytest.mark.parametrize(
-    ("modules", "tied", "reason"),
-    [
-        (["all-linear"], True, None),
-        (["q_proj", "down_proj"], True, None),
-        (["lm_head"], False, None),
-        (["lm_head"], True, "lm_head has a LoRA adapter and shares its weight with another layer"),
-        (["embed_tokens"], True, "has a LoRA adapter and shares its weight with another layer"),
-        (["q_prj"], True, "Target modules"),
-    ],
-)
-def test_the_layers_that_get_adapters(check, refusal, loadable_model, modules, tied, reason):
-    config = loadable_model / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"tie_word_embeddings": tied}))
-    changes = {"--data.max_len": 48, "--rollout.max_new_tokens": 24}
-    flags = (*LORA, "--ds.lora.target_modules", *modules)
-    if reason is None:
-        check(changes, *flags)
-        return
-    message = refusal(changes, *flags)
-    assert message.startswith(f"--ds.lora.target_modules {modules[0]}: ")
-    assert reason in message
-
-
-def test_all_linear_is_peft_s_word_however_it_is_given(parse_nested, inputs):
-    flags = [str(word) for pair in inputs.items() for word in pair]
-    assert parse_nested(*flags, *LORA).ds.lora.target_modules == "all-linear"
-    given = parse_nested(*flags, *LORA, "--ds.lora.target_modules", "all-linear")
-    assert given.ds.lora.target_modules == "all-linear"
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (["--ds.lora.target_modules", "all-linear", "lm_head"], "give it alone, or name layers"),
-        (["--ds.lora.target_modules"], "is empty"),
-        (["--train.agent_func_path", "agent.py"], "--reward.remote_url has no effect with --train.agent_func_path"),
-    ],
-)
-def test_what_the_parser_refuses(refused, parse, words, reason):
-    assert reason in refused(parse, *words)
-
-
-def test_two_data_sets_are_read_with_their_probabilities(check, inputs):
-    path = inputs["--data.prompt_dataset"]
-    check({"--data.prompt_dataset": f"{path},{path}"}, "--data.prompt_probs", "0.75,0.25")

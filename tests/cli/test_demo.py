@@ -18,7 +18,6 @@ from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.experiments.tiny_task import demo_training
 from openrlhf_cov.experiments.tiny_task.problems import Addition
 from openrlhf_cov.experiments.tiny_task.task_files import TASK_FILES, TaskSettings, write_task
-from openrlhf_cov.utils.terminal import command_name
 
 
 def put_task(folder: Path, train_rows: int) -> Path:
@@ -31,88 +30,41 @@ def put_task(folder: Path, train_rows: int) -> Path:
     return folder
 
 
-@pytest.fixture
-def run_main(monkeypatch, capsys):
-    """Function (flags...) -> (exit status, stderr) of ``make demo``; whatever would start something raises."""
-    monkeypatch.setattr(demo, "making_task", None)
-
-    def run(*flags):
-        monkeypatch.setattr(sys, "argv", ["demo", *map(str, flags)])
-        return demo.main(), capsys.readouterr().err
-
-    return run
-
-
-@pytest.mark.parametrize(
-    ("output", "message"),
-    [
-        ("file", "is not empty or no folder; choose a new folder"),
-        ("full", "is not empty or no folder; choose a new folder"),
-        ("file/run", "cannot be written: "),
-    ],
-)
-def test_a_bad_output_is_one_line(run_main, tmp_path, output, message):
-    (tmp_path / "file").touch()
-    (tmp_path / "full" / "run").mkdir(parents=True)
-    status, line = run_main("--output", tmp_path / output, "--folder", tmp_path / "task")
-    assert status == 2
-    assert line.startswith(f"openrlhf-cov demo: error: --output {tmp_path / output} {message}")
-    assert len(line.splitlines()) == 1
-
-
-@pytest.mark.parametrize("missing", ["model/model.safetensors", "test.jsonl", "task.json"])
-def test_an_unfinished_task_is_one_line(run_main, tmp_path, missing):
-    (put_task(tmp_path / "task", train_rows=64) / missing).unlink()
-    status, line = run_main("--output", tmp_path / "run", "--folder", tmp_path / "task")
-    assert (status, len(line.splitlines())) == (2, 1)
-    assert f"--folder {tmp_path / 'task'} is not empty and holds no finished task 'addition'" in line
-    assert not (tmp_path / "run").exists()
-
-
-def test_programs_without_a_sandbox_are_one_line_with_what_to_install(run_main, tmp_path, monkeypatch):
+def test_programs_without_a_sandbox_are_one_line_with_what_to_install(run_command, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    status, line = run_main("--output", tmp_path / "run", "--task", "code", "--folder", tmp_path / "task")
-    assert (status, len(line.splitlines())) == (2, 1)
+    folders = ("--output", tmp_path / "run", "--folder", tmp_path / "task")
+    status, _, line = run_command("demo", "--task", "code", *folders)
+    assert (status, line.count("\n")) == (2, 1)
     assert "apt install bubblewrap" in line
     assert not (tmp_path / "run").exists()
 
 
-def settings(tmp_path, *flags):
-    with pytest.MonkeyPatch.context() as patch:
-        folders = ["--output", str(tmp_path / "run"), "--folder", str(tmp_path / "task")]
-        patch.setattr(sys, "argv", ["demo", *folders, *flags])
-        return demo.parse_args()
+@pytest.fixture
+def python(monkeypatch, tmp_path):
+    """Function (lines of a shell): they take the place of this Python, which starts the making of a task."""
 
+    def install(script):
+        program = tmp_path / "python"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(program))
 
-def test_more_steps_than_the_task_gives_are_refused(run_main, tmp_path):
-    put_task(tmp_path / "task", train_rows=95)  # 2 steps of 32 and a rest
-    status, line = run_main("--output", tmp_path / "run", "--folder", tmp_path / "task", "--steps", 3)
-    assert status == 2
-    assert "--steps 3 is more than the task gives: 95 training problems are 2 steps of 32 prompts" in line
-    args = settings(tmp_path, "--steps", "2")
-    demo_training.check_demo(task=args.task, folder=args.folder, steps=args.steps, output=args.output)
-    demo_training.make_output(args.output)
-    assert (tmp_path / "run").is_dir()
+    return install
 
 
 @pytest.mark.parametrize(("status", "error"), [(2, UsageError), (1, RunStopped), (130, RunStopped)])
-def test_a_task_that_cannot_be_made(monkeypatch, tmp_path, status, error):
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\nexit {status}\n")
-    python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(python))
+def test_a_task_that_cannot_be_made(python, tmp_path, status, error):
+    python(f"exit {status}")
     with pytest.raises(error, match=f"could not be made in {tmp_path / 'task'}; name another folder with --folder"):
         demo_training.make_task(tmp_path / "task", "addition")
 
 
-def test_the_making_of_a_task_ends_with_what_it_is_for(monkeypatch, tmp_path):
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 1000\n")
-    python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(python))
+def test_the_making_of_a_task_ends_with_what_it_is_for(python, tmp_path):
+    made = tmp_path / "pid"
+    python(f"echo $$ > {made}\nexec sleep 1000")
     with demo_training.making_task(tmp_path / "task", "addition"):
-        wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip(), "the maker runs")
-    assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
+        wait_until(lambda: made.exists() and made.read_text().strip(), "the maker runs")
+    assert not Path("/proc", made.read_text().strip()).exists()
 
 
 @pytest.mark.slow
@@ -130,79 +82,34 @@ def test_scores_are_those_that_the_task_reports(tmp_path):
     assert demo_training.score_before(tmp_path / "task") == scores
 
 
-class Job:
-    """A process that writes one line more before every second look at it, and then ends."""
-
-    def __init__(self, path: Path, lines: list[dict]) -> None:
-        self.path, self.lines, self.looks = path, lines, 0
-
-    def poll(self) -> int | None:
-        self.looks += 1
-        if self.looks % 2 == 0 and self.lines:
-            with self.path.open("a") as file:
-                file.write(json.dumps(self.lines.pop(0)) + "\n")
-        return None if self.lines else 0
-
-
-def test_every_line_is_shown_once_up_to_the_last(monkeypatch, tmp_path):
-    monkeypatch.setattr(demo_training.time, "sleep", lambda seconds: None)
-    job = Job(tmp_path / "metrics.jsonl", [{"step": 1}, {"step": 2}, {"step": 3}])
-    assert [line["step"] for line in demo_training.follow(job.path, job)] == [1, 2, 3]
-
-
+# A training that writes a step and waits until it was seen.
 TRAINING = """
-import json, sys, time
+import json, os, sys, time
 from pathlib import Path
 folder, line = Path(sys.argv[1]), json.loads(sys.argv[2])
-print("Connected to Ray cluster", flush=True)
-time.sleep(1.5)
-for step in (1, 2):
+assert os.environ["RAY_ADDRESS"] == "127.0.0.1:1"
+end = time.monotonic() + 60
+for step in (3, 4):
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(line | {"step": step}) + chr(10))
-"""
-
-
-def test_progress_is_shown_where_there_is_no_terminal(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(demo_training, "STILL_STARTING", 0.2)
-    demo_training.train([sys.executable, "-c", TRAINING, str(tmp_path), json.dumps(LINE)], {}, tmp_path, 2)
-    shown = capsys.readouterr()
-    assert "demo: starting the actors (1 s)" in shown.err
-    assert "it/s" not in shown.err  # no bar
-    heading, *steps = shown.out.splitlines()
-    assert heading.split() == ["step", "accuracy", "entropy", "selected", "tokens/s", "seconds"]
-    assert [line.split()[0] for line in steps] == ["1", "2"]
-
-
-HELD = """
-import json, sys, time
-from pathlib import Path
-folder, line = Path(sys.argv[1]), json.loads(sys.argv[2])
-(folder / "metrics.jsonl").write_text(json.dumps(line) + chr(10))
-end = time.monotonic() + 30
-while not (folder / "seen").exists() and time.monotonic() < end:
-    time.sleep(0.1)
-if not (folder / "seen").exists():
-    (folder / "gave up").touch()
+    while not (folder / "seen").exists():
+        time.sleep(0.1)
+        assert time.monotonic() < end
 """
 
 
 def test_a_step_reaches_a_pipe_while_the_training_goes_on(tmp_path):
-    words = [sys.executable, "-c", HELD, str(tmp_path), json.dumps(LINE)]
+    words = [sys.executable, "-c", TRAINING, str(tmp_path), json.dumps(LINE)]
     program = "from pathlib import Path; from openrlhf_cov.experiments.tiny_task import demo_training; "
-    program += f"demo_training.train({words}, {{}}, Path({str(tmp_path)!r}), 2)"
+    program += f"demo_training.train({words}, {{'RAY_ADDRESS': '127.0.0.1:1'}}, Path({str(tmp_path)!r}), 2)"
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     command = [sys.executable, "-c", program]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as process:
-        assert process.stdout.readline().split()[0] == "step"
+        assert process.stdout.readline().split() == ["step", "accuracy", "entropy", "selected", "tokens/s", "seconds"]
         assert process.stdout.readline().split()[0] == "3"
-        assert not (tmp_path / "gave up").exists()
         (tmp_path / "seen").touch()
+        assert [line.split()[0] for line in process.stdout] == ["4"]  # each step once, and no progress bar
         assert process.wait(30) == 0
-
-
-def test_a_training_gets_the_variables_of_its_ray(tmp_path):
-    asks = "import os, sys; sys.exit(os.environ.get('RAY_ADDRESS') != '127.0.0.1:1')"
-    demo_training.train([sys.executable, "-c", asks], {"RAY_ADDRESS": "127.0.0.1:1"}, tmp_path, 1)
 
 
 LINE = {
@@ -249,25 +156,6 @@ def test_the_table_by_hand(tmp_path):
     assert f"report {tmp_path / 'report.html'}" in text
 
 
-def test_the_command_trains_on_the_prompts_of_its_steps(tmp_path):
-    command = demo_training.training_command(
-        "kl_cov", steps=3, task=tmp_path / "task", output=tmp_path / "run", address="http://127.0.0.1:1"
-    )
-    flags = dict(pairwise(command))
-    assert flags["--data.max_samples"] == "96"
-    assert flags["--address"] == "http://127.0.0.1:1"
-    assert flags["--method"] == "kl_cov"
-    assert flags["--ckpt.output_dir"] == str(tmp_path / "run")
-    assert flags["--reward.remote_url"].endswith("openrlhf_cov/experiments/tiny_task/tiny_reward_func.py")
-
-
-def test_a_training_that_joins_its_ray_itself_is_the_same_command_without_the_job(tmp_path):
-    settings = {"steps": 3, "task": tmp_path / "task", "output": tmp_path / "run"}
-    submitted = demo_training.training_command("kl_cov", **settings, address="http://127.0.0.1:1")
-    joined = demo_training.training_command("kl_cov", **settings, address=None)
-    assert joined == submitted[submitted.index("--") + 1 :]
-
-
 def put_run(folder, entropy, accuracy):
     folder.mkdir(parents=True, exist_ok=True)
     lines = [
@@ -293,69 +181,62 @@ def test_the_table_of_all_methods_by_hand(tmp_path):
     assert "nats per token 0.800 0.300 0.600 training accuracy 25.0% 50.0% 50.0%" in words
 
 
+def test_the_command_trains_on_the_prompts_of_its_steps(tmp_path):
+    places = {"steps": 3, "task": tmp_path / "task", "output": tmp_path / "run"}
+    command = demo_training.training_command("kl_cov", **places, address="http://127.0.0.1:1")
+    flags = dict(pairwise(command))
+    assert flags["--data.max_samples"] == "96"
+    assert flags["--address"] == "http://127.0.0.1:1"
+    assert "kl_cov" in command
+    assert flags["--ckpt.output_dir"] == str(tmp_path / "run")
+    assert flags["--reward.remote_url"].endswith("openrlhf_cov/experiments/tiny_task/tiny_reward_func.py")
+    # A training that joins its Ray itself is the same command without the job.
+    joined = demo_training.training_command("kl_cov", **places, address=None)
+    assert joined == command[command.index("--") + 1 :]
+
+
 @pytest.fixture
-def trained(monkeypatch, tmp_path):
-    """A demo without Ray and PyTorch: trainings write a file; the list of (method, folder, Ray, KL coefficient)."""
-    asked = []
+def trained(monkeypatch):
+    """A demo without Ray and engines: trainings write a file; the list of (method, Ray, KL coefficient)."""
+    trainings = []
 
     def train_method(method, steps, task, output, ray, kl_coef):
-        asked.append((method, output, ray, kl_coef))
+        trainings.append((method, ray, kl_coef))
         put_run(output, [0.5 - 0.01 * step for step in range(steps)], [0.1] * steps)
 
     @contextmanager
     def local_ray(**settings):
         yield f"Ray of {settings['log']}"
 
-    put_task(tmp_path / "task", train_rows=192)
     monkeypatch.setattr(demo, "local_ray", local_ray)
+    monkeypatch.setattr(demo, "train_method", train_method)
     for name in ("score", "score_before"):
         monkeypatch.setattr(demo, name, lambda *_: {"accuracy_greedy": 0.5, "accuracy_sampled": 0.5})
-    monkeypatch.setattr(demo, "train_method", train_method)
-    return asked
+    return trainings
 
 
 @pytest.mark.slow
-def test_all_methods_are_trained_alike_on_one_ray_and_reported_together(monkeypatch, trained, tmp_path, capsys):
-    folders = ["--folder", str(tmp_path / "task"), "--output", str(tmp_path / "out")]
-    monkeypatch.setattr(sys, "argv", ["demo", "--method", "all", "--steps", "6", *folders])
-    assert demo.main() == 0
-    ray = f"Ray of {tmp_path / 'out' / 'ray.log'}"
-    methods = ("none", "clip_cov", "kl_cov")
-    assert trained == [(method, tmp_path / "out" / method, ray, 0.0) for method in methods]
-    page = tmp_path / "out" / "report" / "report.html"
-    assert f"report     {page}" in capsys.readouterr().out
-    assert all(method in page.read_text() for method in demo.METHOD_FLAGS)
-
-
-@pytest.mark.slow
-def test_the_printed_commands_work(monkeypatch, trained, tmp_path, capsys):
+def test_all_methods_are_trained_alike_and_the_printed_commands_work(monkeypatch, trained, tmp_path, run_command):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "/usr/bin:/bin")  # the command is not found by its name
-    monkeypatch.setattr(sys, "argv", ["demo", "--steps", "6", "--folder", "task", "--output", "my runs/demo"])
-    assert demo.main() == 0
-    said = capsys.readouterr().out.partition("\nNext:\n")[2]
+    put_task(tmp_path / "task", train_rows=192)
+    words = ("--method", "all", "--steps", "6", "--folder", "task", "--output", "my runs/demo")
+    status, printed, _ = run_command("demo", *words)
+    assert status == 0
+    output = tmp_path / "my runs" / "demo"
+    assert trained == [(method, f"Ray of {output / 'ray.log'}", 0.0) for method in ("none", "clip_cov", "kl_cov")]
+    page = output / "report" / "report.html"
+    assert f"report     {page}" in printed
+    assert all(method in page.read_text() for method in demo.METHOD_FLAGS)
+    said = printed.partition("\nNext:\n")[2]
     watch, report, evaluate = [line for line in said.splitlines() if line and not line.startswith("#")]
     for command, outcome in ((watch, "6"), (report, "law")):
         done = subprocess.run(command, shell=True, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
         assert outcome in done.stdout
-    assert (tmp_path / "my runs" / "demo" / "law" / "report.html").is_file()
+    assert (output / "law" / "report.html").is_file()
     Path("task", "benchmark.jsonl").write_text(json.dumps(Addition(10, 11).to_benchmark_row()) + "\n")
-    # without vLLM: the flags are those of the command, and the benchmark is read
+    # Without vLLM: the flags are those of the command, and the benchmark is read.
     program, name, *flags = shlex.split(evaluate)
     assert (Path(program).name, name) == ("openrlhf-cov", "evaluate")
     check_inputs(build_parser().parse_args(flags))
-
-
-def test_the_command_is_named_as_the_shell_finds_it(monkeypatch, tmp_path):
-    scripts = Path(sys.executable).parent
-    monkeypatch.setenv("PATH", str(scripts))
-    assert command_name() == ["openrlhf-cov"]
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.chdir(scripts.parents[1])
-    assert command_name() == [str(Path(scripts.parent.name, scripts.name, "openrlhf-cov"))]
-    monkeypatch.chdir(tmp_path)
-    assert command_name() == [str(scripts / "openrlhf-cov")]
-    (tmp_path / "openrlhf-cov").write_text("#!/bin/sh\n")  # of another environment
-    (tmp_path / "openrlhf-cov").chmod(0o755)
-    assert command_name() == [str(scripts / "openrlhf-cov")]

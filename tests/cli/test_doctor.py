@@ -71,9 +71,3 @@ def test_broken_packages_do_not_end_the_report(bare, tmp_path):
     assert lines["torch"] == "unknown version, but the import fails: OSError: libtorch.so"
     assert lines["ray"] == "unknown version, but the import fails: the process ended with signal 6"
     assert lines["vllm"] == "not installed"
-
-
-def test_a_flag_that_does_not_exist_is_refused():
-    done = doctor_process("--hubs")
-    assert done.returncode == 2
-    assert "--hubs: unknown flag; did you mean --hub?" in done.stderr

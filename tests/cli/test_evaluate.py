@@ -8,9 +8,7 @@ import time
 import pytest
 
 from openrlhf_cov.cli import evaluate
-from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, GROUPS, PROTOCOLS
-from openrlhf_cov.evaluation.data import Problem
 from openrlhf_cov.evaluation.response_records import read_responses, read_settings
 
 pytestmark = pytest.mark.usefixtures("quiet_engines")
@@ -49,25 +47,22 @@ def test_a_run(evaluate_flags, openai_server, tmp_path, capsys, words):
     assert {(body["temperature"], body["top_p"], body["max_tokens"]) for body in bodies} == {(0.6, 1.0, 24)}
 
 
-def test_benchmarks_are_written_as_files_and_left_alone_where_they_are(monkeypatch, tmp_path, capsys):
-    asked = []
-
-    def load(benchmark, data_dir):
-        asked.append(benchmark.name)
-        if benchmark.hub is None:
-            raise UsageError(f"{benchmark.name} is not there")
-        return [Problem("1", "1 + 1?", "2", "math")]
-
-    monkeypatch.setattr(evaluate, "load_problems", load)
-    words = ["--benchmarks", "math500,omni_math,aime24", "--write_data", str(tmp_path / "eval")]
-    # one that no hub has does not keep the others away
+def test_benchmarks_are_written_as_files_and_left_alone_where_they_are(problems_file, write_rows, tmp_path, capsys):
+    other = write_rows(tmp_path / "other.jsonl", [{"id": "1", "problem": "1 + 1?", "answer": "2", "source": "math"}])
+    words = ["--benchmarks", f"{problems_file},omni_math,{other}", "--write_data", str(tmp_path / "eval")]
+    # One that no hub has does not keep the others away.
     assert evaluate.main(words) == 2
-    assert capsys.readouterr().err == "openrlhf-cov evaluate: error: omni_math is not there\n"
-    written = [json.loads((tmp_path / "eval" / f"{name}.jsonl").read_text()) for name in ("math500", "aime24")]
-    assert written == [{"id": "1", "problem": "1 + 1?", "answer": "2", "source": "math"}] * 2
-    (tmp_path / "eval" / "omni_math.jsonl").write_text("mine")
+    assert ": error: omni_math is not on the Hugging Face hub; " in capsys.readouterr().err
+    for path in (problems_file, other):
+        rows, written = (
+            [json.loads(line) for line in each.read_text().splitlines()]
+            for each in (path, tmp_path / "eval" / path.name)
+        )
+        assert written == rows
+    for name in ("omni_math.jsonl", "other.jsonl"):
+        (tmp_path / "eval" / name).write_text("mine")
     assert evaluate.main(words) == 0
-    assert asked == ["math500", "omni_math", "aime24"]
+    assert (tmp_path / "eval" / "other.jsonl").read_text() == "mine"
 
 
 def test_the_settings_of_a_run_are_those_of_its_flags(evaluate_flags, tmp_path, words):
@@ -162,9 +157,23 @@ def test_an_interrupt_keeps_what_was_generated(
     assert evaluate.main(words(evaluate_flags)) == 128 + signum
     output = capsys.readouterr()
     assert output.out == ""
-    last = "openrlhf-cov evaluate: interrupted; what was generated is kept, the same command continues"
-    assert output.err.splitlines()[-1] == last
+    last = "evaluate: interrupted; what was generated is kept, the same command continues"
+    assert output.err.splitlines()[-1].endswith(last)
     assert len(read_responses(tmp_path / "run")) == 5
     openai_server.reply = good
     assert evaluate.main(words(evaluate_flags)) == 0
     assert len(read_responses(tmp_path / "run")) == 12
+
+
+def test_a_folder_of_another_run_and_one_that_cannot_be_written_are_refused(evaluate_flags, tmp_path, capsys, words):
+    assert evaluate.main(words(evaluate_flags)) == 0
+    capsys.readouterr()
+    assert evaluate.main(words(evaluate_flags | {"--seed": "1"})) == 2
+    assert capsys.readouterr().err.endswith(
+        f": error: --output {tmp_path / 'run'} holds another run: seed was 0, now 1; choose another folder\n"
+    )
+    (tmp_path / "run" / "report.html").unlink()
+    (tmp_path / "run" / "report.html").mkdir()
+    assert evaluate.main(words(evaluate_flags)) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert f": error: {tmp_path / 'run'} cannot be written: " in line

@@ -68,37 +68,6 @@ def test_flags_of_the_reward_apply(tmp_path, capsys):
     assert "correct              1  100.0%" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("{}\n", "line 1 has no key 'response'; it has none; name the key with --response_key"),
-        ('{"response": "a", "answer": "5"}\n{\n', "line 2: not JSON"),
-        ('{"response": 5, "answer": "5"}\n', "line 1: 'response' is int, not a string"),
-        ('{"response": "a", "answer": ""}\n', "line 1: the label '': a label is a string that is not empty"),
-        ('{"response": "a", "answer": "\\\\frac{1}{2"}\n', "does not even equal itself"),
-        ("\n", "has no rows"),
-        (None, "cannot be read"),
-    ],
-)
-def test_a_bad_file_is_one_line(tmp_path, capsys, content, message):
-    path = tmp_path / "rows.jsonl"
-    if content is not None:
-        path.write_text(content)
-    assert grade.main([str(path)]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.startswith("openrlhf-cov grade: error: ")
-    assert error.count("\n") == 1
-
-
-def test_responses_are_not_replaced_by_their_grades(tmp_path, capsys):
-    path = write(tmp_path / "rows.jsonl", ROWS)
-    before = path.read_text()
-    assert grade.main([str(path), "--output", str(path)]) == 2
-    assert "is the file of the responses" in capsys.readouterr().err
-    assert path.read_text() == before
-
-
 class TestCompare:
     ROWS = (*ROWS, {"response": r"so \boxed{3+2}", "answer": 5})
 
@@ -120,19 +89,12 @@ class TestCompare:
         assert [(each["correct"], each["published"]) for each in grades][-2:] == [(True, True), (False, True)]
         assert grades[-1]["status"] == "unparsable"
 
-    def test_one_grader_alone_cannot_be_named_beside_it(self, tmp_path, capsys):
-        path = str(write(tmp_path / "rows.jsonl", ROWS))
-        assert grade.main([path, "--compare", "--reward_grader", "published"]) == 2
-        line = "openrlhf-cov grade: error: --compare asks both graders; drop --reward_grader\n"
-        assert capsys.readouterr().err == line
-
     @pytest.mark.parametrize("flags", [("--compare",), ("--reward_grader", "published")])
     def test_without_math_verify_it_says_what_to_install(self, tmp_path, capsys, no_math_verify, flags):
         path = str(write(tmp_path / "rows.jsonl", ROWS))
         assert grade.main([path, *flags]) == 2
-        assert capsys.readouterr().err == (
-            "openrlhf-cov grade: error: the grader published asks Math-Verify, which is not installed: "
-            "pip install math-verify==0.9.0\n"
+        assert capsys.readouterr().err.endswith(
+            ": error: the grader published asks Math-Verify, which is not installed: pip install math-verify==0.9.0\n"
         )
         assert grade.main([path]) == 0  # strict needs none
 
@@ -149,9 +111,3 @@ def test_thinking_that_the_prompt_opened(tmp_path, capsys):
     assert counts == {"no_answer": "2", "correct": "1"}
     assert grade.main([path, "--thinking_markers", "[THINK]", "[/THINK]"]) == 0
     assert "correct              3  100.0%" in capsys.readouterr().out
-    for flags, reason in (
-        (["--prompt_key", "asked"], "line 1 has no key 'asked'; it has "),
-        (["--thinking_markers", "<a>", "<a>"], "--thinking_markers '<a>' '<a>': the two markers must be different"),
-    ):
-        assert grade.main([path, *flags]) == 2
-        assert reason in capsys.readouterr().err

@@ -2,6 +2,8 @@
 
 import json
 import shlex
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -49,19 +51,19 @@ def test_json_has_all_methods(capsys):
     assert one["flags"][0]["default"] == 2e-3
 
 
-def test_several_names_are_one_line(capsys):
-    assert methods.main(["kl_cov,clip_cov"]) == 2
-    line = "openrlhf-cov methods: error: kl_cov,clip_cov: this command describes one method; name one of them\n"
-    assert capsys.readouterr().err == line
+def test_the_command_of_the_example_is_named_as_the_shell_finds_it(monkeypatch, capsys, tmp_path):
+    scripts = Path(sys.executable).parent
 
+    def first_word():
+        return shlex.split(json.loads(shown(capsys, "kl_cov", "--json"))["example"])[0]
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [("kl-cov", "did you mean kl_cov?"), ("clipcov", "did you mean clip_cov?"), ("xyz", "choose from")],
-)
-def test_a_name_that_no_method_has_is_one_line(capsys, name, hint):
-    assert methods.main([name]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert error.startswith(f"openrlhf-cov methods: error: no method is called {name!r}; ")
-    assert hint in error
+    monkeypatch.setenv("PATH", str(scripts))
+    assert first_word() == "openrlhf-cov"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(scripts.parents[1])
+    assert first_word() == str(Path(scripts.parent.name, scripts.name, "openrlhf-cov"))
+    monkeypatch.chdir(tmp_path)
+    assert first_word() == str(scripts / "openrlhf-cov")
+    (tmp_path / "openrlhf-cov").write_text("#!/bin/sh\n")  # of another environment
+    (tmp_path / "openrlhf-cov").chmod(0o755)
+    assert first_word() == str(scripts / "openrlhf-cov")

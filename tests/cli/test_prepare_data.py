@@ -86,50 +86,19 @@ def test_two_processes_do_not_write_one_folder(run, tmp_path):
     assert run(ROWS[2:])[0] == 0  # it has ended
 
 
+def test_a_key_that_rows_lack_is_refused_with_those_that_they_have(run, tmp_path):
+    status, out, error = run(ROWS, "--answer_key", "gold")
+    assert (status, out) == (2, "")
+    assert "has no key 'gold'; it has id, problem, answer, source; name the key with --answer_key" in error
+    assert not (tmp_path / "out/train.jsonl").exists()
+
+
 def test_a_folder_with_the_reasons_of_an_empty_set_is_written_to_again(run, tmp_path):
     status, _, error = run([ROWS[0] | {"answer": None}])
     assert status == 2
     assert "no row is left to train on: 1 empty" in error
     assert json.loads((tmp_path / "out/dropped.jsonl").read_text())["reason"] == "empty"
     assert run(ROWS)[0] == 0
-
-
-class TestRefusals:
-    @pytest.mark.parametrize(
-        ("flags", "message"),
-        [
-            (["--eval_ngram", "20"], "--eval_ngram needs --eval_dir, a folder of evaluation sets"),
-            (["--eval_ngram", "-1"], "--eval_ngram -1: must be a number of words of at least 1, or 0 for off"),
-            (["--eval_dir", "no/such"], "--eval_dir no/such: no *.jsonl files there"),
-            (["--dataset", "mat"], "--dataset mat: no such file or dataset; did you mean math?"),
-            (
-                ["--answer_key", "gold"],
-                "has no key 'gold'; it has id, problem, answer, source; name the key with --answer_key",
-            ),
-        ],
-    )
-    def test_flags(self, run, tmp_path, flags, message):
-        status, out, error = run(ROWS, *flags)
-        assert (status, out) == (2, "")
-        assert error.startswith("openrlhf-cov prepare: error: ")
-        assert message in error
-        assert not (tmp_path / "out/train.jsonl").exists()
-
-    def test_a_folder_of_something_else(self, run, tmp_path):
-        (tmp_path / "out").mkdir()
-        (tmp_path / "out/train.jsonl").write_text("mine")
-        assert "is not empty and holds no manifest.json; choose another folder" in run(ROWS)[2]
-        assert (tmp_path / "out/train.jsonl").read_text() == "mine"
-
-    def test_a_file_as_the_folder(self, run, tmp_path):
-        (tmp_path / "out").write_text("mine")
-        assert "is a file; choose a folder" in run(ROWS)[2]
-
-    def test_the_folder_of_the_input(self, run, tmp_path):
-        # keys named right, it could read and replace its own output
-        assert run(ROWS)[0] == 0
-        again = ["--dataset", tmp_path / "out/train.jsonl", "--problem_key", "prompt"]
-        assert "is the folder of the input" in run(ROWS, *again)[2]
 
 
 class TestTraining:

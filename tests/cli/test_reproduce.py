@@ -5,17 +5,18 @@ import os
 import shlex
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+from processes import wait_until
 
 from openrlhf_cov.cli import reproduce
-from openrlhf_cov.cli.entry_point import run_as_program
 from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.data.templates import FOR_PROGRAMS
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, GROUPS
-from openrlhf_cov.experiments.reproduction import carry_out, paper_commands
+from openrlhf_cov.experiments.reproduction import paper_commands
 from openrlhf_cov.experiments.reproduction.exhibits import FIGURES, TABLES
 from openrlhf_cov.experiments.reproduction.reproduction_plan import Command
 from openrlhf_cov.utils.terminal import command_name
@@ -99,17 +100,38 @@ def test_two_names_are_two_runs(capsys, tmp_path):
     assert len(names) > 50
 
 
+def plan_of(kind, number, *flags):
+    words = [kind, str(number), *map(str, flags)]
+    return reproduce.plan_of(reproduce.build_parser().parse_args(words))
+
+
+def first_uses():
+    """Return, for each exhibit, the places of its commands that no earlier exhibit has, as exhibits share runs."""
+    found, seen = {}, set()
+    for kind, number in ALL:
+        commands = [tuple(command.words) for command in plan_of(kind, number).commands()]
+        found[kind, number] = [place for place, words in enumerate(commands) if words not in seen]
+        seen.update(commands)
+    return found
+
+
+FIRST_USES = first_uses()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "number"), ALL)
-def test_every_command_would_run(capsys, tmp_path, data, kind, number):
-    flags = [kind, str(number), "--dry_run", "--data_dir", str(data), "--output", str(tmp_path / "out")]
-    status = reproduce.main(flags)
-    printed = capsys.readouterr()
-    assert (status, printed.err) == (0, "")
-    assert "would not" not in printed.out
-    assert printed.out.count("it would run") >= 2 + sum(
-        run.recipe is not None for run in exhibit_of(kind, number).runs
-    )
+def test_every_command_would_run(tmp_path, data, kind, number):
+    plan = plan_of(kind, number, "--data_dir", data, "--output", tmp_path / "out")
+    commands = list(plan.commands())
+    for place in FIRST_USES[kind, number]:
+        assert reproduce.faults_of(commands[place], plan) == [], commands[place].words
+
+
+def test_a_dry_run_says_of_every_command_that_it_would_run(run_command, tmp_path, data):
+    flags = ("--figure", 8, "--dry_run", "--data_dir", data, "--output", tmp_path / "out")
+    status, out, error = run_command("reproduce", *flags)
+    assert (status, error) == (0, "")
+    assert out.count("it would run") == len(list(plan_of("--figure", 8).commands()))
 
 
 @pytest.mark.parametrize(("kind", "number"), TINY)
@@ -156,27 +178,21 @@ def test_a_dry_run_looks_at_data_and_folders_of_what_does_not_train(capsys, tmp_
     assert f"report: --output {tmp_path / 'figure13'}: {tmp_path / 'figure13'} is a file; give a folder" in faults
 
 
-def test_a_dry_run_finds_another_run_in_the_folder_of_a_tiny_one(capsys, tmp_path):
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--figure 8", "is not empty and does not hold this run"),  # it holds another one
+        ("--figure 6 --steps 129", "--steps 129 is more than the task"),  # 4,096 problems are 128 steps of 32
+    ],
+)
+def test_a_dry_run_says_what_would_not_run_at_the_tiny_scale(run_command, tmp_path, flags, said):
     path = tmp_path / "200-steps" / "on_policy" / "lab.json"
     path.parent.mkdir(parents=True)
     path.write_text('{"steps": 7}')
-    flags = ["--figure", "8", "--scale", "tiny", "--dry_run", "--output", str(tmp_path)]
-    assert reproduce.main(flags) == 2
-    assert "on_policy: --output" in (said := capsys.readouterr().err)
-    assert "is not empty and does not hold this run" in said
-
-
-def test_pictures_and_numbers_are_copied_with_the_name_of_the_exhibit(monkeypatch, tmp_path):
-    """Figure 8 draws two pictures; one of them was left out, as the report says."""
-    monkeypatch.setattr(reproduce, "carry_out", lambda *_: None)
-    made = tmp_path / "out" / "3-steps" / "figure8"
-    (made / "figures").mkdir(parents=True)
-    (made / "figures" / "entropy_fall.svg").write_text("drawn")
-    (made / "law.json").write_text("{}")
-    flags = ["--figure", "8", "--scale", "tiny", "--steps", "3", "--run", "--output", str(tmp_path / "out")]
-    assert reproduce.main([*flags, "--collect", str(tmp_path / "docs")]) == 0
-    copied = sorted(path.name for path in (tmp_path / "docs").iterdir())
-    assert copied == ["figure8_entropy_fall.svg", "figure8_law.json"]
+    words = (*flags.split(), "--scale", "tiny", "--dry_run", "--output", tmp_path)
+    status, _, error = run_command("reproduce", *words)
+    assert status == 2
+    assert said in error
 
 
 @pytest.mark.parametrize("number", [4, 13, 1])
@@ -187,24 +203,6 @@ def test_files_that_no_command_makes_are_named(capsys, tmp_path, number):
     omni = "eval/omni_math.jsonl"
     expected = {4: ["eval/code.jsonl"], 13: ["eurus-difficult.jsonl", omni], 1: [omni]}
     assert brought == [tmp_path / name for name in expected[number]]
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--figure", "7", "--scale", "tiny"], "--scale tiny: figure 7 has none: the embedded tasks have one size"),
-        (["--figure", "8", "--collect", "docs"], "--collect copies what --run makes; add --run"),
-        (["--figure", "8", "--steps", "1"], "--steps 1: must be at least 2"),
-        (["--figure", "8", "--run", "--output", "file"], "file is a file; give a folder"),
-        # 4,096 problems are 128 steps of 32
-        (["--figure", "6", "--scale", "tiny", "--steps", "129", "--dry_run"], "--steps 129 is more than the task"),
-    ],
-)
-def test_what_cannot_be_is_refused(capsys, monkeypatch, tmp_path, flags, said):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").touch()
-    assert reproduce.main(flags) == 2
-    assert said in capsys.readouterr().err
 
 
 RUN = next(run for run in FIGURES[8].runs if run.recipe)
@@ -226,7 +224,7 @@ def test_a_run_is_over_when_its_model_is_there_and_goes_on_from_its_checkpoint(t
         path = tmp_path / RUN.name / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    plan = reproduce.plan_of(reproduce.build_parser().parse_args(["--figure", "8", "--output", str(tmp_path)]))
+    plan = plan_of("--figure", 8, "--output", tmp_path)
     command = Command(words=SUBMITTED, run=RUN)
     if due is UsageError:
         with pytest.raises(UsageError, match="broke off and has no checkpoint to go on from; remove it"):
@@ -235,34 +233,58 @@ def test_a_run_is_over_when_its_model_is_there_and_goes_on_from_its_checkpoint(t
         assert plan.due(command) == due
 
 
-def test_without_ray_there_is_one_line(monkeypatch):
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(UsageError, match="ray is neither beside /nowhere/python nor on the PATH"):
-        carry_out.program_of("ray")
+@pytest.fixture
+def python(monkeypatch, tmp_path):
+    """Function (lines of a shell): they take the place of this Python, with which the commands of a plan start."""
+
+    def install(script):
+        program = tmp_path / "bin" / "python"
+        program.parent.mkdir()
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(program))
+        monkeypatch.setenv("PATH", "/usr/bin:/bin")
+
+    return install
+
+
+def test_pictures_and_numbers_are_copied_with_the_name_of_the_exhibit(python, run_command, tmp_path):
+    """Figure 8 draws two pictures; one of them was left out, as the report says."""
+    python("exit 0")
+    made = tmp_path / "out" / "3-steps" / "figure8"
+    (made / "figures").mkdir(parents=True)
+    (made / "figures" / "entropy_fall.svg").write_text("drawn")
+    (made / "law.json").write_text("{}")
+    flags = ["--figure", "8", "--scale", "tiny", "--steps", "3", "--run", "--output", tmp_path / "out"]
+    assert run_command("reproduce", *flags, "--collect", tmp_path / "docs")[0] == 0
+    copied = sorted(path.name for path in (tmp_path / "docs").iterdir())
+    assert copied == ["figure8_entropy_fall.svg", "figure8_law.json"]
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "said"),
+    [("exit 3", 1, "status 3 of: "), ("exit 0", 2, "ray is neither beside ")],
+)
+def test_a_command_that_fails_or_is_missing_ends_the_reproduction(python, run_command, tmp_path, script, status, said):
+    python(script)
+    ended, _, error = run_command("reproduce", "--figure", 8, "--run", "--output", tmp_path, "--data_dir", tmp_path)
+    assert ended == status
+    assert said in error
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_command_is_stopped(monkeypatch, tmp_path, number, status):
+def test_an_interrupted_command_is_stopped(python, run_command, tmp_path, number, status):
     started = tmp_path / "pid"
-    program = f"import os, pathlib, time; pathlib.Path({str(started)!r}).write_text(str(os.getpid())); time.sleep(60)"
+    python(f"echo $$ > {started}\nexec sleep 60")
 
-    def interrupted(child):
-        while not (started.exists() and started.read_text()):
-            pass
+    def interrupt():
+        wait_until(lambda: started.exists() and started.read_text().strip(), "the command runs")
         os.kill(os.getpid(), number)
-        return child()
 
-    wait = carry_out.subprocess.Popen.wait
-    monkeypatch.setattr(
-        carry_out.subprocess.Popen,
-        "wait",
-        lambda self, timeout=None: wait(self, timeout) if timeout else interrupted(lambda: wait(self)),
-    )
-    try:
-        ended = run_as_program("reproduce", lambda: carry_out.call([sys.executable, "-c", program], None))
-    except SystemExit as end:
-        ended = end.code
-    assert ended == status
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    flags = ("--figure", 8, "--run", "--output", tmp_path / "out", "--data_dir", tmp_path)
+    assert run_command("reproduce", *flags)[0] == status
+    thread.join()
     with pytest.raises(ProcessLookupError):
         os.kill(int(started.read_text()), 0)

@@ -19,28 +19,10 @@ import torch
 from openrlhf_cov.cli import serve_reward
 from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.config import RewardConfig
-from openrlhf_cov.rewards.limits import ServiceLimits
+from openrlhf_cov.rewards.limits import REWARD_TOKEN, ServiceLimits
 from openrlhf_cov.rewards.reward_func import make_reward_func
 
 cpu_host.install()  # upstream's modules import on a CPU host only after that
-
-
-@pytest.fixture
-def refused(capsys, monkeypatch):
-    """Function (flags...) -> the message with which the command exits, status 2."""
-    monkeypatch.delenv(serve_reward.REWARD_TOKEN, raising=False)
-
-    def run(*flags):
-        with pytest.raises(SystemExit) as stop:
-            sys.exit(serve_reward.main([str(flag) for flag in flags]))
-        assert stop.value.code == 2
-        line = capsys.readouterr().err
-        assert line.startswith("openrlhf-cov serve-reward: error: ")
-        assert line.endswith("\n")
-        assert len(line.splitlines()) == 1
-        return line.removeprefix("openrlhf-cov serve-reward: error: ").rstrip("\n")
-
-    return run
 
 
 def test_flags_reach_the_settings():
@@ -53,50 +35,20 @@ def test_flags_reach_the_settings():
     assert ServiceLimits.from_args(args) == ServiceLimits(max_request_mb=3, max_queries=5)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--port", "70000"), "--port 70000: must be from 0 to 65535"),
-        (("--token_file", "/no/token"), "--token_file /no/token cannot be read: No such file or directory"),
-        (("--reward_timeout", "0"), "--reward_timeout 0.0: must be a number of seconds in (0, 86400]"),
-        (("--max_queries", "0"), "--max_queries 0: must lie between 1 and 2^20"),
-        (("--max_req", "1"), "--max_req 1: unknown flag; "),
-        (("--reward_keep_truncated",), "--reward_keep_truncated: unknown flag; "),
-        (("--reward_max_error_frac", "0.1"), "--reward_max_error_frac 0.1: unknown flag; "),
-        (("--host", "192.0.2.1"), "cannot listen on --host 192.0.2.1 --port 5000: Cannot assign requested address"),
-        (("--host", "a" * 70), f"cannot listen on --host {'a' * 70} --port 5000: "),
-    ],
-)
-def test_a_bad_flag_is_one_line(refused, flags, message):
-    assert refused(*flags).startswith(message)
-
-
-def test_a_port_in_use_is_one_line(refused):
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        line = refused("--port", port)
-    assert line.startswith(f"cannot listen on --host 127.0.0.1 --port {port}: Address already in use")
-
-
-@pytest.mark.parametrize("text", [" \n", "a,b", "é", b"\xff"])
-def test_a_token_that_cannot_stand_in_a_url_is_one_line(refused, tmp_path, text):
-    path = tmp_path / "token"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    assert refused("--token_file", path).startswith(f"--token_file {path} ")
-
-
-def test_an_empty_token_in_the_environment_does_not_open_the_service(refused, monkeypatch):
-    monkeypatch.setenv(serve_reward.REWARD_TOKEN, "")
-    assert refused("--port", "0").startswith(f"{serve_reward.REWARD_TOKEN} holds no token")
+def test_an_empty_token_in_the_environment_does_not_open_the_service(run_command, monkeypatch):
+    monkeypatch.setenv(REWARD_TOKEN, "")
+    status, out, error = run_command("serve-reward", "--port", 0)
+    assert (status, out, error.count("\n")) == (2, "", 1)
+    assert f"{REWARD_TOKEN} holds no token" in error
 
 
 def test_token_of_the_file_before_that_of_the_environment(monkeypatch, tmp_path):
-    monkeypatch.setenv(serve_reward.REWARD_TOKEN, "fromEnvironment")
+    monkeypatch.setenv(REWARD_TOKEN, "fromEnvironment")
     (tmp_path / "token").write_text("from.file-1\n")
     assert serve_reward.read_token(tmp_path / "token") == "from.file-1"
-    monkeypatch.setenv(serve_reward.REWARD_TOKEN, "fromEnvironment")
+    monkeypatch.setenv(REWARD_TOKEN, "fromEnvironment")
     assert serve_reward.read_token(None) == "fromEnvironment"
-    assert serve_reward.REWARD_TOKEN not in os.environ  # the grading processes do not inherit it
+    assert REWARD_TOKEN not in os.environ  # the grading processes do not inherit it
     assert serve_reward.read_token(None) is None
 
 
@@ -113,7 +65,7 @@ print(os.environ["OTHER"], read_token(None))
 
 
 def test_a_token_is_not_left_in_the_environment_of_a_process():
-    environment = os.environ | {serve_reward.REWARD_TOKEN: "s3cret", "OTHER": "kept"}
+    environment = os.environ | {REWARD_TOKEN: "s3cret", "OTHER": "kept"}
     command = [sys.executable, "-u", "-c", SHOWN]
     lines = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
     assert lines == ["s3cret", "False True", "False False", "kept None"]
@@ -160,7 +112,7 @@ def test_two_replicas_behind_the_client_of_upstream_and_no_process_left():
     patient = ("--reward_timeout", "30")  # this machine may be busy
     with ExitStack() as stack:
         replicas = [
-            stack.enter_context(replica(*patient, **{serve_reward.REWARD_TOKEN: "s3cret"})),
+            stack.enter_context(replica(*patient, **{REWARD_TOKEN: "s3cret"})),
             stack.enter_context(replica(*patient, "--host", "0.0.0.0", "--reward_workers", "1")),
         ]
         urls = [url_of(process) for process in replicas]

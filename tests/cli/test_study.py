@@ -1,3 +1,5 @@
+"""The command of studies: what it refuses, how it goes on after an end of any kind, and what it packs."""
+
 import json
 import multiprocessing
 import os
@@ -10,12 +12,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from played_trainer import ASKED, FLAGS, Trainer, ray_study, write_spec
 
 from openrlhf_cov.cli import lab, study
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.experiments.lab import request
 from openrlhf_cov.experiments.study.campaign import HOPELESS
 from openrlhf_cov.experiments.study.lab_runs import LabStudy
+from openrlhf_cov.experiments.study.ray_runs import RayStudy
 from openrlhf_cov.experiments.study.run_plan import Score, all_runs, number_of_runs
 from openrlhf_cov.experiments.study.run_results import unpack
 from openrlhf_cov.experiments.study.spec_file import read_spec
@@ -26,6 +30,121 @@ SHORT = (
     "--steps 2 --updates 2 --rollout.batch_size 4 --rollout.n_samples_per_prompt 2 --eval.n_samples_per_prompt 2 "
     "--test_samples 2"
 )
+# Specs of the lab, of the trainer, and of a search for the learning rate up to which a method learns.
+ARMS = [{"name": "GRPO"}, {"name": "KL-Cov", "flags": "--cov_type kl_cov"}]
+LAB = {"title": "t", "task": "commands", "flags": SHORT, "seeds": [0, 1], "arms": ARMS}
+RAY = {"task": "math", "engine": "ray", "flags": FLAGS, "test": ASKED, "arms": ARMS[:1]}
+RATES = {"grid": {"--actor.adam.lr": [1e-3, 1e-2, 1e-1]}, "bisect": True}
+LEARNS = (
+    "--steps 1 --updates 1 --rollout.batch_size 256 --rollout.n_samples_per_prompt 2 --eval.n_samples_per_prompt 1 "
+    "--test_samples 1 --stop_early"
+)
+SWEEP = {"task": "two_peaks", "flags": LEARNS, "base_policies": 2, "learned": 0.5, "sweep": RATES, "arms": ARMS[:1]}
+
+
+@pytest.fixture
+def spec_file(tmp_path):
+    """Function (changes) -> a study of four runs of the lab, with these changes, in a file."""
+
+    def write(**changes):
+        path = tmp_path / "short.yaml"
+        path.write_text(yaml.safe_dump(LAB | changes))
+        return path
+
+    return write
+
+
+def of_arm(flags="", **more):
+    return {"arms": [{"name": "x", "flags": flags, **more}]}
+
+
+# The study with its changes, words behind the command, and what the one line contains; {} is the test's folder.
+LONG = "n" * 300
+TWO_RATES = {"--actor.adam.lr": ["1e-7", "2e-7"]}
+REFUSED = [
+    (LAB, {"flags": "--steps 0"}, "", "arm GRPO: --steps 0: must be at least 1"),
+    (LAB, {"flags": "--stepps 3"}, "", "arm GRPO: --stepps 3: unknown flag; did you mean --steps?"),
+    (LAB, {"flags": "--base_seed=--"}, "", "arm GRPO: --base_seed: give a value"),
+    (LAB, {"task": "sums"}, "", "arm GRPO: --task sums: must be one of commands, "),
+    (LAB, of_arm("--cov_type kl_cov --kl_cov_ratio 0.5"), "", "arm x: --kl_cov_ratio 0.5"),
+    (LAB, {"colour": 1}, "", "colour: no such field; choose from title"),
+    (LAB, {"test": "--samples 4"}, "", "test has no effect"),
+    (LAB, {}, "--jobs 0", "--jobs 0: must be at least 1"),
+    # What the study sets itself, in any spelling.
+    (LAB, {"flags": "--outp elsewhere"}, "", "flags: --outp is what the study sets itself"),
+    (LAB, {"flags": "--train.seed=3"}, "", "flags: --train.seed is what the study sets itself"),
+    (LAB, {"flags": "--h"}, "", "flags: --h is what the study sets itself"),
+    (LAB, {"flags": "-hx"}, "", "flags: -hx is what the study sets itself"),
+    (LAB, of_arm(grid={"--task": ["code"]}), "", "arm x: --task is what the study sets itself"),
+    (LAB, of_arm("--base_seed 3"), "", "arm x: --base_seed is the same for all arms"),
+    (LAB, of_arm(grid={"--steps": [3]}), "", "arm x: --steps is the same for all arms"),
+    (SWEEP, {"flags": f"{LEARNS} --base_seed 1"}, "", "flags: --base_seed is what the study sets itself"),
+    (SWEEP, {"sweep": {"grid": {"--train.seed": [1, 2, 3]}}}, "", "sweep: --train.seed is what the study sets itself"),
+    (SWEEP, {"sweep": {"grid": {"--actor.adam.lr": [0.1, 1, 2]}}}, "", "--actor.adam.lr 2.0: must be above 0"),
+    # The trainer has less, and a spec of the trainer does not run in the lab.
+    (SWEEP, {}, "--engine ray", "has base_policies or sweep, which only the lab supports"),
+    (SWEEP, {"base_policies": 1, "sweep": None}, "--engine ray", "--task two_peaks exists in the lab only"),
+    (RAY, {}, "--engine lab", "--engine lab: {}/short.yaml has flags of the trainer"),
+    (RAY, of_arm("--cov_type kl_cov --kl_cov_ratio 2"), "", "arm x: --kl_cov_ratio 2.0: must be a fract"),
+    (RAY, of_arm("--train.batch_size 100"), "", "arm x: --train.batch_size 100 is no multiple"),
+    (RAY, {"flags": f"{FLAGS} -h"}, "", "flags: -h is what the study sets itself"),
+    (RAY, {"needs": "--entropy_target"}, "", "needs is about the lab"),
+    (RAY, {"task": "commands"}, "", "test has no effect: task commands has splits of its own"),
+    (RAY, {"test": "--benchmarks aime24 --limit 3"}, "", "test has flags of openrlhf-cov evaluate, with --samples"),
+    (RAY, {"test": "--samples 4"}, "", "test: --benchmarks is missing"),
+    (RAY, {"test": "--benchmarks nonsense --samples 4"}, "", "test: --benchmarks nonsense"),
+    (RAY, {"test": f"{ASKED} --mod=m"}, "", "test: --mod is the study's own"),
+    (RAY, {"test": f"{ASKED} -h"}, "", "test: -h is the study's own"),
+    (RAY, {"test": f"{ASKED} --temperature 0"}, "", "test: aime24: --samples 4 with --temperature 0"),
+    (RAY, {"test": f"{ASKED} --limit 0"}, "", "test: --limit 0: must be at least 1"),
+    (RAY, {"test": f"{ASKED} --reward_timeout nan"}, "", "test: --reward_timeout"),
+    (RAY, {"validation": "--benchmarks amc23 --samples=0"}, "", "validation: amc23: --samples 0: must be at least 1"),
+    (RAY, {"validation": "--bench_marks x"}, "", "validation: --bench_marks x: unknown flag; did you mean --bench"),
+    (RAY, {"tuning": {"seeds": [9], "grid": TWO_RATES}}, "", "validation has the flags"),
+    # Places.
+    (RAY, {}, "--output {}/short.yaml", "--output {}/short.yaml: {}/short.yaml is a file"),
+    (RAY, {}, "--output {}/short.yaml/x", "--output {}/short.yaml/x: {}/short.yaml is a file"),
+    (RAY, {}, f"--output {{}}/{LONG}", f"--output {{}}/{LONG}"),
+    (RAY, {}, f"--base_policies {{}}/{LONG}", f"--base_policies {{}}/{LONG}"),
+    (RAY, {}, "--pack {}", "--pack {} is a folder"),
+    (RAY, {}, "--pack {}/short.yaml", "{}/short.yaml"),
+    (RAY, {}, "--pack {}/short.yaml/x", "{}/short.yaml is a file"),
+    (RAY, {}, f"--pack {{}}/{LONG}", f"{{}}/{LONG}"),
+    (RAY, {}, "--unpack {}", "{}"),
+    (RAY, {}, "--unpack {}/short.yaml", "{}/short.yaml"),
+    (RAY, {}, "--unpack {}/fifo", "{}/fifo"),
+]
+
+
+@pytest.mark.parametrize(("spec", "changes", "words", "said"), REFUSED)
+def test_a_refused_request_is_one_line_and_writes_nothing(
+    tmp_path, spec_file, run_command, spec, changes, words, said
+):
+    os.mkfifo(tmp_path / "fifo")
+    path = spec_file(**(spec | changes))
+    before = path.read_bytes()
+    more = [word.replace("{}", str(tmp_path)) for word in shlex.split(words)]
+    status, out, error = run_command("study", path, "--output", tmp_path / "out", "--dry_run", *more)
+    assert (status, out, error.count("\n")) == (2, "", 1)
+    assert error.startswith("openrlhf-cov study: error: ")
+    assert said.replace("{}", str(tmp_path)) in error
+    assert {each.name for each in tmp_path.iterdir()} == {"short.yaml", "fifo"}
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", ["folder", "fifo", "missing", "huge"])
+def test_a_spec_that_is_no_file_is_refused(tmp_path, run_command, kind):
+    path = tmp_path / "x.yaml"
+    if kind == "folder":
+        path.mkdir()
+    if kind == "fifo":
+        os.mkfifo(path)
+    if kind == "huge":
+        with path.open("wb") as file:
+            file.truncate(2**40)
+    status, _, error = run_command("study", path, "--dry_run")
+    assert (status, error.count("\n")) == (2, 1)
+    assert str(path) in error
 
 
 @pytest.fixture
@@ -50,21 +169,6 @@ def base_policies(tmp_path):
         part.save_pretrained(folder)
     (folder / "lab.json").write_text(json.dumps({"task": "commands", "seed": 0, **asdict(COMMANDS_POLICY)}))
     return folder.parent
-
-
-@pytest.fixture
-def spec_file(tmp_path):
-    """Function (changes) -> a study of four runs in a file."""
-
-    def write(**changes):
-        arms = [{"name": "GRPO"}, {"name": "KL-Cov", "flags": "--cov_type kl_cov"}]
-        path = tmp_path / "short.yaml"
-        path.write_text(
-            yaml.safe_dump({"title": "t", "task": "commands", "flags": SHORT, "seeds": [0, 1], "arms": arms} | changes)
-        )
-        return path
-
-    return write
 
 
 @pytest.mark.e2e
@@ -95,8 +199,7 @@ def test_a_study_is_cut_off_and_goes_on(tmp_path, base_policies, spec_file, caps
     assert {"study.html", "study.md", "figures"} <= {path.name for path in output.iterdir()}
     assert "4 of 4 runs are finished" in (output / "study.md").read_text()
     # on another machine: what was published counts, an arm more is all that is left
-    arms = [{"name": name, "flags": flags} for name, flags in (("GRPO", ""), ("KL-Cov", "--cov_type kl_cov"))]
-    more = spec_file(flags=f"{SHORT} --steps 30", arms=[*arms, {"name": "CISPO", "flags": "--method cispo"}])
+    more = spec_file(flags=f"{SHORT} --steps 30", arms=[*ARMS, {"name": "CISPO", "flags": "--method cispo"}])
     elsewhere = [str(more), "--output", str(tmp_path / "new"), *words[3:], "--unpack", str(tmp_path / "all.jsonl.xz")]
     assert study.main(elsewhere) == 0
     assert "4 of 6 runs are finished" in capsys.readouterr().out
@@ -107,36 +210,6 @@ def test_a_study_is_cut_off_and_goes_on(tmp_path, base_policies, spec_file, caps
     spec_file(flags=f"{SHORT} --steps 31")
     assert study.main(words) == 2
     assert "holds a run of other settings" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("changes", "flags", "said"),
-    [
-        ({"flags": "--steps 0"}, [], "arm GRPO: --steps 0: must be at least 1"),
-        ({"flags": "--stepps 3"}, [], "arm GRPO: --stepps 3: unknown flag; did you mean --steps?"),
-        ({"task": "sums"}, [], "arm GRPO: --task sums: must be one of commands, "),
-        ({"arms": [{"name": "x", "flags": "--cov_type kl_cov --kl_cov_ratio 0.5"}]}, [], "arm x: --kl_cov_ratio 0.5"),
-        ({"colour": 1}, [], "colour: no such field; choose from title"),
-        ({}, ["--jobs", "0"], "--jobs 0: must be at least 1"),
-        ({"flags": "--outp elsewhere"}, [], "flags: --outp is what the study sets itself"),
-        ({"flags": "--train.seed=3"}, [], "flags: --train.seed is what the study sets itself"),
-        ({"arms": [{"name": "x", "grid": {"--task": ["code"]}}]}, [], "arm x: --task is what the study sets itself"),
-        *(
-            ({"arms": [{"name": "x", "flags": f"{flag} 3"}]}, [], f"arm x: {flag} is the same for all arms")
-            for flag in ("--steps", "--base_seed")
-        ),
-        ({"arms": [{"name": "x", "grid": {"--steps": [3]}}]}, [], "arm x: --steps is the same for all arms"),
-        *(({"flags": f}, [], f"flags: {f} is what the study sets itself") for f in ("--h", "-hx")),
-        ({"flags": "--base_seed=--"}, [], "arm GRPO: --base_seed: give a value"),
-        ({"test": "--samples 4"}, [], "test has no effect"),
-    ],
-)
-def test_what_cannot_be_is_refused_in_one_line(tmp_path, capsys, spec_file, changes, flags, said):
-    assert study.main([str(spec_file(**changes)), "--output", str(tmp_path / "out"), *flags]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
@@ -251,3 +324,86 @@ def test_a_killed_process_is_one_run_that_failed(tmp_path, spec_file, capsys, mo
     failures = [line for line in capsys.readouterr().err.splitlines() if line.startswith("failed: ")]
     assert len(failures) == 1
     assert "KL-Cov/point/seed-1" in failures[0]
+
+
+@pytest.fixture
+def fuller(tmp_path, monkeypatch, capsys):
+    """A packed file of both runs of a study of the trainer, and the study with one of them in another folder."""
+    Trainer(monkeypatch)
+    made = ray_study(write_spec(tmp_path), tmp_path)
+    for run in all_runs(made.spec, {}):
+        made.train(run)
+    study.write(made, tmp_path / "all.jsonl.xz")
+    poorer = RayStudy(made.spec, tmp_path / "new", tmp_path / "base")
+    poorer.train(all_runs(made.spec, {})[1])
+    return tmp_path / "all.jsonl.xz", poorer
+
+
+def test_a_fuller_packed_file_is_not_replaced(tmp_path, fuller, run_command):
+    path, poorer = fuller
+    content = path.read_bytes()
+    words = ["study", write_spec(tmp_path), "--output", poorer.output, "--page", "--pack", path]
+    status, _, error = run_command(*words)
+    assert (status, error.count("\n")) == (1, 1)
+    assert str(path) in error
+    assert path.read_bytes() == content
+    assert run_command(*words, "--unpack", path)[0] == 0
+    assert len(list(unpack(path))) == 2
+
+
+def test_what_another_study_packed_is_not_replaced(tmp_path, fuller, run_command):
+    path, _ = fuller
+    content = path.read_bytes()
+    other = write_spec(tmp_path, flags=FLAGS + " --actor.adam.lr 1e-7")
+    status, _, error = run_command("study", other, "--output", tmp_path / "other", "--page", "--pack", path)
+    assert status == 2
+    assert str(path) in error
+    assert not (tmp_path / "other").exists()
+    assert path.read_bytes() == content
+
+
+def test_a_seed_has_the_base_policy_of_its_remainder(tmp_path, spec_file):
+    made = LabStudy(read_spec(spec_file(**SWEEP, seeds=[0, 1, 5])), tmp_path / "out", tmp_path / "base")
+    flags = {run.seed: made.flags(run) for run in all_runs(made.spec, {})}
+    assert {seed: words[-2:] for seed, words in flags.items()} == {
+        0: ["--base_seed", "0"],
+        1: ["--base_seed", "1"],
+        5: ["--base_seed", "1"],
+    }
+    assert all("--actor.adam.lr 0.01" in shlex.join(words) for words in flags.values())
+    one = LabStudy(read_spec(spec_file(**SWEEP | {"base_policies": 1})), tmp_path / "out", tmp_path / "base")
+    assert "--base_seed" not in one.flags(all_runs(one.spec, {})[0])
+
+
+@pytest.mark.e2e
+def test_a_bisection_runs_and_resumes(tmp_path, spec_file, capsys):
+    words = [str(spec_file(**SWEEP)), "--output", str(tmp_path / "out"), "--base_policies", str(tmp_path / "base")]
+    assert study.main([*words, "--jobs", "1"]) == 0
+    # After one step nothing is learned: each seed tries the middle value, and then the first one.
+    folders = sorted(path.parent.relative_to(tmp_path / "out" / "report" / "GRPO") for path in out(tmp_path))
+    assert [str(folder) for folder in folders] == [
+        *(f"actor.adam.lr_0.001/seed-{seed}" for seed in (0, 1)),
+        *(f"actor.adam.lr_0.01/seed-{seed}" for seed in (0, 1)),
+    ]
+    assert "below 0.001" in (tmp_path / "out" / "study.md").read_text()
+    assert (tmp_path / "base" / "two_peaks-1").is_dir()
+    record = json.loads((tmp_path / "out" / "report" / "GRPO" / folders[1] / "lab.json").read_text())
+    assert record["base_seed"] == record["seed"] == 1
+    # One run is lost: the same command makes it again, and only that one.
+    lost = tmp_path / "out" / "report" / "GRPO" / folders[0] / "result.json"
+    before = {path: path.stat().st_mtime_ns for path in out(tmp_path) if path != lost}
+    lost.unlink()
+    capsys.readouterr()
+    assert study.main([*words, "--jobs", "1"]) == 0
+    assert "3 of 4 runs are finished" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in out(tmp_path) if path != lost} == before
+    # Published runs count on another machine.
+    assert study.main([*words, "--page", "--pack", str(tmp_path / "all.jsonl.xz")]) == 0
+    elsewhere = [words[0], "--output", str(tmp_path / "new"), *words[3:], "--unpack", str(tmp_path / "all.jsonl.xz")]
+    assert study.main([*elsewhere, "--page"]) == 0
+    assert "4 of 4 runs" in capsys.readouterr().out
+
+
+def out(tmp_path):
+    """The files that finished runs leave last."""
+    return list((tmp_path / "out").rglob("result.json"))

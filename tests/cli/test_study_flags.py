@@ -138,11 +138,3 @@ def test_engine_is_the_specs_unless_a_flag_says_otherwise(tmp_path, capsys, monk
         assert found.output == tmp_path / "runs" / "study" / folder
     assert study.main([str(path), "--engine", "ray", "--dry_run"]) == 0
     assert capsys.readouterr().out.count("--rollout_limit 5") == 2
-
-
-def test_a_spec_of_the_trainer_does_not_run_in_the_laboratory(tmp_path, capsys):
-    path = written(tmp_path, engine="ray", flags="--actor.adam.lr 1e-5")
-    assert study.main([str(path), "--engine", "lab"]) == 2
-    error = capsys.readouterr().err
-    assert "--engine lab" in error
-    assert error.count("\n") == 1

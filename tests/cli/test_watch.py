@@ -26,28 +26,6 @@ def test_once(run, capsys):
     assert lines[-1] == "  entropy law: does not apply: 2 points, fewer than 10"
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["none", "--once"], "none does not exist; name the folder of a run, its --ckpt.output_dir"),
-        (["demo"], "add --once"),
-        (["demo", "--once", "--interval", "0"], "--interval 0: "),
-        (["demo", "--once", "--interval", "nan"], "--interval nan: "),
-        (["demo", "--once", "--steps", "0"], "--steps 0: "),
-        (["broken", "--once"], "broken/metrics.jsonl cannot be read (Is a directory)"),
-    ],
-)
-def test_bad_input_is_one_line(run, monkeypatch, capsys, flags, message):
-    monkeypatch.chdir(run.parent)
-    (run.parent / "broken" / "metrics.jsonl").mkdir(parents=True)
-    assert watch.main(flags) == 2
-    out, error = capsys.readouterr()
-    assert out == ""
-    assert error.startswith("openrlhf-cov watch: error: ")
-    assert message in error
-    assert error.count("\n") == 1
-
-
 @pytest.mark.slow
 def test_on_a_terminal(run):
     """The whole program: it draws, and q ends it with status 0."""

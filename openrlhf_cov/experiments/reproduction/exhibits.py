@@ -8,7 +8,7 @@ are not the paper's; its commands, metrics and figures are.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-# Training sets, names of ``prepare_data --dataset``.
+# Training sets, names of ``openrlhf-cov prepare --dataset``.
 EURUS = "eurus-2-rl-math"
 GSM8K = "gsm8k"
 DAPO = "dapo-math-17k"

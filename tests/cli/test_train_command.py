@@ -1,4 +1,4 @@
-"""``train --preset NAME``: what it sets, what wins over it, and that its runs fit the hosts that it names."""
+"""``openrlhf-cov train``: what its command does before a training starts, and what ``--preset NAME`` sets."""
 
 import json
 import shlex
@@ -7,12 +7,90 @@ import sys
 import pytest
 
 from openrlhf_cov.cli import train_ppo_ray
-from openrlhf_cov.cluster import cpu_host
+from openrlhf_cov.cluster import cpu_host, packages
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.rewards.limits import REWARD_TOKEN
 from openrlhf_cov.trainer.flags.parser import CovArgumentParser, preset_lines
 from openrlhf_cov.trainer.flags.presets import PRESETS
 
+RUN = ("--reward.remote_url", "reward.py", "--vllm.num_engines", "1")
 REWARD = ("--reward.remote_url", "openrlhf_cov/rewards/reward_func.py")
-ON_8_GPUS = ("--dry_run", "--dry_run_gpus", "8", "--dry_run_gpu_memory", "80")
+
+
+def test_a_missing_package_is_one_line(monkeypatch, refused):
+    monkeypatch.setattr(sys, "argv", ["train_ppo_ray", *RUN])
+    monkeypatch.setitem(sys.modules, "openrlhf.utils.config", None)  # its import fails
+    line = refused(train_ppo_ray.main)
+    assert line.startswith("import of openrlhf.utils.config halted")
+    assert line.endswith("install all of requirements.txt (requirements-cpu.txt on a host without a GPU)\n")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--algo.advantage.estimator group_norm", "--rollout.n_samples_per_prompt 1: "),
+        ("--actor.model_name_or_path {}/missing", "--actor.model_name_or_path {}/missing: no such folder"),
+    ],
+)
+def test_flags_and_inputs_are_checked_before_ray_starts(monkeypatch, refused, tmp_path, flags, said):
+    folders = ("--ckpt.output_dir", str(tmp_path / "run"), "--ckpt.path", str(tmp_path / "checkpoints"))
+    monkeypatch.setattr(sys, "argv", ["train_ppo_ray", *RUN, *folders, *flags.format(tmp_path).split()])
+    assert refused(train_ppo_ray.main).startswith(said.format(tmp_path))
+
+
+def test_a_folder_in_which_the_run_cannot_be_described_is_a_usage_error(parse_nested, tmp_path):
+    for name in ("command.txt", "settings.json"):
+        (tmp_path / name).mkdir()
+    args = parse_nested(*RUN, "--ckpt.output_dir", str(tmp_path))
+    with pytest.raises(UsageError, match=rf"--ckpt.output_dir {tmp_path}: settings.json cannot be written"):
+        train_ppo_ray._write_settings(args)
+    with pytest.raises(UsageError, match=rf"--ckpt.output_dir {tmp_path}: command.txt cannot be written \(Is a dir"):
+        train_ppo_ray._write_command(str(tmp_path))
+
+
+def test_modelscope_is_asked_for(monkeypatch, parse_nested):
+    monkeypatch.setitem(sys.modules, "modelscope", None)  # its import fails
+    with pytest.raises(UsageError, match=r"--use_ms needs ModelScope .*pip install modelscope"):
+        parse_nested(*RUN, "--use_ms")
+
+
+def test_another_openrlhf_is_refused_before_its_flags_are_declared(monkeypatch, refused):
+    monkeypatch.setattr(packages, "OPENRLHF", "0.0.1")
+    monkeypatch.setattr(sys, "argv", ["train_ppo_ray"])
+    assert "--allow_openrlhf_version" in refused(train_ppo_ray.main)
+    monkeypatch.setattr(sys, "argv", ["train_ppo_ray", "--allow_openrlhf_version"])
+    assert "--vllm.num_engines is missing" in refused(train_ppo_ray.main)
+
+
+HIDDEN = ("--vllm.num_engines", "1", "--reward.remote_url", "http://a?token=***,http://b,http://c?token=***&n=1")
+
+
+def test_a_command_that_was_copied_gets_its_secrets_from_the_environment(monkeypatch, parse_nested):
+    monkeypatch.setenv(REWARD_TOKEN, "s3cret")
+    monkeypatch.setenv("WANDB_API_KEY", "k3y")
+    args = parse_nested(*HIDDEN, "--logger.wandb.key", "***")
+    train_ppo_ray.fill_in_secrets(args)
+    assert args.reward.remote_url == ["http://a?token=s3cret", "http://b", "http://c?token=s3cret&n=1"]
+    assert args.logger.wandb.key == "k3y"
+    given = parse_nested(*RUN, "--logger.wandb.key", "key")
+    train_ppo_ray.fill_in_secrets(given)
+    assert (given.reward.remote_url, given.logger.wandb.key) == (["reward.py"], "key")
+
+
+@pytest.mark.parametrize(
+    ("flags", "flag", "variable"),
+    [
+        (HIDDEN, "--reward.remote_url", REWARD_TOKEN),
+        ((*RUN, "--logger.wandb.key", "***"), "--logger.wandb.key", "WANDB_API_KEY"),
+    ],
+)
+def test_a_copied_command_without_its_secret_is_refused(monkeypatch, parse_nested, flags, flag, variable):
+    monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(UsageError, match=f"^{flag} .*{variable}, which is not set"):
+        train_ppo_ray.fill_in_secrets(parse_nested(*flags))
+
+
+# Presets: what they set, what wins over them, and that their runs fit the hosts that they name.
 
 
 def parsed(*flags):
@@ -124,16 +202,6 @@ def test_what_is_printed_makes_the_same_run_without_the_preset(monkeypatch, name
     assert {name: pair for name, pair in values.items() if pair[0] != pair[1]} == {}
 
 
-def test_lines_of_a_preset_are_short_and_one_command(monkeypatch):
-    monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: False)
-    parser = CovArgumentParser()
-    parser.parse_args([*REWARD, "--preset", "dapo"])
-    text = preset_lines(parser)
-    lines = text.splitlines()
-    assert len(lines) > 3
-    assert all(len(line) <= 100 and line.startswith("  --") for line in lines)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["none", "kl_cov"])
 @pytest.mark.parametrize(
@@ -147,8 +215,9 @@ def test_a_run_fits_the_hosts_that_it_is_for(monkeypatch, capsys, tmp_path, name
     size = "32B" if name == "paper-32b" else "7B"
     flags = ["--actor.model_name_or_path", f"Qwen/Qwen2.5-{size}", "--data.prompt_dataset", f"{tmp_path}/train.jsonl"]
     flags += ["--data.input_key", "prompt", "--data.label_key", "answer", "--ckpt.output_dir", f"{tmp_path}/run"]
-    flags += ["--ckpt.path", f"{tmp_path}/run/state", "--dry_run_nodes", str(nodes)]
-    command = ["train_ppo_ray", "--preset", name, "--method", method, *REWARD, *flags, *ON_8_GPUS]
+    flags += ["--ckpt.path", f"{tmp_path}/run/state", "--dry_run", "--dry_run_gpu_memory", "80"]
+    flags += ["--dry_run_nodes", str(nodes), "--dry_run_gpus", "8"]
+    command = ["train_ppo_ray", "--preset", name, "--method", method, *REWARD, *flags]
     monkeypatch.setattr(sys, "argv", command)
     status = train_ppo_ray.main()
     shown = capsys.readouterr()
