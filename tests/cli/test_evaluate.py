@@ -157,7 +157,7 @@ def test_an_interrupt_keeps_what_was_generated(
     assert evaluate.main(words(evaluate_flags)) == 128 + signum
     output = capsys.readouterr()
     assert output.out == ""
-    last = "evaluate: interrupted; what was generated is kept, the same command continues"
+    last = "openrlhf-cov evaluate: interrupted; what was generated is kept, the same command continues"
     assert output.err.splitlines()[-1].endswith(last)
     assert len(read_responses(tmp_path / "run")) == 5
     openai_server.reply = good
