@@ -19,6 +19,7 @@ def failed(gpu_check, check):
     return {row.check for row in rows if row.passed is False}
 
 
+@pytest.mark.slow
 def test_every_check_passes_on_the_cpu_and_is_written(gpu_check, tmp_path, capsys):
     output = tmp_path / "gpu_check.json"
     assert gpu_check.main(["--device", "cpu", "--output", str(output)]) == 0
@@ -32,6 +33,7 @@ def test_every_check_passes_on_the_cpu_and_is_written(gpu_check, tmp_path, capsy
     assert len(printed) == 2 + len(rows)
 
 
+@pytest.mark.slow
 def test_a_wrong_head_fails(gpu_check, monkeypatch):
     right = gpu_check.token_scores
 
@@ -66,6 +68,7 @@ def test_another_selection_on_the_device_fails(gpu_check, monkeypatch):
     }
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_fails(gpu_check, monkeypatch):
     right = gpu_check.token_scores
 

@@ -98,6 +98,7 @@ for step in (3, 4):
 """
 
 
+@pytest.mark.slow
 def test_a_step_reaches_a_pipe_while_the_training_goes_on(tmp_path):
     words = [sys.executable, "-c", TRAINING, str(tmp_path), json.dumps(LINE)]
     program = "from pathlib import Path; from openrlhf_cov.experiments.tiny_task import demo_training; "

@@ -132,6 +132,7 @@ def test_a_run_at_a_target_entropy(tmp_path, base_policies, capsys):
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.slow
 def test_a_damaged_run_is_made_again(tmp_path, base_policies, capsys):
     output = tmp_path / "run"
     command = ["--output", str(output), *base_policies, *SHORT]

@@ -119,6 +119,7 @@ def starts(folder):
     return [line.split() for line in (folder / "starts").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_ray_is_up_when_a_client_connected_and_its_folder_is_private(tmp_path, start):
     tries = tmp_path / "tries"
     with start(STAYS, f"echo >> {tries}; [ $(wc -l < {tries}) = 3 ]"):
@@ -131,6 +132,7 @@ def test_a_ray_is_up_when_a_client_connected_and_its_folder_is_private(tmp_path,
     assert is_gone(pid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reply", OTHER_REPLIES)
 def test_a_port_on_which_no_ray_answers_is_waited_for(monkeypatch, start, reply):
     # Another program has the port, or the dashboard dies while it answers.

@@ -142,6 +142,7 @@ def test_a_value_that_is_replaced_is_a_warning(message, words):
     assert any(message in warning for warning in normalise(args))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(parts=st.lists(st.sampled_from([*ACCEPTED.values(), *(words for words, _ in REFUSED.values())]), max_size=4))
 def test_any_flags_together_are_as_upstream_has_them(parts):

@@ -74,6 +74,7 @@ def test_gradients_of_a_step_are_those_of_our_loss(name, micro_batch, samples):
     assert all("actor/cov/selected_frac" in each for each in metrics)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["kl_cov", "cw_grpo"])
 def test_gradients_of_two_ranks_are_those_of_one(name, samples, ranks):
     lines = ranks(name, SETTINGS.get(name, {}))

@@ -37,6 +37,7 @@ def widths(tokens, vocabulary, hidden_size, block, score=token_scores):
     return [columns for _, columns in products.shapes]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(
     tokens=st.integers(1, 300_000),

@@ -50,6 +50,7 @@ def test_a_run_repeats(run, name):
     assert not first[0].equal(run(METHODS[name], seed=1)[0])
 
 
+@pytest.mark.slow
 def test_every_method_changes_the_policy(run):
     without = run()[0]
     for name, config in METHODS.items():

@@ -127,6 +127,7 @@ def test_without_a_run_nothing_looks_like_a_result():
     assert study_numbers.mechanism_numbers(mechanism).rows == ()
 
 
+@pytest.mark.slow
 def test_critical_shares_decide_the_answer(make_result, recorded):
     # Every seed of Clip-Cov and of the reference KL learns up to 0.3, of KL-Cov up to 0.05, of the others up to 0.15.
     critical = dict.fromkeys(METHODS, 0.15) | {"Clip-Cov": 0.3, "reference KL": 0.3, "KL-Cov": 0.05}

@@ -47,6 +47,7 @@ def test_held_out_digits_train_nobody():
     assert {draw(train, rng).digits for _ in range(2000)} <= set(train)
 
 
+@pytest.mark.slow
 def test_commands_for_files():
     train, held_out = split_commands(seed=3, held_out=200)
     assert [len(train), len(held_out)] == [32 * 600, 200]

@@ -286,6 +286,7 @@ AMOUNTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_no_amount_is_accepted_for_two_labels():
     answers = {answer for label in AMOUNTS for answer in spelt_differently(label)}
     answers |= {f"{label}\\text{{{unit}}}" for label in AMOUNTS for unit in (" percent", " m", " hours")}
