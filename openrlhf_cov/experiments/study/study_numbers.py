@@ -78,7 +78,7 @@ def table(shortcut: Finished, learning_rates: Finished, mechanism: Finished) -> 
     fits = critical_fits(shortcut.spec, shortcut.results)
     rows = []
     for method in dict.fromkeys((*fits, *METHODS)):
-        fit, _ = fits.get(method, (None, 0))
+        fit = fits.get(method)
         cells = (bounded(fit.value, tried) if fit else NONE, widths.get(method, NONE))
         rows.append((method, *cells, *_untuned(mechanism, list(mechanism.runs.get(method, {}).values()))))
     return Section("", (), HEAD, tuple(rows))
@@ -124,7 +124,7 @@ def answer(shortcut: Finished, learning_rates: Finished) -> str:
         shortcut: Study of the critical shares.
         learning_rates: Map of the learning rates.
     """
-    known = {method: fit.value for method, (fit, _) in critical_fits(shortcut.spec, shortcut.results).items()}
+    known = {method: fit.value for method, fit in critical_fits(shortcut.spec, shortcut.results).items()}
     baseline = known.get(BASELINE)
     if baseline is None or not set(METHODS) <= set(known):
         first = "Critical shares are not known yet, because their runs are not finished for all six methods."

@@ -105,8 +105,8 @@ def _fit(runs: Sequence[tuple[int, float, bool]]) -> CriticalValue:
     return fit_critical_value([value for _, value, _ in runs], [learned for *_, learned in runs])
 
 
-def critical_fits(spec: Spec, results: Sequence[Result]) -> dict[str, tuple[CriticalValue, int]]:
-    """Return the critical value and the number of runs of each method of a bisection that has a finished run.
+def critical_fits(spec: Spec, results: Sequence[Result]) -> dict[str, CriticalValue]:
+    """Return the critical value of each method of a bisection that has a finished run.
 
     The method with the largest critical value comes first; methods with the same one keep the order of the spec.
     """
@@ -119,8 +119,8 @@ def critical_fits(spec: Spec, results: Sequence[Result]) -> dict[str, tuple[Crit
             for seed, learned in by_seed.items()
         ]
         if runs:
-            fits[arm.name] = (_fit(runs), len(runs))
-    return dict(sorted(fits.items(), key=lambda item: -item[1][0].value.estimate))
+            fits[arm.name] = _fit(runs)
+    return dict(sorted(fits.items(), key=lambda item: -item[1].value.estimate))
 
 
 def critical_panel(spec: Spec, results: Sequence[Result]) -> Panel | None:
@@ -137,7 +137,7 @@ def critical_panel(spec: Spec, results: Sequence[Result]) -> Panel | None:
     [flag] = settings_of(spec.sweep.cells[0])
     places = list(range(len(fits), 0, -1))
     middle, low, high = (
-        np.clip([getattr(fit.value, end) for fit, _ in fits.values()], min(numbers), max(numbers))
+        np.clip([getattr(fit.value, end) for fit in fits.values()], min(numbers), max(numbers))
         for end in ("estimate", "low", "high")
     )
     look = Look("#0072b2", marker="circle", size=9.0)
