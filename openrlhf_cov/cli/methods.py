@@ -142,7 +142,7 @@ def example(method: Method) -> list[str]:
             "--dry_run_gpu_memory",
             "80",
         ]
-    return [*command_name(), "lab", "--output", f"runs/{method.name}", *method.flag.split(), *needed(method)]
+    return [*command_name(), "lab", "--output", f"runs/lab/{method.name}", *method.flag.split(), *needed(method)]
 
 
 def needed(method: Method) -> list[str]:

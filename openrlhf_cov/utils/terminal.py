@@ -214,20 +214,22 @@ class Parser(argparse.ArgumentParser):
         self._words = list(sys.argv[1:] if args is None else args)
         return super().parse_known_args(args, namespace)
 
-    def _mistyped(self, names: str) -> list[str]:
-        """Return the flags on the command line that are unknown and resemble a missing one."""
+    def _mistyped(self) -> list[str]:
+        """Return the flags on the command line that are unknown and resemble a known one."""
         known = [option for action in self._actions for option in action.option_strings]
         flags = [word.partition("=")[0] for word in self._words if re.match(r"--\w", word)]
         unknown = [flag for flag in flags if not any(option.startswith(flag) for option in known)]
-        return [flag for flag in unknown if closest_flag(flag, known) in names.split(", ")]
+        return [flag for flag in unknown if closest_flag(flag, known)]
 
     def _missing(self, names: str) -> str:
-        if mistyped := self._mistyped(names):
+        if mistyped := self._mistyped():
             return self._unknown(" ".join(mistyped))
         verb, pronoun = ("are", "them") if ", " in names else ("is", "it")
         return f"{names} {verb} missing; {self.prog} --help describes {pronoun}"
 
     def _one_missing(self, names: str) -> str:
+        if mistyped := self._mistyped():
+            return self._unknown(" ".join(mistyped))
         return f"{' or '.join(names.split())} is missing; {self.prog} --help describes them"
 
     def format_help(self) -> str:
