@@ -38,7 +38,7 @@ def update_critic(critic: TrainedModel, settings: StepSettings, samples: Sequenc
     # Micro-batches, and those with action tokens, without which there is no mean of the values.
     count = with_tokens = 0
 
-    critic.engine.train()
+    critic.engine.train()  # models are loaded in evaluation mode
     for epoch in range(args.train.max_epochs):
         for window in windows_of_epoch(samples, layout, ranks, step=settings.step, epoch=epoch, device=critic.device):
             micro_batches = [MicroBatch.of(each).to(critic.device) for each in window.micro_batches]

@@ -67,7 +67,7 @@ def update_policy(policy: Policy, settings: StepSettings, samples: Sequence[Trai
     )
     draws = draws_of_step(policy.strategy.seed, settings.step, rank, policy.device)
 
-    policy.actor.train()
+    policy.actor.train()  # models are loaded, and score, in evaluation mode
     moved = False
     for epoch in range(args.train.max_epochs):
         windows = windows_of_epoch(

@@ -113,6 +113,35 @@ def test_a_step_reaches_a_pipe_while_the_training_goes_on(tmp_path):
         assert process.wait(30) == 0
 
 
+@pytest.mark.parametrize(
+    ("log", "phase"),
+    [
+        ("", "starting the training process"),
+        ("Connected to Ray\n", "starting the actors"),
+        ("Connected to Ray\n(RolloutActor pid=3)\n", "starting the vLLM engine"),
+        ("Connected to Ray\n(RolloutActor pid=3)\n(PolicyRole pid=4)\n", "loading the policy"),
+        ("(PolicyRole pid=4)\nInitializing a V1 LLM engine\n", "starting the vLLM engine"),
+    ],
+)
+def test_the_log_of_a_training_says_what_it_starts(log, phase):
+    assert demo_training.starting_phase(log) == phase
+
+
+def test_a_training_that_takes_long_to_start_says_what_it_does(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(demo_training, "STILL_STARTING", 0.2)
+    starts_slowly = f"""
+import json, time
+from pathlib import Path
+print("Connected to Ray", flush=True)
+time.sleep(2)
+Path({str(tmp_path)!r}, "metrics.jsonl").write_text(json.dumps({LINE!r}) + chr(10))
+"""
+    demo_training.train([sys.executable, "-c", starts_slowly], {}, tmp_path, 1)
+    shown = capsys.readouterr()
+    assert "demo: starting the actors (" in shown.err
+    assert "it/s" not in shown.err  # no bar
+
+
 LINE = {
     "step": 3,
     "rollout/reward_mean": 0.25,

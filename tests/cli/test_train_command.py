@@ -181,6 +181,15 @@ def test_the_papers_presets_are_the_recipes(monkeypatch, submitted, tmp_path, si
         assert recipe[name] == preset[name]
 
 
+@pytest.mark.parametrize("name", ["grpo", "dapo", "paper-32b"])
+def test_lines_of_a_preset_are_short(name):
+    parser = CovArgumentParser()
+    parser.parse_args([*REWARD, "--preset", name])
+    lines = preset_lines(parser).splitlines()
+    assert len(lines) > 1
+    assert all(len(line) <= 100 and line.startswith("  --") for line in lines)
+
+
 def words_of(parser):
     """What is printed, as a shell reads it: lines are joined at a backslash."""
     return shlex.split(preset_lines(parser).replace("\\\n", ""))

@@ -26,6 +26,8 @@ CORE = task_error(EngineDeadError())
 def test_dead_processes_and_dead_cores_are_found_and_busy_or_failing_engines_are_not(played_ray):
     answers = [None, PROCESS, GetTimeoutError("busy"), CORE, task_error(ValueError("no")), SILENT]
     assert dead_engines([PlayedActor(check_health=answer) for answer in answers]) == [1, 3]
+    # A hung engine holds the training up for a minute at most.
+    assert played_ray.timeouts == [60.0]
 
 
 @pytest.mark.parametrize("error", [None, EngineDeadError()])

@@ -1,4 +1,5 @@
 import asyncio
+import copy
 import math
 
 import pytest
@@ -26,10 +27,10 @@ class Engine:
         return self.output
 
 
-def execute(executor, text, label="5", finish_reason="stop", prompt=PROMPT) -> dict:
+def execute(executor, text, label="5", finish_reason="stop", prompt=PROMPT, tokenizer=TOKENIZER) -> dict:
     engine = Engine(text, finish_reason)
     sampling = SamplingParams(max_tokens=100)
-    return asyncio.run(executor.execute(prompt, label, sampling, MAX_LENGTH, TOKENIZER, engine))
+    return asyncio.run(executor.execute(prompt, label, sampling, MAX_LENGTH, tokenizer, engine))
 
 
 def write(tmp_path, body: str) -> str:
@@ -158,6 +159,27 @@ def test_each_kind_of_error_is_logged_once_a_minute(log, tmp_path):
         execute(executor, "abc")
     assert ["KeyError" in line for line in log.messages] == [True, False]
     assert "label '5'" in log.messages[0]
+
+
+class CountedTokenizer(type(TOKENIZER)):
+    """Notes the prompts that it makes tokens of."""
+
+    def __call__(self, text, *arguments, **settings):
+        if isinstance(text, list):
+            self.prompts += text
+        return super().__call__(text, *arguments, **settings)
+
+
+def test_the_tokens_of_a_prompt_are_computed_once_for_its_samples():
+    tokenizer = copy.deepcopy(TOKENIZER)
+    tokenizer.__class__ = CountedTokenizer
+    tokenizer.prompts = []
+    executor = RewardExecutor(None, RewardConfig())
+    outputs = [execute(executor, "abc", prompt=prompt, tokenizer=tokenizer) for prompt in ("1+1=", "2+2=", "1+1=")]
+    # Twice for each prompt: with special tokens and without. The third prompt is the first one.
+    assert tokenizer.prompts == ["1+1=", "1+1=", "2+2=", "2+2="]
+    first, second, third = (output["observation_tokens"] for output in outputs)
+    assert first == third != second
 
 
 def test_without_a_rule_the_reward_is_left_to_the_reward_model():

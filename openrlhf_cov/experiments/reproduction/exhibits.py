@@ -1,7 +1,7 @@
 """The figures and tables of arXiv 2505.22617v1, each with its runs, at the paper's scale and on one host (pure).
 
 At the paper's scale a run is a recipe of ``scripts/`` with variables and flags. The tiny scale is that of the embedded
-tasks: a run of ``cli.lab``, or of the whole trainer where the lab lacks what the figure is about. Its numbers
+tasks: a run of ``openrlhf-cov lab``, or of the whole trainer where the lab lacks what the figure is about. Its numbers
 are not the paper's; its commands, metrics and figures are.
 """
 

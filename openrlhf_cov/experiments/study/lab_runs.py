@@ -1,4 +1,4 @@
-"""The runs of a study: which are finished, and how one is made; in the lab, or as ``study_ray`` does it."""
+"""The runs of a study: which are finished, and how one is made in the lab; ``ray_runs`` makes them with Ray."""
 
 import io
 import multiprocessing

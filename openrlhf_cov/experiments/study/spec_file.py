@@ -321,12 +321,12 @@ def _cells(grid: Mapping[str, Sequence[str]], place: str) -> tuple[Cell, ...]:
     # In lower case, because some file systems do not distinguish cases.
     folders = {slug(" ".join(cell)).lower() for cell in cells}
     if len(folders) < len(cells):
-        raise ValueError(f"{place}: grid has a value twice, as folders are called")
+        raise ValueError(f"{place}: two values of the grid map to the same folder name; change one")
     # 1e-3 and 0.001 have two folders, and would count as two configurations.
     if len({tuple(map(_meaning, cell)) for cell in cells}) < len(cells):
-        raise ValueError(f"{place}: grid has a number twice, in two spellings")
+        raise ValueError(f"{place}: the grid has a number twice, in two spellings; drop one")
     if max(map(len, folders)) > MAX_LETTERS:
-        raise ValueError(f"{place}: grid: a cell has more than {MAX_LETTERS} letters")
+        raise ValueError(f"{place}: a configuration of the grid has more than {MAX_LETTERS} letters; give fewer flags")
     return tuple(cells)
 
 

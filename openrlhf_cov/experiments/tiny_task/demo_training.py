@@ -125,7 +125,7 @@ def making_task(folder: Path, name: str) -> Iterator[Callable[[], None]]:
 
 
 def score_before(task: Path) -> dict[str, float]:
-    """Return the scores of the untrained policy, which ``make_tiny_task`` has written to ``task.json``."""
+    """Return the scores of the untrained policy, which ``openrlhf-cov tiny-task`` has written to ``task.json``."""
     _, content = task_in(task)
     if all(name in content for name in SCORES):
         return {name: content[name] for name in SCORES}
@@ -134,7 +134,7 @@ def score_before(task: Path) -> dict[str, float]:
 
 
 def score(model: Path, task: Path) -> dict[str, float]:
-    """Return the result of ``make_tiny_task.evaluate`` on the held-out problems, with the samples of ``task.json``."""
+    """Return the result of ``task_files.evaluate`` on the held-out problems, with the samples of ``task.json``."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()

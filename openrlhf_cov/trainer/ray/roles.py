@@ -372,7 +372,6 @@ class PolicyRole(TrainedRole):
     def update(self, settings: StepSettings, share: RankSamples) -> StepResult:
         """Train on the samples of this rank: all updates of one global step."""
         self.empty_cache()
-        self.policy.actor.train()  # a model is loaded in evaluation mode
         result = update_policy(self.policy, settings, share.samples())
         self.empty_cache()
         return result
@@ -510,7 +509,6 @@ class CriticRole(TrainedRole):
     def update(self, settings: StepSettings, share: RankSamples) -> StepResult:
         """Train on the samples of this rank: all updates of one global step."""
         self.empty_cache()
-        self.engine.train()  # a model is loaded in evaluation mode
         result = update_critic(self.critic, settings, share.samples())
         self.empty_cache()
         return result

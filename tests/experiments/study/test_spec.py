@@ -71,11 +71,11 @@ def test_cells_are_all_pairs_of_the_common_grid_and_the_arms(spec):
         ("arms.1.grid", {"--x": [" "]}, "arms[1].grid.--x[0]: must be a number or words; got ' '"),
         ("arms.1.grid", {"--x": ['"a']}, "arms[1].grid.--x[0]: must be a line of flags as a shell takes it"),
         # two values whose configurations would have one folder, and two spellings of one number
-        ("arms.1.grid", {"--x": [1, 1]}, "arm KL-Cov: grid has a value twice"),
-        ("arms.1.grid", {"--x": ["1 2", "1_2"]}, "arm KL-Cov: grid has a value twice"),
-        ("arms.1.grid", {"--x": ["1", "+1"]}, "arm KL-Cov: grid has a value twice"),
-        ("arms.1.grid", {"--x": ["a", "A"]}, "arm KL-Cov: grid has a value twice"),
-        ("arms.1.grid", {"--x": ["1e-4 2", "0.0001 2.0"]}, "arm KL-Cov: grid has a number twice"),
+        ("arms.1.grid", {"--x": [1, 1]}, "arm KL-Cov: two values of the grid map to the same folder name"),
+        ("arms.1.grid", {"--x": ["1 2", "1_2"]}, "arm KL-Cov: two values of the grid map to the same folder name"),
+        ("arms.1.grid", {"--x": ["1", "+1"]}, "arm KL-Cov: two values of the grid map to the same folder name"),
+        ("arms.1.grid", {"--x": ["a", "A"]}, "arm KL-Cov: two values of the grid map to the same folder name"),
+        ("arms.1.grid", {"--x": ["1e-4 2", "0.0001 2.0"]}, "arm KL-Cov: the grid has a number twice"),
         # cells stand behind the flags of an arm and would win; those of the common grid and of the model, too
         ("arms.1.flags", "--actor.adam.lr 1", "arm KL-Cov: flags: --actor.adam.lr has values in its grid"),
         ("arms.1.flags", "--actor.adam.lr=1", "arm KL-Cov: flags: --actor.adam.lr has values in its grid"),

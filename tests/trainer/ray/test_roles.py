@@ -213,13 +213,20 @@ class Sender:
 
 
 @pytest.mark.parametrize(
-    ("kind", "sent"), [("gloo_sender", ["start", "weight", "bias", "finish"]), ("upstream_sender", ["upstream"])]
+    ("kind", "sent"),
+    [
+        # The barrier comes last: no rank goes on while the first one sends.
+        ("gloo_sender", ["start", "weight", "bias", "finish", "barrier"]),
+        ("upstream_sender", ["upstream"]),
+    ],
 )
-def test_weights_go_out_over_gloo_or_through_upstreams_sender(tmp_path, kind, sent):
+def test_weights_go_out_over_gloo_or_through_upstreams_sender(tmp_path, monkeypatch, kind, sent):
     args = flags(tmp_path)
     policy = make_policy(args)
     policy.engine.module = nn.Linear(2, 2)
     sender = Sender()
+    # On one process the barrier itself does nothing that could be seen.
+    monkeypatch.setattr(torch.distributed, "barrier", lambda: sender.sent.append("barrier"))
     make_role(PolicyRole, args, policy=policy, **{kind: sender}).send_weights()
     assert sender.sent == sent
 
