@@ -183,14 +183,22 @@ ROLES = {
 }
 
 
+# Role -> the attribute of its record that has a mode of training and one of evaluation.
+TRAINED = {"policy": "actor", "critic": "engine", "prm": "model"}
+
+
 @pytest.mark.parametrize("name", ROLES)
 def test_a_role_trains_on_its_share(tmp_path, name):
     kind, make, update, config = ROLES[name]
     args = flags(tmp_path, config)
     samples = make_samples(drift=0.1)
     expected = update(make(args), order_of(args), samples)
-    role = make_role(kind, args, **{name: make(args)})
+    model = make(args)
+    module = getattr(model, TRAINED[name])
+    module.eval()  # as it is after loading
+    role = make_role(kind, args, **{name: model})
     assert role.update(order_of(args), RankSamples.of(samples)).metrics == pytest.approx(expected.metrics, nan_ok=True)
+    assert module.training
 
 
 class Sender:
