@@ -42,7 +42,7 @@ class RewardConfig(Settings):
         "paper's scores come from",
         choices=("strict", "published"),
     )
-    reward_incorrect: float = setting(0.0, "reward of a wrong response; a right one gets 1 (DAPO: -1)")
+    reward_incorrect: float = setting(0.0, "reward of an incorrect response; a correct one gets 1 (DAPO: -1)")
     reward_format_bonus: float = setting(0.0, "added to the reward of a response that has an answer in the format")
     reward_keep_truncated: bool = setting(False, "grade responses that hit the length limit like all others")
     reward_timeout: float = setting(3.0, "seconds of wall clock after which grading one answer is given up")
@@ -164,7 +164,7 @@ class EvaluationConfig(Settings):
         "", "folder with NAME.jsonl of every benchmark; empty for the hub", flag="eval.data_dir"
     )
     eval_max_tokens: int = setting(0, "longest response; 0 for the protocol's", flag="eval.max_tokens")
-    eval_limit: int = setting(0, "ask the first N problems of each benchmark only; 0 for all", flag="eval.limit")
+    eval_limit: int = setting(0, "evaluate the first N problems of each benchmark only; 0 for all", flag="eval.limit")
     eval_at_start: bool = setting(
         False,
         "evaluate the policy before its first step, too, as step 0; any --eval.dataset",

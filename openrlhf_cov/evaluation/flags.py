@@ -41,7 +41,7 @@ def build_parser() -> Parser:
         help="write the problems of --benchmarks as files for --data_dir, and stop",
     )
 
-    asked = parser.add_argument_group("what is asked")
+    asked = parser.add_argument_group("prompts and sampling")
     asked.add_argument("--protocol", default="paper", help="how all are sampled: paper or quick (default: paper)")
     asked.add_argument("--template", help=f"prompt: {', '.join(TEMPLATES)} (default: the protocol's)")
     asked.add_argument(
@@ -51,7 +51,7 @@ def build_parser() -> Parser:
         help='arguments for --template chat as a JSON object, such as {"enable_thinking": false}',
     )
     asked.add_argument("--data_dir", type=Path, help="folder with NAME.jsonl for each benchmark (default: the hub)")
-    asked.add_argument("--limit", type=int, help="ask the first N problems of each benchmark only")
+    asked.add_argument("--limit", type=int, help="evaluate the first N problems of each benchmark only")
     asked.add_argument("--samples", type=int, help="responses per problem (default: the protocol's)")
     asked.add_argument("--temperature", type=float, help="0 is greedy (default: the protocol's)")
     asked.add_argument("--top_p", type=float, help="(default: the protocol's)")

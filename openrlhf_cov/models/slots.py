@@ -68,7 +68,7 @@ class TokenDrop(Restraint):
     """The plan says which tokens get A' = 0, and may give the other tokens a weight."""
 
     name = "drop"
-    effect = "takes the gradient of tokens"
+    effect = "masks tokens"
     # The window has the expectation of the entropy discriminator of the policy that sampled at each token.
     needs_discriminator_mean: bool = False
 

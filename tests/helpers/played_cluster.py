@@ -31,11 +31,12 @@ class Group:
 
 
 class Started(NamedTuple):
-    """An actor that was started: its place, its part of a GPU and of a CPU, its arguments."""
+    """An actor that was started: its place, its part of a GPU and of a CPU, its arguments by position and by name."""
 
     group: int | None
     bundle: int | None
     part: float
+    positional: tuple
     arguments: dict[str, Any]
 
 
@@ -70,7 +71,7 @@ class ActorClass:
         assert options["num_cpus"] == options["num_gpus"]
         return ActorClass(self.cluster, self.kind, options)
 
-    def remote(self, *_: Any, **arguments: Any) -> Handle:
+    def remote(self, *positional: Any, **arguments: Any) -> Handle:
         started = self.cluster.started[self.kind]
         if not started:
             self.cluster.events.append(f"start {self.kind}")
@@ -78,7 +79,7 @@ class ActorClass:
         group = bundle = None
         if strategy is not None:
             group, bundle = strategy.placement_group.number, strategy.placement_group_bundle_index
-        started.append(Started(group, bundle, self.place.get("num_gpus", 0), arguments))
+        started.append(Started(group, bundle, self.place.get("num_gpus", 0), positional, arguments))
         return Handle(self.cluster, self.kind, len(started) - 1)
 
 

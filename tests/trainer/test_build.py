@@ -47,6 +47,9 @@ def test_a_run_on_recorded_rollouts_starts_engines_for_its_evaluation_alone(clus
     assert ENGINE not in cluster.started
     train({"rollout_replay_dir": "rollouts", "eval.dataset": "bench:aime24"})
     assert len(cluster.started[ENGINE]) == 4
+    # The controller gets the flags, the groups of the roles, and the engines.
+    *_, engines = cluster.started["TrainingController"][-1].positional
+    assert [(engine.kind, engine.number) for engine in engines] == [(ENGINE, number) for number in range(4)]
 
 
 SHARED = dict.fromkeys(("Policy", "Reference", "Critic", "Reward"), (1, 0.2))

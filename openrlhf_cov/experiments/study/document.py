@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from openrlhf_cov.analysis.pages.chart import Chart
 from openrlhf_cov.analysis.pages.html import Cell, render
 from openrlhf_cov.analysis.pages.plot import figure
+from openrlhf_cov.cluster.sizing.prose import counted
 from openrlhf_cov.experiments.study.answer import AGAINST, finished_runs, shown
 from openrlhf_cov.experiments.study.headroom import headroom_answer
 from openrlhf_cov.experiments.study.questions import answers
@@ -62,6 +63,10 @@ WHAT = (
 TUNING = "Validation accuracy after the last step for each tuning seed; an asterisk marks the selected configuration."
 TUNING_HEAD = ("method", "configuration", "accuracy", "mean AUC")
 UNTUNED = "Nothing was tuned: each method has one configuration. No checkpoint was selected."
+SWEPT = (
+    "Nothing was tuned: each method has one main setting, and all have the same other values of the sweep. "
+    "No checkpoint was selected."
+)
 
 
 @dataclass(frozen=True)
@@ -189,17 +194,17 @@ def how_tuned(spec: Spec) -> str:
     """Return how the configuration of each method was chosen."""
     tuned = [arm for arm in spec.arms if len(arm.cells) > 1 and arm.at is None]
     if not tuned:
-        return UNTUNED
+        return SWEPT if spec.sweep else UNTUNED
     counts = Counter(len(arm.cells) for arm in tuned)
     cells = ", ".join(f"{number} methods with {count} configurations" for count, number in counts.items())
     again = (
         ""
         if not spec.tuning.final_seeds
-        else f"; the best {spec.tuning.finalists} ran again with {len(spec.tuning.final_seeds)} other seeds"
+        else f"; the best {spec.tuning.finalists} ran again with {counted(len(spec.tuning.final_seeds), 'other seed')}"
     )
     return (
-        f"Tuned: {cells}, each configuration with {len(spec.tuning.seeds)} tuning seeds{again}. The criterion is "
-        "validation accuracy after the last step. No checkpoint was selected."
+        f"Tuned: {cells}, each configuration with {counted(len(spec.tuning.seeds), 'tuning seed')}{again}. "
+        "The criterion is validation accuracy after the last step. No checkpoint was selected."
     )
 
 
