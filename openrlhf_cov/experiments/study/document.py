@@ -196,7 +196,9 @@ def how_tuned(spec: Spec) -> str:
     if not tuned:
         return SWEPT if spec.sweep else UNTUNED
     counts = Counter(len(arm.cells) for arm in tuned)
-    cells = ", ".join(f"{number} methods with {count} configurations" for count, number in counts.items())
+    cells = ", ".join(
+        f"{counted(number, 'method')} with {counted(count, 'configuration')}" for count, number in counts.items()
+    )
     again = (
         ""
         if not spec.tuning.final_seeds

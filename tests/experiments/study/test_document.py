@@ -80,8 +80,8 @@ def test_in_short_it_fits_a_terminal(spec, results):
 def test_how_arms_were_tuned_is_told_from_the_spec(content, results):
     # four cells for GRPO, two for KL-Cov, the third takes a point
     text = how_tuned(spec_of(content))
-    assert "1 methods with 4 configurations, 1 methods with 2 configurations" in text
-    assert "1 tuning seeds; the best 2 ran again with 1 other seeds" in text
+    assert "1 method with 4 configurations, 1 method with 2 configurations" in text
+    assert "1 tuning seed; the best 2 ran again with 1 other seed" in text
     content["tuning"].pop("final_seeds")
     assert "again" not in how_tuned(spec_of(content))
     content.pop("tuning")
