@@ -120,7 +120,7 @@ def test_the_mean_effect_over_the_vocabulary_is_0():
 
 
 def test_what_does_not_go_with_it_is_refused():
-    with pytest.raises(ValueError, match="--method clip_b and --method clip_v: each takes the gradient"):
+    with pytest.raises(ValueError, match="--method clip_b and --method clip_v: each masks tokens"):
         CovConfig(method="clip_b,clip_v")
     split = FLAGS | {"ds.tensor_parallel_size": 2}
     assert METHOD.refuses(config(), split).startswith("--ds.tensor_parallel_size 2: --method clip_v")
