@@ -22,6 +22,7 @@ from openrlhf_cov.trainer.rollout.prompts import load_prompts, scheduled_updates
 from openrlhf_cov.trainer.rollout.recorded import RecordedSampler, RolloutRecorder
 from openrlhf_cov.trainer.rollout.requests import RolloutRequests
 from openrlhf_cov.trainer.rollout.sampler import Sampler
+from openrlhf_cov.trainer.scoring import ScoredAhead
 from openrlhf_cov.trainer.shared_argument import share
 from openrlhf_cov.trainer.strategy import make_strategy
 from openrlhf_cov.trainer.weights.weight_check import WeightCheck
@@ -52,6 +53,8 @@ class TrainingController:
             sampler = RecordedSampler(args, group, tokenizer, vocabulary_of(args))
         else:
             sampler = Sampler(args, self.prompts, group, requests)
+        if args.train.async_enable:
+            sampler = ScoredAhead(sampler, groups, tokenizer.pad_token_id)
         self.loop = TrainingLoop(
             args,
             groups,

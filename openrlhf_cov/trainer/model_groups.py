@@ -52,6 +52,38 @@ class ModelGroups:
         """The groups that are trained and have checkpoints."""
         return [group for group in (self.policy, self.critic, self.process_reward) if group is not None]
 
+    @property
+    def reference_is_free(self) -> bool:
+        """True if the reference can score while the policy trains, because no other model needs its GPUs."""
+        shares_gpu = self._shares_gpu(self.args.train.colocate_actor_ref)
+        return self.reference is not None and not shares_gpu
+
+    def start_reference(
+        self,
+        tokens: list[Tensor],
+        attention_mask: list[Tensor],
+        action_mask: list[Tensor],
+        image_inputs: list[Sequence[Any]],
+    ) -> list[Any]:
+        """Ask the reference for its log-probs of batches, and do not wait for them.
+
+        Args:
+            tokens: Of each batch, (B, T).
+            attention_mask: Of each batch, (B, T).
+            action_mask: Of each batch, (B, A).
+            image_inputs: Of each batch, what a vision-language model reads of its images.
+
+        Returns:
+            The pending answers, which ``score`` takes for the same batches.
+        """
+        return self.reference.async_run_method_batch(
+            method_name="score",
+            tokens=tokens,
+            attention_mask=attention_mask,
+            action_mask=action_mask,
+            image_inputs=image_inputs,
+        )
+
     def score(
         self,
         tokens: list[Tensor],
@@ -59,6 +91,7 @@ class ModelGroups:
         action_mask: list[Tensor],
         image_inputs: list[Sequence[Any]],
         with_reward: bool,
+        reference_answers: list[Any] | None = None,
     ) -> ModelScores:
         """Let every model score the batches of a step.
 
@@ -71,6 +104,7 @@ class ModelGroups:
             action_mask: Of each batch, (B, A).
             image_inputs: Of each batch, what a vision-language model reads of its images.
             with_reward: Whether the reward model is to score.
+            reference_answers: What ``start_reference`` returned for these batches; None if it was not called.
 
         Raises:
             RunStopped: Samples have no reward, and the run has no reward model.
@@ -85,18 +119,17 @@ class ModelGroups:
                     "a response came without a reward; have the agent return one, or give a reward model with "
                     "--reward.model_name_or_path"
                 )
-            rewards = self._dispatch(self.reward, train.colocate_all, tokens=tokens, attention_mask=attention_mask)
-        shares_with_reference = train.colocate_all or train.colocate_actor_ref
+            rewards = self._dispatch(self.reward, self._shares_gpu(), tokens=tokens, attention_mask=attention_mask)
+        shares_with_reference = self._shares_gpu(train.colocate_actor_ref)
         policy = self._dispatch(self.policy, shares_with_reference, **seen)
         values = None
         if self.critic is not None:
             if train.colocate_critic_reward and rewards is not None:
                 ray.get(rewards)
                 ray.get(self.reward.async_run_method(method_name="empty_cache"))
-            shares_with_reward = train.colocate_all or train.colocate_critic_reward
-            values = self._dispatch(self.critic, shares_with_reward, **action)
-        base = None
-        if self.reference is not None:
+            values = self._dispatch(self.critic, self._shares_gpu(train.colocate_critic_reward), **action)
+        base = reference_answers
+        if self.reference is not None and base is None:
             base = self._dispatch(self.reference, shares_with_reference, **seen)
         return ModelScores(*(self._results(refs) for refs in (policy, base, values, rewards)))
 
@@ -121,14 +154,17 @@ class ModelGroups:
             attention_mask: Of each batch, 1 where a token is no padding, (B, T).
             action_mask: Of each batch, True where a token is an action, (B, A).
         """
-        train = self.args.train
         action = {"tokens": tokens, "action_mask": action_mask, "attention_mask": attention_mask}
-        shares_gpu = train.colocate_all or train.colocate_actor_ref
+        shares_gpu = self._shares_gpu(self.args.train.colocate_actor_ref)
         return self._results(self._dispatch(self.process_reward, shares_gpu, **action))
+
+    def _shares_gpu(self, shares_with_one: bool = False) -> bool:
+        """Return True if a model shares its GPUs: with all others, or, as the argument says, with one of them."""
+        return (self.args.train.colocate_all or shares_with_one) and not cpu_host.is_cpu_host()
 
     def _dispatch(self, group: Any, shares_gpu: bool, **batches: Any) -> list[Any]:
         refs = group.async_run_method_batch(method_name="score", **batches)
-        if shares_gpu and not cpu_host.is_cpu_host():
+        if shares_gpu:
             ray.get(refs)
             ray.get(group.async_run_method(method_name="empty_cache"))
         return refs

@@ -87,6 +87,8 @@ class Rollout:
     sampler_state: Mapping[str, Any]
     # Version of the weights that the engines had when the batch was begun.
     version: int = 0
+    # Pending answers of a reference that scores the samples already (``ScoredAhead``); None if it does not yet.
+    reference_answers: Any = None
 
     @property
     def is_last(self) -> bool:

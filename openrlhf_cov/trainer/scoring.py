@@ -1,7 +1,7 @@
 """Every model of a training scores the samples of a step."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +12,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from openrlhf_cov.trainer.micro_batches import balanced_partitions
 from openrlhf_cov.trainer.model_groups import ModelGroups
-from openrlhf_cov.trainer.records import PolicyScores, Sample, Scores
+from openrlhf_cov.trainer.records import PolicyScores, Rollout, Sample, Scores
+from openrlhf_cov.trainer.rollout.batch_stream import RolloutSource
 
 
 @dataclass(frozen=True)
@@ -103,21 +104,33 @@ def process_log_probs(samples: Sequence[Sample], batches: Sequence[ScoringBatch]
     return [found[place] for place in range(len(samples))]
 
 
-def score(samples: Sequence[Sample], batches: Sequence[ScoringBatch], groups: ModelGroups) -> list[Scores]:
+def columns_of(batches: Sequence[ScoringBatch]) -> dict[str, list[Any]]:
+    """Return what a model reads of the batches of a step: name of an argument -> its value for each batch."""
+    return {
+        "tokens": [batch.tokens for batch in batches],
+        "attention_mask": [batch.attention_mask for batch in batches],
+        "action_mask": [batch.action_mask for batch in batches],
+        "image_inputs": [batch.image_inputs for batch in batches],
+    }
+
+
+def score(
+    samples: Sequence[Sample],
+    batches: Sequence[ScoringBatch],
+    groups: ModelGroups,
+    reference_answers: list[Any] | None = None,
+) -> list[Scores]:
     """Return what the policy, the reference, the critic and the reward model say of the samples of a step.
 
     Args:
         samples: The samples of the step.
         batches: The same samples, as the models score them (``padded_batches``).
         groups: The models.
+        reference_answers: Those of the rollout, if the reference has begun to score it (``ScoredAhead``).
     """
     lengths = [len(sample.tokens) for sample in samples]
     scored = groups.score(
-        tokens=[batch.tokens for batch in batches],
-        attention_mask=[batch.attention_mask for batch in batches],
-        action_mask=[batch.action_mask for batch in batches],
-        image_inputs=[batch.image_inputs for batch in batches],
-        with_reward=samples[0].reward is None,
+        **columns_of(batches), with_reward=samples[0].reward is None, reference_answers=reference_answers
     )
     # Batches may hold the samples in any order; scores are returned in the order of the samples.
     found: list[Scores | None] = [None] * len(samples)
@@ -143,3 +156,35 @@ def score(samples: Sequence[Sample], batches: Sequence[ScoringBatch], groups: Mo
                 reward=None if rewards is None else float(rewards[row]),
             )
     return [each for each in found if each is not None]
+
+
+class ScoredAhead:
+    """A source of rollouts whose samples the reference begins to score as soon as they are generated.
+
+    The weights of the reference never change, so with ``--train.async_enable`` it need not wait for its turn: it
+    scores the next rollout while the policy still trains on the one before.
+
+    Args:
+        source: Makes the rollouts.
+        groups: The models. Nothing is scored ahead unless their ``reference_is_free``.
+        pad_token_id: Token id that fills shorter samples.
+    """
+
+    def __init__(self, source: RolloutSource, groups: ModelGroups, pad_token_id: int) -> None:
+        self.source = source
+        self.engines = source.engines
+        self.groups = groups
+        self.pad_token_id = pad_token_id
+
+    def next_batch(self, version: int) -> Rollout | None:
+        """Return the next rollout of the source, and do not wait for the reference; see ``RolloutSource``."""
+        rollout = self.source.next_batch(version)
+        if rollout is None or not self.groups.reference_is_free:
+            return rollout
+        # The step that trains on the rollout makes the same batches, because their order and lengths stay as they are.
+        batches = padded_batches(rollout.samples, self.groups, self.pad_token_id)
+        return replace(rollout, reference_answers=self.groups.start_reference(**columns_of(batches)))
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from the ``sampler_state`` of a rollout."""
+        self.source.restore(state)

@@ -19,6 +19,7 @@ from openrlhf_cov.trainer.loop import TrainingLoop
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.records import Rollout, StepResult
 from openrlhf_cov.trainer.rollout.generation import EngineGroup
+from openrlhf_cov.trainer.scoring import ScoredAhead
 from openrlhf_cov.trainer.weights.weight_check import WeightCheck
 from openrlhf_cov.utils.metrics_log import read_metrics
 
@@ -213,6 +214,15 @@ def test_settings_and_the_kl_coefficient_of_a_step_go_with_its_order(make_run):
     run.ends()
     assert [order.config.clip_cov_ratio for order in run.orders] == pytest.approx([2e-4, 3e-4, 4e-4])
     assert [order.kl_coef for order in run.orders] == [0.1] * 3
+
+
+def test_a_reference_that_has_scored_a_rollout_ahead_is_not_asked_again(make_run):
+    run = make_run(2, algo__kl__init_coef=0.1)
+    run.loop.groups = ModelGroups(run.args, run.loop.groups.policy, PlayedGroup("reference", calls=run.calls))
+    run.loop.sampler = ScoredAhead(run.sampler, run.loop.groups, pad_token_id=0)
+    run.ends()
+    scored = [model for model, method, _ in run.calls if method == "score"]
+    assert scored == ["reference", "policy"] * 2
 
 
 def test_too_many_failed_rewards_end_the_run_before_a_model_scores(make_run):

@@ -8,7 +8,9 @@ from scored_samples import flags, sample
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer.model_groups import ModelGroups
-from openrlhf_cov.trainer.scoring import ScoringBatch, scoring_batches
+from openrlhf_cov.trainer.records import Rollout
+from openrlhf_cov.trainer.rollout.generation import EngineGroup
+from openrlhf_cov.trainer.scoring import ScoredAhead, ScoringBatch, padded_batches, score, scoring_batches
 
 pytestmark = pytest.mark.usefixtures("played_ray")
 
@@ -100,3 +102,64 @@ def test_scores_of_half_precision_become_single():
     groups = models(flags(), policy=Half("policy"), reference=None, critic=None)
     (each,) = scores_by([sample(0)], groups, PAD)
     assert each.log_probs.dtype == each.entropy.dtype == torch.float32
+
+
+class OneRollout:
+    """A source of one rollout, which notes in ``calls`` when it is generated."""
+
+    engines = EngineGroup([])
+
+    def __init__(self, samples, calls):
+        self.samples, self.calls = samples, calls
+        self.restored = None
+
+    def next_batch(self, version):
+        self.calls.append(("engines", "generate", version))
+        return Rollout(self.samples, {}, 0.0, None, {}, version) if version == 7 else None
+
+    def restore(self, state):
+        self.restored = state
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_the_reference_scores_a_rollout_ahead_of_its_step_with_the_same_numbers(gpu_host, dynamic):
+    args = flags(train__dynamic_batch_enable=dynamic, rollout__max_tokens_per_gpu=10)
+    samples = [sample(i, None, 1 + i % 4, prompt=1 + i % 3) for i in range(7)]
+    calls = []
+    groups = models(args, reference=PlayedGroup("reference", calls=calls), policy=PlayedGroup("policy", calls=calls))
+    source = ScoredAhead(OneRollout(samples, calls), groups, PAD)
+    rollout = source.next_batch(7)
+    assert rollout is not None
+    assert [call[:2] for call in calls] == [("engines", "generate"), ("reference", "score")]
+
+    batches = padded_batches(samples, groups, PAD)
+    ahead = score(samples, batches, groups, rollout.reference_answers)
+    assert [call[:2] for call in calls[2:]] == [("policy", "score")]  # the reference is not asked again
+    in_turn = score(samples, batches, groups)
+    for one, other in zip(ahead, in_turn, strict=True):
+        assert one.base_log_probs is not None
+        assert torch.equal(one.base_log_probs, other.base_log_probs)
+
+
+@pytest.mark.parametrize("shared", ["train__colocate_all", "train__colocate_actor_ref"])
+def test_a_reference_on_the_gpus_of_the_policy_waits_for_its_turn(gpu_host, shared):
+    # Scoring needs memory of the GPU on which the policy trains.
+    calls = []
+    groups = models(flags(**{shared: True}), reference=PlayedGroup("reference", calls=calls))
+    rollout = ScoredAhead(OneRollout([sample(0), sample(1)], calls), groups, PAD).next_batch(7)
+    assert rollout is not None
+    assert rollout.reference_answers is None
+    assert calls == [("engines", "generate", 7)]
+
+
+def test_a_source_that_is_scored_ahead_ends_and_resumes_as_before():
+    source = OneRollout([sample(0)], calls=[])
+    ahead = ScoredAhead(source, models(flags()), PAD)
+    assert ahead.next_batch(8) is None
+    ahead.restore({"step": 3})
+    assert source.restored == {"step": 3}
+    assert ahead.engines is source.engines
+    # Without a reference there is nothing to score ahead.
+    without = ScoredAhead(source, models(flags(), reference=None), PAD).next_batch(7)
+    assert without is not None
+    assert without.reference_answers is None
