@@ -45,8 +45,18 @@ def main() -> None:
     sys.stdout.write(report(seconds, overlaps))
 
 
-def build(folder: Path, training_steps: int | None = None, update: int = 32):
-    """(problems, policy) around a new base policy, a trained one by default; ``update`` samples in an update."""
+def build(folder: Path, training_steps: int | None = None, update: int = 32, own_rows: bool = False):
+    """Make a base policy and load it for training.
+
+    Args:
+        folder: Where the model is written.
+        training_steps: Supervised steps of the base policy; None for as many as the embedded task has.
+        update: Samples in an update.
+        own_rows: True if every sample is read in a row of its own, so that no prompt is read once for several samples.
+
+    Returns:
+        The problems of the task, and the policy.
+    """
     from openrlhf_cov.cli import train_ppo_ray
     from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig, make_base_policy
     from openrlhf_cov.experiments.tiny_task.problems import split_problems
@@ -64,10 +74,10 @@ def build(folder: Path, training_steps: int | None = None, update: int = 32):
     """.split()
     sys.argv = ["train_ppo_ray", *flags]
     args = train_ppo_ray.parse_args()
-    return problems, make_policy(args, folder, tokenizer)
+    return problems, make_policy(args, folder, tokenizer, own_rows)
 
 
-def make_policy(args, folder: Path, tokenizer):
+def make_policy(args, folder: Path, tokenizer, own_rows: bool = False):
     """The policy in ``folder`` in DeepSpeed, in torchrun's process group or in a group of one."""
     from openrlhf_cov.cluster.extension_locks import remove_stale_locks
     from openrlhf_cov.trainer.actor_model import CovActor
@@ -84,6 +94,8 @@ def make_policy(args, folder: Path, tokenizer):
     actor = CovActor(
         str(folder), attn_implementation="sdpa", param_dtype="fp32", ds_config=strategy.get_ds_train_config()
     )
+    if own_rows:
+        vars(actor)["_sharing"] = None  # as for a model that cannot share prompts
     settings = dict(
         optim="adam",
         adam=dict(lr=3e-5, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0),

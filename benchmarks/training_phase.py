@@ -6,6 +6,7 @@ anywhere. CPU seconds of all ranks and tokens, medians over alternating steps. P
     OMP_NUM_THREADS=1 python benchmarks/training_phase.py guard     # under a minute; status 1 above the limit
     OMP_NUM_THREADS=1 python benchmarks/training_phase.py growth    # prompts x 1, 2, 4, 8
     OMP_NUM_THREADS=1 torchrun --nproc-per-node 4 benchmarks/training_phase.py growth    # the same on 4 ranks
+    OMP_NUM_THREADS=1 python benchmarks/training_phase.py growth --own_rows    # each sample in a row of its own
 """
 
 import argparse
@@ -34,11 +35,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("guard", "growth"))
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--own_rows", action="store_true", help="read every sample in a row of its own")
     args = parser.parse_args()
     cpu_host.install()
     with tempfile.TemporaryDirectory() as folder:
         guard = args.what == "guard"
-        problems, policy = selection.build(Path(folder), training_steps=1, update=32 if guard else 64)
+        update = 32 if guard else 64
+        problems, policy = selection.build(Path(folder), training_steps=1, update=update, own_rows=args.own_rows)
         base = selection.PROMPTS
         ranks = torch.distributed.get_world_size()
         write("| ranks | prompts | tokens | bare | old | current | old, µs/token | old / bare | current / bare |")

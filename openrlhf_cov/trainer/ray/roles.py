@@ -62,6 +62,7 @@ from openrlhf_cov.trainer.trained_model import TrainedModel
 from openrlhf_cov.trainer.update import update_policy
 from openrlhf_cov.trainer.weights.weight_transfer import GlooWeightSender, transfer_weights
 from openrlhf_cov.utils import garbage_collection
+from openrlhf_cov.utils.ports import reserve_port
 
 
 def scoring_models(args: SimpleNamespace) -> int:
@@ -82,6 +83,10 @@ class ModelRole(BaseModelActor):
     strategy: CovStrategy
 
     def __init__(self, world_size: int, rank: int, master_addr: str | None, master_port: int | None) -> None:
+        # Rank 0 chooses the port of its process group, and keeps it until the group listens on it (``setup``).
+        self._reserved = None if master_port else reserve_port()
+        if self._reserved is not None:
+            master_port = self._reserved.getsockname()[1]
         super().__init__(world_size, rank, master_addr, master_port)
         garbage_collection.resume()  # ``prepare_worker`` has paused it
 
@@ -93,6 +98,8 @@ class ModelRole(BaseModelActor):
         # Upstream's loaders refuse fp32. Roles alone load models, so that other workers need not import upstream.
         cpu_host.accept_fp32()
         self._setup_distributed(strategy)
+        if self._reserved is not None:
+            self._reserved.close()
 
     @property
     def device(self) -> Any:

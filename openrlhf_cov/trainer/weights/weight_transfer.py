@@ -7,7 +7,6 @@ This is the side of the trainer; ``weight_receiver.py`` is that of the engines. 
 receiver imports of vLLM takes longer than torch, and every process of the trainer imports this one.
 """
 
-import socket
 from collections.abc import Iterable, Iterator
 
 import ray
@@ -22,6 +21,7 @@ from openrlhf_cov.trainer.weights.lora_weights import (
     merged_weight,
     plain_parameters,
 )
+from openrlhf_cov.utils.ports import reserve_port
 
 BACKEND = "openrlhf_cov_gloo"
 # The class that vLLM imports in every worker; importing its module registers the engine of ``BACKEND`` there.
@@ -39,17 +39,15 @@ class GlooWeightSender:
         self.engines = engines
         self.world_size = 1 + len(engines) * tensor_parallel_size
         host = ray.util.get_node_ip_address().strip("[]")
-        with socket.socket() as probe:
-            # The system chooses a free port, which the group takes after the probe has closed it.
-            probe.bind(("", 0))
-            port = probe.getsockname()[1]
-        infos = [
-            dict(host=host, port=port, rank_offset=1 + i * tensor_parallel_size, world_size=self.world_size)
-            for i in range(len(engines))
-        ]
-        # The engines must already be asked to join when this process does: a group forms when all of its members call.
-        joined = [engine.init_weight_transfer.remote(info) for engine, info in zip(engines, infos, strict=True)]
-        self._group = join_group(host, port, 0, self.world_size)
+        with reserve_port() as reserved:
+            port = reserved.getsockname()[1]
+            infos = [
+                dict(host=host, port=port, rank_offset=1 + i * tensor_parallel_size, world_size=self.world_size)
+                for i in range(len(engines))
+            ]
+            # The engines must already be asked to join when this process does: a group forms when all members call.
+            joined = [engine.init_weight_transfer.remote(info) for engine, info in zip(engines, infos, strict=True)]
+            self._group = join_group(host, port, 0, self.world_size)
         ray.get(joined)
 
     def start(self) -> None:
