@@ -318,5 +318,10 @@ TABLES: dict[int, Exhibit] = {
 
 
 def exhibit(figure: int | None, table: int | None) -> Exhibit:
-    """The figure of this number, or the table."""
+    """Return the exhibit of a figure or of a table.
+
+    Args:
+        figure: Number of the figure, a key of ``FIGURES``; None for a table.
+        table: Number of the table, a key of ``TABLES``. It is used only without a figure.
+    """
     return FIGURES[figure] if figure is not None else TABLES[table or 0]
