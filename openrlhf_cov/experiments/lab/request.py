@@ -39,7 +39,11 @@ TASKS = ("commands", "addition", "code", "shortcut", "tail", "graph_paths", "two
 
 
 def build_parser(kind: type[Parser] = Parser) -> Parser:
-    """The parser of this command."""
+    """Return the parser of ``openrlhf-cov lab``, which needs no PyTorch.
+
+    Args:
+        kind: Class of the parser. A study uses one that raises errors instead of ending the process.
+    """
     parser = kind(prog="openrlhf-cov lab", description=ABOUT)
     parser.add_argument("--output", required=True, metavar="DIR", type=Path, help="folder to write; new or empty")
     parser.add_argument("--task", default="commands", choices=TASKS, help="embedded task (default: commands)")

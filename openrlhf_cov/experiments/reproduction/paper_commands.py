@@ -61,7 +61,7 @@ def benchmark_files(exhibit: Exhibit, data: Path) -> Iterator[list[str]]:
 
 
 def _groups(exhibit: Exhibit) -> list[str]:
-    """Named groups of benchmarks that the recipes evaluate on."""
+    """Return the named groups of benchmarks that the recipes evaluate on."""
     recipes = [run.recipe for run in exhibit.runs if run.recipe]
     groups = dict.fromkeys(each.variables.get("BENCHMARKS", each.benchmarks) for each in recipes)
     return [group for group in groups if not group.startswith("/data/")]

@@ -151,7 +151,7 @@ class Study(ABC):
 
     @abstractmethod
     def request(self, run: StudyRun) -> Any:
-        """Return the request that a run's flags make; UsageError for flags that it refuses."""
+        """Return the request that a run's flags make; UsageError for flags that are refused."""
 
     def default_jobs(self) -> int:
         """Return the default of ``--jobs``."""
@@ -159,11 +159,11 @@ class Study(ABC):
 
     @abstractmethod
     def dry_run(self, jobs: int) -> None:
-        """Say what would run, and how long."""
+        """Say on stdout what would run and how long, with ``jobs`` runs side by side; no run is made."""
 
     @abstractmethod
     def is_another(self, run: StudyRun) -> bool:
-        """True if its folder holds anything else than this run or a part of it."""
+        """Return True if its folder holds anything else than this run or a part of it."""
 
     def evaluated(self, run: StudyRun) -> Collection[int]:
         """Return the steps after which a run is evaluated; () where they are not known."""
@@ -171,7 +171,7 @@ class Study(ABC):
 
     @abstractmethod
     def prepare(self, run: StudyRun) -> None:
-        """Make what all runs begin with."""
+        """Make the files that all runs begin with, such as a base policy, where they are missing."""
 
     @contextmanager
     def running(self, jobs: int) -> Iterator[None]:
@@ -180,12 +180,13 @@ class Study(ABC):
 
     @abstractmethod
     def train(self, run: StudyRun) -> None:
-        """Make a run, or go on with it; what it says is in its files."""
+        """Make a run, or resume it. Its results are in its files."""
 
     def scores(self) -> dict[StudyRun, Score]:
-        """Return the scores of all finished runs. UsageError if a folder holds another run than the spec's."""
+        """Return the scores of all finished runs; UsageError if a folder holds another run than the spec's."""
         scores: dict[StudyRun, Score] = {}
-        while True:  # what tuning chooses names further runs
+        # Scores of tuning make further runs known, so runs are searched until no new one is found.
+        while True:
             known = [run for run in all_runs(self.spec, scores) if run not in scores]
             found = {run: score for run in known if (score := self.score(run))}
             if not found:

@@ -312,7 +312,7 @@ def call(words: Sequence[str], log: Path, environment: Mapping[str, str] = Mappi
 
 
 def _check_evaluation(flags: Sequence[str], place: str) -> None:
-    """UsageError for flags that ``openrlhf-cov evaluate`` refuses, or that the study gives itself."""
+    """Raise UsageError for flags that ``openrlhf-cov evaluate`` refuses, or that the study gives itself."""
     for flag in given_of(flags, ("--model", "--output", "--list", "--regrade", "--write_data", "--help")):
         raise UsageError(f"{place}: {flag} is the study's own; drop it")
     try:

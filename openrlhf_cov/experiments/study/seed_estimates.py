@@ -111,7 +111,7 @@ def share_of_seeds(successes: int, seeds: int, level: float = LEVEL) -> Interval
     tail = (1 - level) / 2
 
     def at_least(share: float, count: int) -> float:
-        """Probability of at least ``count`` successes."""
+        """Return the probability of at least ``count`` successes."""
         return math.fsum(math.comb(seeds, n) * share**n * (1 - share) ** (seeds - n) for n in range(count, seeds + 1))
 
     # Both probabilities increase with the share.

@@ -130,7 +130,7 @@ def extract_answer(response: str) -> str | None:
 
 
 def is_answer(text: str) -> bool:
-    """True for a name and three digits."""
+    """Return True for a name and three digits."""
     return _ANSWER.fullmatch(text) is not None
 
 
