@@ -1,4 +1,4 @@
-"""Memory that two steps of every method of a study in the lab add to a process, of its own each. Prints Markdown.
+"""Measure the memory that two steps of each method of a study in the lab add to a new process. Prints Markdown.
 
 OMP_NUM_THREADS=1 python benchmarks/study_memory.py studies/commands.yaml
 """
@@ -10,7 +10,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from openrlhf_cov.cli import lab
+from openrlhf_cov.experiments.lab import request as lab
 from openrlhf_cov.experiments.study.lab_runs import LabStudy
 from openrlhf_cov.experiments.study.run_plan import StudyRun
 from openrlhf_cov.experiments.study.spec_file import read_spec
