@@ -190,7 +190,7 @@ def configured(args: Any, given: Collection[str]) -> CovConfig:
 
     Args:
         args: Parsed flags of the lab.
-        given: Names of the flags that the command line has. Methods refuse some flags only when they are given.
+        given: Names in ``args`` of the flags that the command line has. Methods refuse some flags only when given.
 
     Raises:
         ValueError: A setting is out of range, a flag is not read by any chosen method, a method refuses another

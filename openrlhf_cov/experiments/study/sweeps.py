@@ -209,6 +209,7 @@ def learned_regions(spec: Spec, results: Sequence[Result]) -> Answer:
 
     Returns:
         The table. Its last column is the width of the learning rates at which half of the seeds learn, in decades.
+        With fewer than two learning rates the answer is ``NOT_ENOUGH``.
     """
     question = "In which region of settings does each method learn?"
     rates = learning_rates_of(spec)
