@@ -316,7 +316,7 @@ def selected(device: torch.device, sizes: Sizes) -> dict[str, list[Tensor]]:
         "means": [window.means([batch.log_probs for batch in batches], [batch.advantages for batch in batches])],
         "tokens of largest covariance": window.largest(covariance, 0.02),
         "tokens of largest covariance among candidates": window.largest_among(covariance, candidates, 0.1),
-        "tokens of a lottery": window.lottery(candidates, 0.02),
+        "tokens sampled uniformly": window.sample_uniformly(candidates, 0.02),
         "k-th largest scores by counting": [kth_largest(scores, k, many) for k in (1, len(scores) // 3)],
     }
 

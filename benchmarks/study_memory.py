@@ -1,4 +1,4 @@
-"""Memory that two steps of every arm of a study in the lab add to a process, of its own each. Prints Markdown.
+"""Measure the memory that two steps of each method of a study in the lab add to a new process. Prints Markdown.
 
 OMP_NUM_THREADS=1 python benchmarks/study_memory.py studies/commands.yaml
 """
@@ -10,7 +10,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from openrlhf_cov.cli import lab
+from openrlhf_cov.experiments.lab import request as lab
 from openrlhf_cov.experiments.study.lab_runs import LabStudy
 from openrlhf_cov.experiments.study.run_plan import StudyRun
 from openrlhf_cov.experiments.study.spec_file import read_spec
@@ -36,12 +36,14 @@ def main() -> int:
     args = parser.parse_args()
     spec = read_spec(args.spec)
     study = LabStudy(spec, Path("unused"), args.base_policies)
-    sys.stdout.write("| arm | MiB added by two steps | lowest, highest |\n|---|---|---|\n")
-    for arm in spec.arms:
-        tasks = [(study, StudyRun(arm.name, "report", arm.cells[0], seed)) for seed in range(args.repeats)]
+    sys.stdout.write("| method | MiB added by two steps | lowest, highest |\n|---|---|---|\n")
+    for method in spec.methods:
+        tasks = [
+            (study, StudyRun(method.name, "report", method.configurations[0], seed)) for seed in range(args.repeats)
+        ]
         with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
             sizes = pool.starmap(added, tasks, chunksize=1)
-        sys.stdout.write(f"| {arm.name} | {statistics.median(sizes):.0f} | {min(sizes):.0f}, {max(sizes):.0f} |\n")
+        sys.stdout.write(f"| {method.name} | {statistics.median(sizes):.0f} | {min(sizes):.0f}, {max(sizes):.0f} |\n")
     return 0
 
 

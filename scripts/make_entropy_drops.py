@@ -31,7 +31,7 @@ KEPT = ("reward", "entropy/mean", "entropy/delta", "entropy/delta_theorem1", "en
 
 def words_of(run: StudyRun) -> list[str]:
     """Return the flags of a run, but for its folder."""
-    words = ["--task", run.arm, *SHARED.split(), *TASKS[run.arm].split(), "--record_mechanism"]
+    words = ["--task", run.method, *SHARED.split(), *TASKS[run.method].split(), "--record_mechanism"]
     return [*words, "--train.seed", str(run.seed)]
 
 

@@ -185,7 +185,7 @@ def entropy_drops() -> Document:
     """Return the predicted and measured falls of the entropy, by task and by method."""
     by_task: dict[str, list[Result]] = {}
     for result in unpack(RESULTS / f"{DROPS}.jsonl.xz"):
-        by_task.setdefault(f"{result.run.arm}, GRPO, 1 update", []).append(result)
+        by_task.setdefault(f"{result.run.method}, GRPO, 1 update", []).append(result)
     rows = [drop_row(name, results) for name, results in by_task.items()]
     of_methods = finished_runs(*results_of(MECHANISM)) if MECHANISM in names() else {}
     rows += [
@@ -260,8 +260,10 @@ def tuned_cells() -> tuple[dict[str, dict[str, str]], ...]:
         cells: dict[str, dict[str, str]] = {}
         for name in studies:
             for row in main_rows(*results_of(name))[1:]:
-                if "random reward" not in row.arm:
-                    cells[row.arm] = {each: shown_number(row.differences[each], signed=True) for each in TUNED_COLUMNS}
+                if "random reward" not in row.method:
+                    cells[row.method] = {
+                        each: shown_number(row.differences[each], signed=True) for each in TUNED_COLUMNS
+                    }
         found.append(cells)
     return tuple(found)
 

@@ -45,7 +45,7 @@ def build_parser() -> Parser:
 
 @program("openrlhf-cov base-policies")
 def main(argv: Sequence[str] | None = None) -> None:
-    """Exit status 0 when the folder holds the policies, 2 for a refused request."""
+    """Make, pack or unpack base policies; exit status 2 with one line on stderr for a refused request."""
     args = build_parser().parse_args(sys.argv[1:] if argv is None else list(argv))
     output: Path = args.output or lab.base_policies()
     if any(not 0 <= seed < 2**31 for seed in args.base_seed):

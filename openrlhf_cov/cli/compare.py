@@ -20,7 +20,15 @@ from openrlhf_cov.utils.text_table import NONE, Row, aligned
 
 
 def read_runs(folders: Sequence[Path], grader: str) -> list[ComparedRun]:
-    """Return the runs in these folders, named after their folders, or by their paths where two names are equal."""
+    """Return the runs in these folders, named after their folders, or by their paths where two names are equal.
+
+    Args:
+        folders: Folders of evaluations, the baseline first.
+        grader: ``strict``, or ``published`` for the grades of the published grader.
+
+    Raises:
+        UsageError: A folder is given twice, is no evaluation, or lacks the grades of this grader.
+    """
     paths = [folder.resolve() for folder in folders]
     for folder, path in zip(folders, paths, strict=True):
         if paths.count(path) > 1:

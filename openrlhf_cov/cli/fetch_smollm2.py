@@ -30,7 +30,10 @@ def find_weights() -> Path:
 
 
 def convert(weights: Path, output: Path) -> int:
-    """Write the model and its tokenizer to ``output``, whole or not at all, and return the number of parameters."""
+    """Write the model of a GGUF file to a folder, whole or not at all, and return the number of parameters.
+
+    Raises UsageError if the package gguf is not installed.
+    """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -53,7 +56,7 @@ def convert(weights: Path, output: Path) -> int:
 
 @program("openrlhf-cov fetch-smollm2")
 def main(argv: list[str] | None = None) -> None:
-    """Exit status 0 when the folder holds the model, 2 with one line on stderr when it cannot be made."""
+    """Write the model, unless the folder holds it; exit status 2 with one line on stderr if it cannot be made."""
     parser = Parser(prog="openrlhf-cov fetch-smollm2", about=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--output", type=Path, required=True, help="a new or empty folder")
     output: Path = parser.parse_args(argv).output

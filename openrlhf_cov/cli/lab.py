@@ -12,7 +12,7 @@ from openrlhf_cov.utils.terminal import command_name, say
 
 @program("openrlhf-cov lab")
 def main(argv: list[str] | None = None) -> None:
-    """Exit status 0 when the run is complete, also if it was before; 2 for a refused request."""
+    """Make a run, unless its folder holds it; exit status 2 for a refused request."""
     words = sys.argv[1:] if argv is None else argv
     request = LabRequest.of(build_parser(), words)
     request.check()

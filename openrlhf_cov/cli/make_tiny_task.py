@@ -50,7 +50,7 @@ def build_parser() -> Parser:
 
 @program("openrlhf-cov tiny-task", "nothing was written")
 def main(argv: list[str] | None = None) -> None:
-    """Exit status 0 when the folder holds the task, 2 for a refused request, 130 and 143 when interrupted."""
+    """Write the task, unless the folder holds it; exit status 2 for a refused request, 130 or 143 if interrupted."""
     args = build_parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     settings = TaskSettings(**{field.name: getattr(args, field.name) for field in fields(TaskSettings)})

@@ -3,14 +3,13 @@
 import argparse
 import shlex
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from openrlhf_cov.cli.entry_point import program
-from openrlhf_cov.data.inputs import TRAINING_SETS, DatasetPart, Keys, Row, check_sources, open_sources
+from openrlhf_cov.data.inputs import TRAINING_SETS, DatasetPart, Keys, check_sources, open_sources
 from openrlhf_cov.data.output import DROPPED, MANIFEST, TRAIN, write_training_set
 from openrlhf_cov.data.overlap import EvaluationSets, read_evaluation_sets
 from openrlhf_cov.data.selection import REASONS
@@ -94,7 +93,14 @@ def prepare(args: argparse.Namespace) -> dict[str, Any]:
     settings = {"template": args.template, "eval_ngram": args.eval_ngram, "rule": args.rule} | keys
     settings |= {"split": args.split, "subset": args.subset}
     with alone_in(args.output):
-        return write_training_set(args.output, sources, evaluation, settings, _watch)
+        # Two passes over the rows have a progress bar each.
+        return write_training_set(
+            args.output,
+            sources,
+            evaluation,
+            settings,
+            watch=lambda rows, count, what: tqdm(rows, total=count, desc=what, unit="row"),
+        )
 
 
 def check_inputs(args: argparse.Namespace) -> None:
@@ -107,7 +113,7 @@ def check_inputs(args: argparse.Namespace) -> None:
 
 
 def summary(manifest: dict[str, Any], folder: Path) -> str:
-    """Return the rows kept and left out per dataset, overlaps per evaluation set, and the flags to train with."""
+    """Return the text of a manifest: rows kept and left out, overlaps, and the flags to train with ``folder``."""
     columns = ("read", "kept", *REASONS)
     rows = [(each["name"], *(f"{each[column]:,}" for column in columns)) for each in manifest["inputs"]]
     if len(rows) > 1:
@@ -136,10 +142,6 @@ def _check(args: argparse.Namespace) -> None:
     check_own("--output", output / MANIFEST, b'"openrlhf_cov": ')
     if any(Path(name.strip()).resolve().parent == output.resolve() for name in args.dataset.split(",")):
         raise UsageError(f"--output {output} is the folder of the input {args.dataset}; choose another folder")
-
-
-def _watch(rows: Iterable[Row], count: int, what: str) -> Iterable[Row]:
-    return tqdm(rows, total=count, desc=what, unit="row")
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ def default_output(runs: Sequence[Path]) -> Path:
 
 
 def parse_mapping(words: Sequence[str] | None) -> Mapping[str, str] | str | None:
-    """Return the value of ``--mapping`` as ``read_run`` takes it."""
+    """Return the value of ``--mapping`` as ``read_run`` takes it; UsageError for a word that is not OURS=THEIRS."""
     if not words:
         return None
     if len(words) == 1 and words[0] in NAMINGS:
@@ -136,7 +136,7 @@ def parse_mapping(words: Sequence[str] | None) -> Mapping[str, str] | str | None
 
 
 def parse_sizes(words: Sequence[str]) -> dict[str, float]:
-    """Return the value of ``--size`` as a number of parameters by run."""
+    """Return the value of ``--size`` as a number of parameters by run; UsageError for one that is not RUN=N."""
     sizes = {}
     for word in words:
         name, _, text = word.rpartition("=")
@@ -155,7 +155,7 @@ def parse_sizes(words: Sequence[str]) -> dict[str, float]:
 
 
 def parse_formats(text: str) -> tuple[str, ...]:
-    """Return the value of ``--formats``."""
+    """Return the values of ``--formats``, each once; UsageError for one that no figure can have."""
     from openrlhf_cov.analysis.report.write import FORMATS
 
     formats = tuple(dict.fromkeys(filter(None, text.split(","))))
@@ -165,8 +165,12 @@ def parse_formats(text: str) -> tuple[str, ...]:
 
 
 def check_places(output: Path | None, export: str | None) -> None:
-    """Raise UsageError if ``--output`` cannot be a folder, if ``--export`` cannot be a file, or if they hold the files
-    of something else."""
+    """Raise UsageError if a place cannot be written, or holds the files of something else.
+
+    Args:
+        output: Folder of the report; None without a report.
+        export: File of the numbers, ``-`` for stdout; None for no export.
+    """
     from openrlhf_cov.analysis.report.write import PAGE
 
     if output is not None:

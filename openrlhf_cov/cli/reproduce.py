@@ -71,8 +71,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 @program(NAME)
 def main(argv: list[str] | None = None) -> int:
-    """Exit status 0; 2 with one line for bad input or a command that would not run, 1 for one that failed, 130 and 143
-    when interrupted."""
+    """Print, check or carry out the commands. Exit status 2 with one line for bad input or a command that would not
+    run, 1 for a command that failed, 130 and 143 when interrupted."""
     args = build_parser().parse_args(argv)
     plan = plan_of(args)
     say(f"# {plan.number}: {plan.shown.title}\n")
@@ -120,7 +120,7 @@ def plan_of(args: argparse.Namespace) -> Reproduction:
 
 
 def comment_on(command: Command, plan: Reproduction) -> str:
-    """Return a line in front of a run, and of what else is submitted."""
+    """Return the comment above a command of a plan, which names its run or model; empty for other commands."""
     words = command.words
     if command.run is not None:
         return f"# run {plan.folder_of(command.run).name}\n"
@@ -155,7 +155,7 @@ def dry_run(plan: Reproduction) -> int:
 
 
 def faults_of(command: Command, plan: Reproduction) -> list[str]:
-    """Return why a command would not start, a line each; none if it would."""
+    """Return why a command of a plan would not start, a line for each fault; none if it would or is done."""
     try:
         due = plan.due(command)
     except UsageError as error:

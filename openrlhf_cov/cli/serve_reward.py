@@ -131,7 +131,7 @@ def serve(listener: socket.socket, config: RewardConfig, limits: ServiceLimits, 
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket. Raises UsageError if there can be none."""
+    """Return a socket that listens on an address and a port, 0 for any free one. Raises UsageError if it cannot."""
     if not 0 <= port < 1 << 16:
         raise UsageError(f"--port {port}: must be from 0 to 65535")
     try:

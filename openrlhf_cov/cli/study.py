@@ -47,12 +47,12 @@ def build_parser() -> Parser:
 
 @program("openrlhf-cov study")
 def main(argv: list[str] | None = None) -> None:
-    """Exit status 0 when the study is complete; 2 for a refused request, 1 where a run failed, 130 after Ctrl-C."""
+    """Run a study; exit status 2 for a refused request, 1 if a run failed, 130 after Ctrl-C."""
     answer(build_parser().parse_args(argv))
 
 
 def answer(args: argparse.Namespace) -> None:
-    """Carry out the request of the flags."""
+    """Carry out the request of the flags. Raises UsageError if it is refused, RunStopped if a run failed."""
     try:
         if args.jobs is not None and args.jobs < 1:
             raise UsageError(f"--jobs {args.jobs}: must be at least 1")

@@ -57,7 +57,7 @@ def value_scores(values: Tensor, action_mask: Tensor, keys: Tensor) -> Tensor:
     return scores.masked_fill(~action_mask.bool() | values.isnan(), NOT_A_CANDIDATE)
 
 
-def lottery_scores(candidates: Tensor, keys: Tensor) -> Tensor:
+def random_scores(candidates: Tensor, keys: Tensor) -> Tensor:
     """Return scores (B, A) that order the candidates at random, by key.
 
     Args:

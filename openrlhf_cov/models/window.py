@@ -13,7 +13,7 @@ from torch import Tensor
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.covariance import TokenMeans, select_largest, token_covariance
 from openrlhf_cov.models.method import Plan, TokenBatch
-from openrlhf_cov.models.ranking import NOT_A_CANDIDATE, fixed_point_sum, lottery_scores, value_scores
+from openrlhf_cov.models.ranking import NOT_A_CANDIDATE, fixed_point_sum, random_scores, value_scores
 from openrlhf_cov.utils.ordering import quota
 from openrlhf_cov.utils.shares import ceil_share
 
@@ -48,7 +48,7 @@ class WindowItem:
 
     Args:
         batch: The tokens, with the log-probs of the policy that the methods ask for.
-        keys: int64 numbers of the tokens (``token_keys``), which break ties and draw lots.
+        keys: int64 numbers of the tokens (``token_keys``), which break ties and order uniform samples.
         entropy: Entropies in nats of the policy that the methods ask for.
         old_entropy: Entropies of the policy that sampled.
         proxy: The log-probs that a method asks for by ``proxy_min_p``.
@@ -235,7 +235,7 @@ class Window:
         scores = [value_scores(v, m, item.keys) for v, m, item in zip(values, masks, self.items, strict=True)]
         return self._best(scores, max(1, share(int(self.total(masks)), fraction)))
 
-    def lottery(self, candidates: Sequence[Tensor], fraction: float) -> list[Tensor]:
+    def sample_uniformly(self, candidates: Sequence[Tensor], fraction: float) -> list[Tensor]:
         """Sample as many tokens as ``largest`` selects, uniformly; all candidates if there are fewer.
 
         Args:
@@ -245,7 +245,7 @@ class Window:
         Returns:
             Masks (B, A) of each micro-batch.
         """
-        scores = [lottery_scores(c & item.mask, item.keys) for c, item in zip(candidates, self.items, strict=True)]
+        scores = [random_scores(c & item.mask, item.keys) for c, item in zip(candidates, self.items, strict=True)]
         return self._best(scores, int(quota(self.count, fraction)))
 
     def _best(self, scores: Sequence[Tensor], count: int) -> list[Tensor]:
@@ -260,8 +260,10 @@ def plan_step(config: CovConfig, window: Window) -> list[list[Plan]]:
 
 
 class LocalWindow:
-    """A window of one micro-batch of one rank, as the published code has it: means of its own, equal values by
-    position, lots from ``generator``. It offers what methods by covariance may ask for, and nothing else."""
+    """A window of one micro-batch of one rank, as in the published code, for methods that select by covariance.
+
+    It has the means of this micro-batch. Ties are broken by position, and uniform samples come from ``generator``.
+    """
 
     def __init__(self, batch: TokenBatch, ppo_clip: tuple[float, float], generator: torch.Generator) -> None:
         self._batch = batch
@@ -282,8 +284,8 @@ class LocalWindow:
         candidates = values[0].masked_fill(~self._mask, -torch.inf)
         return [select_largest(candidates, quota(self._mask.sum(), fraction))]
 
-    def lottery(self, candidates: Sequence[Tensor], fraction: float) -> list[Tensor]:
-        """Return the mask of ``Window.lottery`` for this micro-batch, by random numbers of its generator."""
+    def sample_uniformly(self, candidates: Sequence[Tensor], fraction: float) -> list[Tensor]:
+        """Return the mask of ``Window.sample_uniformly`` for this micro-batch, by random numbers of its generator."""
         drawn = torch.rand(candidates[0].shape, generator=self._generator, device=candidates[0].device)
         return self.largest([drawn.masked_fill(~candidates[0], -torch.inf)], fraction)
 

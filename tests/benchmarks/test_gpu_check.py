@@ -26,7 +26,7 @@ def test_every_check_passes_on_the_cpu_and_is_written(gpu_check, tmp_path, capsy
     rows = json.loads(output.read_text())["rows"]
     assert not [row for row in rows if row["passed"] is False]
     checks = " ".join(row["check"] for row in rows)
-    for part in ("peak memory", "bf16 error", "lottery", "after a checkpoint", *METHODS):
+    for part in ("peak memory", "bf16 error", "sampled uniformly", "after a checkpoint", *METHODS):
         assert part in checks
     printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     assert printed[0] == "| check | value | limit | passed |"

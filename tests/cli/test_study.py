@@ -31,15 +31,15 @@ SHORT = (
     "--test_samples 2"
 )
 # Specs of the lab, of the trainer, and of a search for the learning rate up to which a method learns.
-ARMS = [{"name": "GRPO"}, {"name": "KL-Cov", "flags": "--cov_type kl_cov"}]
-LAB = {"title": "t", "task": "commands", "flags": SHORT, "seeds": [0, 1], "arms": ARMS}
-RAY = {"task": "math", "engine": "ray", "flags": FLAGS, "test": ASKED, "arms": ARMS[:1]}
+METHODS = [{"name": "GRPO"}, {"name": "KL-Cov", "flags": "--cov_type kl_cov"}]
+LAB = {"title": "t", "task": "commands", "flags": SHORT, "seeds": [0, 1], "arms": METHODS}
+RAY = {"task": "math", "engine": "ray", "flags": FLAGS, "test": ASKED, "arms": METHODS[:1]}
 RATES = {"grid": {"--actor.adam.lr": [1e-3, 1e-2, 1e-1]}, "bisect": True}
 LEARNS = (
     "--steps 1 --updates 1 --rollout.batch_size 256 --rollout.n_samples_per_prompt 2 --eval.n_samples_per_prompt 1 "
     "--test_samples 1 --stop_early"
 )
-SWEEP = {"task": "two_peaks", "flags": LEARNS, "base_policies": 2, "learned": 0.5, "sweep": RATES, "arms": ARMS[:1]}
+SWEEP = {"task": "two_peaks", "flags": LEARNS, "base_policies": 2, "learned": 0.5, "sweep": RATES, "arms": METHODS[:1]}
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def spec_file(tmp_path):
     return write
 
 
-def of_arm(flags="", **more):
+def of_method(flags="", **more):
     return {"arms": [{"name": "x", "flags": flags, **more}]}
 
 
@@ -62,11 +62,11 @@ def of_arm(flags="", **more):
 LONG = "n" * 300
 TWO_RATES = {"--actor.adam.lr": ["1e-7", "2e-7"]}
 REFUSED = [
-    (LAB, {"flags": "--steps 0"}, "", "arm GRPO: --steps 0: must be at least 1"),
-    (LAB, {"flags": "--stepps 3"}, "", "arm GRPO: --stepps 3: unknown flag; did you mean --steps?"),
-    (LAB, {"flags": "--base_seed=--"}, "", "arm GRPO: --base_seed: give a value"),
-    (LAB, {"task": "sums"}, "", "arm GRPO: --task sums: must be one of commands, "),
-    (LAB, of_arm("--cov_type kl_cov --kl_cov_ratio 0.5"), "", "arm x: --kl_cov_ratio 0.5"),
+    (LAB, {"flags": "--steps 0"}, "", "method GRPO: --steps 0: must be at least 1"),
+    (LAB, {"flags": "--stepps 3"}, "", "method GRPO: --stepps 3: unknown flag; did you mean --steps?"),
+    (LAB, {"flags": "--base_seed=--"}, "", "method GRPO: --base_seed: give a value"),
+    (LAB, {"task": "sums"}, "", "method GRPO: --task sums: must be one of commands, "),
+    (LAB, of_method("--cov_type kl_cov --kl_cov_ratio 0.5"), "", "method x: --kl_cov_ratio 0.5"),
     (LAB, {"colour": 1}, "", "colour: no such field; choose from title"),
     (LAB, {"test": "--samples 4"}, "", "test has no effect"),
     (LAB, {}, "--jobs 0", "--jobs 0: must be at least 1"),
@@ -75,9 +75,9 @@ REFUSED = [
     (LAB, {"flags": "--train.seed=3"}, "", "flags: --train.seed is what the study sets itself"),
     (LAB, {"flags": "--h"}, "", "flags: --h is what the study sets itself"),
     (LAB, {"flags": "-hx"}, "", "flags: -hx is what the study sets itself"),
-    (LAB, of_arm(grid={"--task": ["code"]}), "", "arm x: --task is what the study sets itself"),
-    (LAB, of_arm("--base_seed 3"), "", "arm x: --base_seed is the same for all arms"),
-    (LAB, of_arm(grid={"--steps": [3]}), "", "arm x: --steps is the same for all arms"),
+    (LAB, of_method(grid={"--task": ["code"]}), "", "method x: --task is what the study sets itself"),
+    (LAB, of_method("--base_seed 3"), "", "method x: --base_seed is the same for all methods"),
+    (LAB, of_method(grid={"--steps": [3]}), "", "method x: --steps is the same for all methods"),
     (SWEEP, {"flags": f"{LEARNS} --base_seed 1"}, "", "flags: --base_seed is what the study sets itself"),
     (SWEEP, {"sweep": {"grid": {"--train.seed": [1, 2, 3]}}}, "", "sweep: --train.seed is what the study sets itself"),
     (SWEEP, {"sweep": {"grid": {"--actor.adam.lr": [0.1, 1, 2]}}}, "", "--actor.adam.lr 2.0: must be above 0"),
@@ -85,8 +85,8 @@ REFUSED = [
     (SWEEP, {}, "--engine ray", "has base_policies or sweep, which only the lab supports"),
     (SWEEP, {"base_policies": 1, "sweep": None}, "--engine ray", "--task two_peaks exists in the lab only"),
     (RAY, {}, "--engine lab", "--engine lab: {}/short.yaml has flags of the trainer"),
-    (RAY, of_arm("--cov_type kl_cov --kl_cov_ratio 2"), "", "arm x: --kl_cov_ratio 2.0: must be a fract"),
-    (RAY, of_arm("--train.batch_size 100"), "", "arm x: --train.batch_size 100 is no multiple"),
+    (RAY, of_method("--cov_type kl_cov --kl_cov_ratio 2"), "", "method x: --kl_cov_ratio 2.0: must be a fract"),
+    (RAY, of_method("--train.batch_size 100"), "", "method x: --train.batch_size 100 is no multiple"),
     (RAY, {"flags": f"{FLAGS} -h"}, "", "flags: -h is what the study sets itself"),
     (RAY, {"needs": "--entropy_target"}, "", "needs is about the lab"),
     (RAY, {"task": "commands"}, "", "test has no effect: task commands has splits of its own"),
@@ -100,7 +100,7 @@ REFUSED = [
     (RAY, {"test": f"{ASKED} --reward_timeout nan"}, "", "test: --reward_timeout"),
     (RAY, {"validation": "--benchmarks amc23 --samples=0"}, "", "validation: amc23: --samples 0: must be at least 1"),
     (RAY, {"validation": "--bench_marks x"}, "", "validation: --bench_marks x: unknown flag; did you mean --bench"),
-    (RAY, {"tuning": {"seeds": [9], "grid": TWO_RATES}}, "", "validation has the flags"),
+    (RAY, {"tuning": {"seeds": [9], "grid": TWO_RATES}}, "", "validation must have the flags"),
     # Places.
     (RAY, {}, "--output {}/short.yaml", "--output {}/short.yaml: {}/short.yaml is a file"),
     (RAY, {}, "--output {}/short.yaml/x", "--output {}/short.yaml/x: {}/short.yaml is a file"),
@@ -198,8 +198,8 @@ def test_a_study_is_cut_off_and_goes_on(tmp_path, base_policies, spec_file, caps
     assert len(list(unpack(tmp_path / "all.jsonl.xz"))) == 4
     assert {"study.html", "study.md", "figures"} <= {path.name for path in output.iterdir()}
     assert "4 of 4 runs are finished" in (output / "study.md").read_text()
-    # on another machine: what was published counts, an arm more is all that is left
-    more = spec_file(flags=f"{SHORT} --steps 30", arms=[*ARMS, {"name": "CISPO", "flags": "--method cispo"}])
+    # on another machine: what was published counts, so only the additional method is left
+    more = spec_file(flags=f"{SHORT} --steps 30", arms=[*METHODS, {"name": "CISPO", "flags": "--method cispo"}])
     elsewhere = [str(more), "--output", str(tmp_path / "new"), *words[3:], "--unpack", str(tmp_path / "all.jsonl.xz")]
     assert study.main(elsewhere) == 0
     assert "4 of 6 runs are finished" in capsys.readouterr().out
@@ -256,10 +256,10 @@ def break_run(made, run):
 
 @pytest.mark.slow
 def test_a_run_that_fails_holds_no_other_up(tmp_path, base_policies, spec_file, capsys):
-    arms = [{"name": "GRPO"}, {"name": "fails"}, {"name": "KL-Cov", "flags": "--cov_type kl_cov"}]
-    path, output = spec_file(arms=arms, seeds=[0]), tmp_path / "out"
+    methods = [{"name": "GRPO"}, {"name": "fails"}, {"name": "KL-Cov", "flags": "--cov_type kl_cov"}]
+    path, output = spec_file(arms=methods, seeds=[0]), tmp_path / "out"
     made = LabStudy(read_spec(path), output, base_policies)
-    break_run(made, next(run for run in all_runs(made.spec, {}) if run.arm == "fails"))
+    break_run(made, next(run for run in all_runs(made.spec, {}) if run.method == "fails"))
     words = [str(path), "--output", str(output), "--base_policies", str(base_policies), "--jobs", "1"]
     assert study.main(words) == 1
     said = capsys.readouterr()
@@ -287,13 +287,13 @@ class Killed(LabStudy):
         self.output.mkdir(parents=True, exist_ok=True)
 
     def train(self, run):
-        with (self.output / f"{run.arm}-{run.seed}").open("a") as tries:
+        with (self.output / f"{run.method}-{run.seed}").open("a") as tries:
             tries.write("x")
-        if (run.arm, run.seed) == ("KL-Cov", 1):
+        if (run.method, run.seed) == ("KL-Cov", 1):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def score(self, run):
-        return Score(0.5, 0.5) if (self.output / f"{run.arm}-{run.seed}").exists() else None
+        return Score(0.5, 0.5) if (self.output / f"{run.method}-{run.seed}").exists() else None
 
 
 class KilledAtOnce(Killed):
@@ -317,7 +317,7 @@ def test_a_killed_process_is_one_run_that_failed(tmp_path, spec_file, capsys, mo
     made = Killed(read_spec(spec_file(seeds=[0, 1, 2])), tmp_path / "out", tmp_path)
     reason = study.Campaign(made, jobs).run()
     tries = {path.name: len(path.read_text()) for path in (tmp_path / "out").iterdir()}
-    assert set(tries) == {f"{arm}-{seed}" for arm in ("GRPO", "KL-Cov") for seed in range(3)}
+    assert set(tries) == {f"{method}-{seed}" for method in ("GRPO", "KL-Cov") for seed in range(3)}
     # alone it is the cause; beside another one it may be, and is tried alone
     assert 1 <= tries["KL-Cov-1"] <= jobs
     assert reason.startswith("1 of the runs failed")

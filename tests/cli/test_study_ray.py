@@ -124,7 +124,7 @@ def test_commands_that_tuning_has_named_are_said_too(tmp_path, spec_file, traine
     for run in all_runs(made.spec, {}):
         made.train(run)
     made.dry_run(1)
-    assert capsys.readouterr().out.count("--ckpt.output_dir") == 4  # and the point with two seeds
+    assert capsys.readouterr().out.count("--ckpt.output_dir") == 4  # and the selected configuration with two seeds
 
 
 def test_a_look_by_evaluations_question_by_question(tmp_path, spec_file, monkeypatch, make_evaluation):
@@ -260,7 +260,7 @@ def test_runs_one_after_another_share_a_ray_of_their_own(
     with one.running(jobs):
         expected = {"RAY_ADDRESS": "127.0.0.1:20001", KEEP_ENGINES: "1", "RAY_AUTH_TOKEN": "secret"}
         assert dict(one.environment) == (expected if shared else {})
-    # an engine and, in the second arm, two ranks of the policy; beside them the controllers of upstream
+    # an engine and, with the second method, two ranks of the policy; beside them the controllers of upstream
     assert asked == ([(one.slots, one.slots + 4)] if shared else [])
     assert one.slots >= 3
     assert not one.environment

@@ -145,17 +145,17 @@ TABLED = [path for path in RESULTS if not read_spec(REPOSITORY / "studies" / f"{
 @pytest.mark.slow
 @pytest.mark.parametrize("path", TABLED, ids=name_of)
 def test_the_main_table_is_that_of_the_raw_numbers(path):
-    """Accuracy of each arm by hand, from the file: the share of questions answered right, and the same against the
-    first arm, each with Student's interval over seeds."""
+    """Accuracy of each method by hand, from the file: the share of questions answered right, and the same against the
+    first method, each with Student's interval over seeds."""
     page = (DOCS / "study" / f"{name_of(path)}.md").read_text(encoding="utf-8").split("\n## Results\n")[1]
     shares: dict[str, dict[int, float]] = {}
     for result in unpack(path):
         if result.run.stage == "report":
             share = sum(result.greedy.tolist()) / len(result.greedy)
-            shares.setdefault(result.run.arm, {})[result.run.seed] = share
+            shares.setdefault(result.run.method, {})[result.run.seed] = share
     first = next(iter(shares.values()))
-    for arm, by_seed in shares.items():
-        main, *against = [line.split("|") for line in page.splitlines() if line.startswith(f"| {arm} |")][:2]
+    for method, by_seed in shares.items():
+        main, *against = [line.split("|") for line in page.splitlines() if line.startswith(f"| {method} |")][:2]
         assert int(main[2]) == len(by_seed)
         # Student's interval of a share may exceed 1; the page ends it there.
         expected = [min(number, 1.0) for number in students(list(by_seed.values()))]

@@ -67,7 +67,7 @@ def lab_updates(model_folder, flags: list[str], updates: int) -> list[dict[str, 
     positive = positive_share(positive_sums(rollout, GROUP, SAMPLES // GROUP))
     planning = lab.planning(5, lab.config.at(4), mean_entropy(token_sums(rollout)), positive)
     draws = draws_of_step(lab.settings.seed, 5, 0, "cpu")
-    # lots are drawn by the column of a token, and those of the actors begin at the second token of the prompt
+    # Random tokens are sampled by column, and columns of the actors begin at the second token of the prompt.
     given = {name: each for name, each in vars(rollout).items() if each is not None}
     tokens = {name: each for name, each in given.items() if each.shape == samples.responses.shape}
     rollout = replace(rollout, **{name: pad(each, (PROMPT - 1, 0)) for name, each in tokens.items()})

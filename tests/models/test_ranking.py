@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from openrlhf_cov.models.ranking import (
     NOT_A_CANDIDATE,
     fixed_point_sums,
-    lottery_scores,
     means_of,
+    random_scores,
     token_keys,
     value_scores,
 )
@@ -87,12 +87,12 @@ def test_keys_are_uniform(shift):
     assert chi_square(cells.flatten().bincount(minlength=64).float()) < 119
 
 
-def test_every_position_wins_the_lottery_of_its_sample_equally_often():
+def test_every_position_has_the_largest_key_of_its_sample_equally_often():
     winners = token_keys(42, 2, torch.arange(10_000), 10).argmax(dim=1)  # 1,000 of 10,000 for each position
     assert chi_square(winners.bincount(minlength=10).float()) < 30.2
 
 
-def test_every_sample_wins_the_lottery_of_its_position_equally_often():
+def test_every_sample_has_the_largest_key_of_its_position_equally_often():
     winners = token_keys(42, 2, torch.arange(10), 10_000).argmax(dim=0)
     assert chi_square(winners.bincount(minlength=10).float()) < 30.2
 
@@ -130,10 +130,10 @@ def test_masked_and_nan_tokens_are_no_candidates_of_kl_cov(mask_dtype):
     assert (scores == NOT_A_CANDIDATE).tolist() == [[True, False, False, True, True]]
 
 
-def test_lottery_scores_are_the_keys_of_the_candidates():
+def test_random_scores_are_the_keys_of_the_candidates():
     keys = torch.tensor([[0, 7, 2**63 - 1, 9]])
     candidates = torch.tensor([[True, False, True, True]])
-    assert lottery_scores(candidates, keys).tolist() == [[0, NOT_A_CANDIDATE, 2**63 - 1, 9]]
+    assert random_scores(candidates, keys).tolist() == [[0, NOT_A_CANDIDATE, 2**63 - 1, 9]]
     assert NOT_A_CANDIDATE == -(2**63)
 
 

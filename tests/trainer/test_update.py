@@ -67,7 +67,7 @@ def test_updates_do_not_depend_on_the_micro_batches(tmp_path, observed, config):
     update_policy(reference, order_of(reference.args), make_samples())
     expected = restrained(observed)
     assert [len(places) for places in expected] == [int(0.2 * TOKENS)] * 2
-    assert expected[0] != expected[1]  # the policy moved, lots are drawn from other candidates
+    assert expected[0] != expected[1]  # the policy moved, so tokens are sampled from other candidates
     for layout in LAYOUTS:
         policy = make_policy(flags(tmp_path, config, **layout, **UNCLIPPED))
         result = update_policy(policy, order_of(policy.args), make_samples())
@@ -218,7 +218,7 @@ def test_the_number_of_a_sample_decides_not_its_place(tmp_path, observed):
 
 
 def test_a_step_repeats_and_steps_differ(tmp_path, observed):
-    """Also lots of ``--cov_scope micro_batch`` and the order of static batches, which come from random states."""
+    """Also random tokens of ``--cov_scope micro_batch`` and the order of static batches: both use random states."""
     config = replace(CONFIGS["clip_cov"], cov_scope="micro_batch")
     args, found = flags(tmp_path, config, max_epochs=1, train__batch_size=8, micro_batch_size=4), []
     for step in (7, 8, 7):
@@ -230,7 +230,7 @@ def test_a_step_repeats_and_steps_differ(tmp_path, observed):
     assert found[0][1] != found[1][1]
 
 
-def test_lots_of_a_micro_batch_depend_on_the_rank(tmp_path, observed):
+def test_random_tokens_of_a_micro_batch_depend_on_the_rank(tmp_path, observed):
     config = replace(CONFIGS["clip_cov"], cov_scope="micro_batch")
     args = flags(tmp_path, config, max_epochs=1, micro_batch_size=8, dynamic_batch_enable=True, max_tokens_per_gpu=99)
     found = []

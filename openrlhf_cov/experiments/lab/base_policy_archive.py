@@ -78,6 +78,11 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 def unpack(path: Path, folder: Path) -> list[str]:
     """Write the policies of an archive to a folder and return their names.
 
+    Args:
+        path: An archive of ``pack``.
+        folder: Folder of base policies, which may hold others and may not exist. Files of the archive that it holds
+            already must be equal.
+
     Raises:
         UsageError: If the file is not such an archive, a file in it does not have the SHA-256 of the manifest, or the
             folder holds another policy of the same name.
@@ -113,7 +118,12 @@ def unpack(path: Path, folder: Path) -> list[str]:
 
 
 def add_to_manifest(folder: Path, entries: dict[str, Any]) -> None:
-    """Write the entries, by the names of the policies, beside those that the manifest of the folder has."""
+    """Add entries to the manifest of a folder of base policies.
+
+    Args:
+        folder: The folder. A manifest is made if it has none.
+        entries: Name of a policy -> its entry, as ``make`` returns it. It replaces an earlier entry of the policy.
+    """
     known = read_json(folder / MANIFEST)
     before = known if isinstance(known, dict) else {}
     write_json(folder / MANIFEST, before | entries)

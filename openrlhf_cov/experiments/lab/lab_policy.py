@@ -111,7 +111,16 @@ def among_probable(log_p: Tensor, tokens: Tensor, min_p: float) -> Tensor:
 
 
 def until_end(responses: Tensor, eos: int) -> Tensor:
-    """Return the mask (B, A) of the tokens of each response up to its end, also of padding that the policy sampled."""
+    """Return the mask of the tokens of each response up to its end, which is included.
+
+    Args:
+        responses: Token ids (B, A). What follows the end is padding; padding that the policy sampled before the end is
+            a token like others.
+        eos: Token id of the end.
+
+    Returns:
+        Booleans (B, A); True for all tokens of a response without an end.
+    """
     # The number of ends before each token: 0 up to and including the first end.
     ends = responses.eq(eos).long()
     return ends.cumsum(1) - ends == 0

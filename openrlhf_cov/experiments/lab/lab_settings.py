@@ -62,6 +62,12 @@ class LabSettings(Settings):
         return tuple(sorted({0, 1, self.steps, *range(self.eval_every, self.steps, self.eval_every)}))
 
     def check(self) -> None:
+        """Check the values.
+
+        Raises:
+            ValueError: A value is out of range, or the samples of a rollout cannot be shared equally among its
+                updates. The message begins with the flag and the value.
+        """
         for name in ("steps", "prompts", "updates", "eval_every", "eval_samples", "test_samples"):
             self.require(name, lambda count: count >= 1, "must be at least 1")
         self.require("micro_batch", lambda samples: samples >= 0, "must be at least 0")

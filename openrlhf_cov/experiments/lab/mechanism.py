@@ -71,7 +71,12 @@ def name_probabilities(names: Sequence[str], asked: Sequence[str], probabilities
 
 
 def probability_column(name: str, skill: str) -> str:
-    """Return the column of the probability of a name on the prompts of a skill."""
+    """Return the column of an evaluation that has the probability of a name on the prompts of a skill.
+
+    Args:
+        name: Name of a skill, as the decision token of a response.
+        skill: Name of the skill to which the prompts belong: ``name`` for own prompts, another one for other prompts.
+    """
     return f"{PROBABILITY}/{name}/on_{skill}"
 
 

@@ -39,7 +39,11 @@ TASKS = ("commands", "addition", "code", "shortcut", "tail", "graph_paths", "two
 
 
 def build_parser(kind: type[Parser] = Parser) -> Parser:
-    """The parser of this command."""
+    """Return the parser of ``openrlhf-cov lab``, which needs no PyTorch.
+
+    Args:
+        kind: Class of the parser. A study uses one that raises errors instead of ending the process.
+    """
     parser = kind(prog="openrlhf-cov lab", description=ABOUT)
     parser.add_argument("--output", required=True, metavar="DIR", type=Path, help="folder to write; new or empty")
     parser.add_argument("--task", default="commands", choices=TASKS, help="embedded task (default: commands)")
@@ -75,9 +79,14 @@ class LabRequest:
 
     @classmethod
     def of(cls, parser: Parser, words: Sequence[str]) -> "LabRequest":
-        """Return the request of a command line; ValueError for settings that are refused.
+        """Return the request of a command line.
 
-        The parser itself refuses words that are no flags.
+        Args:
+            parser: Result of ``build_parser``, which refuses words that are no flags.
+            words: The command line without the name of the command.
+
+        Raises:
+            ValueError: A setting is out of range, has no effect, or is not allowed beside another one.
         """
         args = parser.parse_args(list(words))
         for name, lowest, most in (("threads", 1, MAX_THREADS), ("base_seed", 0, 2**31 - 1)):
@@ -177,7 +186,16 @@ class LabRequest:
 
 
 def configured(args: Any, given: Collection[str]) -> CovConfig:
-    """Return the settings of the policy loss; ValueError for what a method, or the trainer, refuses."""
+    """Return the settings of the policy loss.
+
+    Args:
+        args: Parsed flags of the lab.
+        given: Names in ``args`` of the flags that the command line has. Methods refuse some flags only when given.
+
+    Raises:
+        ValueError: A setting is out of range, a flag is not read by any chosen method, a method refuses another
+            setting, or a method needs a process reward model, which the lab does not have.
+    """
     known = {each.name: getattr(args, each.name) for each in fields(CovConfig) if hasattr(args, each.name)}
     config = CovConfig(**known)
     flags = {
@@ -199,7 +217,11 @@ def configured(args: Any, given: Collection[str]) -> CovConfig:
 
 
 def prepare(request: LabRequest) -> Any:
-    """Return the ``Lab`` of a run, with the base policy made or read. Nothing is written to the run's folder."""
+    """Return the ``Lab`` of a run, with the base policy made or read. Nothing is written to the run's folder.
+
+    Raises:
+        UsageError: The base policy cannot be written or read, or the vocabulary is too small for the target entropy.
+    """
     cpu_host.install()
     import torch
     from transformers.utils.logging import disable_progress_bar
@@ -224,7 +246,15 @@ def prepare(request: LabRequest) -> Any:
 
 
 def measure(request: LabRequest, steps: int) -> dict[str, float]:
-    """Return the seconds of a ``step``, the mean after a first one, and of the ``rest``: evaluations and test."""
+    """Measure the duration of a run, from a few of its steps, one evaluation and the test.
+
+    Args:
+        request: The run. Nothing is written to its folder.
+        steps: Number of steps that are timed, after a first one that is not.
+
+    Returns:
+        Wall-clock seconds: ``step`` for a step, as the mean, and ``rest`` for all evaluations of the run and its test.
+    """
     lab = prepare(request)
     # The first step also allocates the memory that later steps use again, so it is not timed.
     lab.step(1)

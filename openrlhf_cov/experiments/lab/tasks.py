@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -97,7 +98,11 @@ class Task:
     trained: str = ""
 
     def questions(self, rng: random.Random, count: int) -> list[Question]:
-        """Return the ``count`` questions of one rollout.
+        """Return the questions of one rollout.
+
+        Args:
+            rng: Source of the questions; not used by a task that trains replicas.
+            count: Number of questions.
 
         Raises:
             UsageError: If the task trains a fixed number of replicas and ``count`` is another number.
@@ -114,7 +119,16 @@ class Task:
     def base_policy(self, folder: Path, seed: int) -> Made:
         """Return the base policy: the one that comes with the package, or one that is trained once.
 
-        Either is kept in ``folder`` and read from there afterwards, with the same weights.
+        Args:
+            folder: Folder of base policies. The policy is kept there and read from there afterwards, with the same
+                weights; a damaged one, or one of other settings, is made again.
+            seed: Seed of the base policy.
+
+        Returns:
+            The model, in which only the parameters of ``trained`` receive gradients, and its tokenizer.
+
+        Raises:
+            UsageError: The policy cannot be written or read.
         """
         made = settings_of(self.name, seed, self.policy)
         kept = folder / f"{self.name}-{seed}"
@@ -204,10 +218,6 @@ def _code() -> Task:
     )
 
 
-def _tail() -> Task:
-    return _hidden_skills(hidden_skills.TAIL)
-
-
 def _shortcut(share: float = hidden_skills.DEFAULT_SHARE) -> Task:
     return _hidden_skills(hidden_skills.shortcut_task(share))
 
@@ -284,14 +294,20 @@ TASKS: dict[str, Callable[..., Task]] = {
     "addition": _addition,
     "code": _code,
     "shortcut": _shortcut,
-    "tail": _tail,
+    "tail": partial(_hidden_skills, hidden_skills.TAIL),
     "graph_paths": _graph_paths,
     "two_peaks": _two_peaks,
 }
 
 
 def make_task(name: str, shortcut_share: float) -> Task:
-    """Return the task of this name; ``shortcut_share`` is used by the task "shortcut" alone."""
+    """Return an embedded task.
+
+    Args:
+        name: Key of ``TASKS``.
+        shortcut_share: Share of the prompts, from 0 to 1, on which the task "shortcut" also accepts the habit of the
+            base policy. The other tasks do not use it.
+    """
     if name == "shortcut":
         return TASKS[name](shortcut_share)
     return TASKS[name]()

@@ -182,6 +182,10 @@ class Lab:
 
         Log-probs and entropies are those of the policy as it is now.
 
+        Args:
+            folder: ``--replay_dir``.
+            step: Number of the global step, from 1.
+
         Raises:
             RunStopped: The file is missing or damaged, or does not fit this run.
         """

@@ -21,7 +21,17 @@ from openrlhf_cov.utils.terminal import say
 
 
 def carry_out(command: Command, plan: Reproduction) -> None:
-    """Run one command of a plan to its end, unless what it makes exists. Raises RunStopped if it fails."""
+    """Run one command of a plan to its end, unless what it makes exists.
+
+    Args:
+        command: A command of the plan.
+        plan: The plan, which says where the command writes. At the tiny scale a training of the whole trainer makes
+            its task and its Ray itself, so the commands for these do nothing.
+
+    Raises:
+        RunStopped: The command failed.
+        UsageError: A program is missing, or a run that was interrupted cannot be resumed.
+    """
     words = command.words
     due = plan.due(command)
     if due is None:
@@ -75,7 +85,16 @@ def call(command: Words, folder: Path | None) -> int:
 
 
 def train_tiny(run: PaperRun, plan: Reproduction) -> None:
-    """Train on the embedded addition with a Ray of its own, as the demo does."""
+    """Train on the embedded addition with a Ray of its own, as the demo does.
+
+    Args:
+        run: A run with flags of the whole trainer.
+        plan: The plan at the tiny scale, for the folders and the number of steps.
+
+    Raises:
+        UsageError: The run cannot be made; see ``check_tiny``.
+        RunStopped: The task could not be made, Ray could not be started, or the training failed.
+    """
     check_tiny(run, plan)
     output = plan.folder_of(run)
     demo_training.make_output(output)
@@ -86,7 +105,15 @@ def train_tiny(run: PaperRun, plan: Reproduction) -> None:
 
 
 def check_tiny(run: PaperRun, plan: Reproduction) -> None:
-    """Raise UsageError if a run on the embedded addition could not be made."""
+    """Check a run on the embedded addition before it starts, and write nothing.
+
+    Args:
+        run: A run with flags of the whole trainer.
+        plan: The plan at the tiny scale, for the folders and the number of steps.
+
+    Raises:
+        UsageError: A folder is in use, the task gives fewer steps, or a package is missing.
+    """
     demo_training.check_demo(task="addition", folder=plan.task, steps=plan.steps, output=plan.folder_of(run))
 
 

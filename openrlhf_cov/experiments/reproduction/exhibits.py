@@ -94,7 +94,7 @@ class Exhibit:
 def _law(
     name: str, model: str, data: str = EURUS, template: str = "qwen-boxed", size: str = "7b", **of_run
 ) -> PaperRun:
-    """GRPO without intervention; ``of_run``: its tiny scale."""
+    """Return a run of GRPO without intervention; ``of_run`` are its fields at the tiny scale."""
     variables = {"MODEL": model, "TEMPLATE": template, "SIZE": size}
     return PaperRun(
         name=f"law-{name}",
@@ -133,7 +133,7 @@ OTHERS = (
 
 
 def _base_policies(name: str, flags: tuple[str, ...]) -> tuple[PaperRun, ...]:
-    """At the tiny scale other base policies stand for other models."""
+    """Return runs with several base policies, which stand for several models at the tiny scale."""
     return tuple(
         PaperRun(name=f"{name}-base-policy-{seed}", lab=(*flags, "--base_seed", str(seed), "--train.seed", str(seed)))
         for seed in (1, 2)
@@ -318,5 +318,10 @@ TABLES: dict[int, Exhibit] = {
 
 
 def exhibit(figure: int | None, table: int | None) -> Exhibit:
-    """The figure of this number, or the table."""
+    """Return the exhibit of a figure or of a table.
+
+    Args:
+        figure: Number of the figure, a key of ``FIGURES``; None for a table.
+        table: Number of the table, a key of ``TABLES``. It is used only without a figure.
+    """
     return FIGURES[figure] if figure is not None else TABLES[table or 0]

@@ -26,12 +26,22 @@ def command(name: str, *words: str) -> list[str]:
 
 
 def prepared(data: Path, recipe: Recipe) -> Path:
-    """Return the folder of the training set of a recipe."""
+    """Return the folder of the training set of a recipe.
+
+    Args:
+        data: Folder of training sets.
+        recipe: The recipe. Its data and template name the folder, so recipes with equal ones share a training set.
+    """
     return data / f"{Path(recipe.data).stem.replace(',', '-')}-{recipe.template}"
 
 
 def brought(exhibit: Exhibit, data: Path) -> list[Path]:
-    """Return the files that the runs of an exhibit read and that no command makes."""
+    """Return the files that the runs of an exhibit read and that no command makes.
+
+    Args:
+        exhibit: The exhibit. Only its runs with a recipe read such files.
+        data: Folder of training sets, and of benchmarks in ``eval``; it stands in for ``/data`` of the exhibits.
+    """
     recipes = [run.recipe for run in exhibit.runs if run.recipe]
     named = dict.fromkeys(name for each in recipes for name in (each.data, *each.variables.values()))
     found = [Path(_below(name, data)) for name in named if name.startswith("/data/")]
@@ -40,20 +50,30 @@ def brought(exhibit: Exhibit, data: Path) -> list[Path]:
 
 
 def benchmark_files(exhibit: Exhibit, data: Path) -> Iterator[list[str]]:
-    """Yield the command that fills the folder of benchmarks, for named benchmarks."""
+    """Yield the commands that fill the folder of benchmarks, one for each group of named benchmarks.
+
+    Args:
+        exhibit: The exhibit, whose recipes name the benchmarks. Groups that are files of the user have no command.
+        data: Folder of training sets; the benchmarks are written to ``eval`` in it.
+    """
     for group in _groups(exhibit):
         yield command("evaluate", "--benchmarks", group, "--write_data", str(data / "eval"))
 
 
 def _groups(exhibit: Exhibit) -> list[str]:
-    """Named groups of benchmarks that the recipes evaluate on."""
+    """Return the named groups of benchmarks that the recipes evaluate on."""
     recipes = [run.recipe for run in exhibit.runs if run.recipe]
     groups = dict.fromkeys(each.variables.get("BENCHMARKS", each.benchmarks) for each in recipes)
     return [group for group in groups if not group.startswith("/data/")]
 
 
 def preparations(exhibit: Exhibit, data: Path) -> Iterator[list[str]]:
-    """Yield the commands that make the training sets of an exhibit, each once."""
+    """Yield the commands that make the training sets of an exhibit, each once.
+
+    Args:
+        exhibit: The exhibit, whose recipes name the data.
+        data: Folder of training sets. The problems of the benchmarks in ``eval`` are left out of them.
+    """
     recipes = {prepared(data, run.recipe): run.recipe for run in exhibit.runs if run.recipe}
     for folder, recipe in recipes.items():
         how = ("--template", recipe.template, "--eval_dir", str(data / "eval"), "--eval_ngram", "20")

@@ -10,7 +10,18 @@ from openrlhf_cov.utils.text_table import aligned
 
 
 def scores_of(folders: Sequence[Path]) -> list[str]:
-    """Lines of a table, in percent of the test's problems: greedy, mean over K samples, any of K samples right."""
+    """Return the lines of a table with the scores of runs of the lab.
+
+    Args:
+        folders: Folders of finished runs, whose tests have equally many samples of a problem.
+
+    Returns:
+        A head and a row for each run: the name of its folder, the number of test problems, and in percent of them the
+        greedy accuracy, the mean over the K samples, and the share with at least one correct sample.
+
+    Raises:
+        UsageError: A folder has no test.
+    """
     rows = []
     drawn = 0
     for folder in folders:

@@ -78,6 +78,10 @@ class Reproduction:
         """Return the training of a run by the whole trainer on the embedded addition.
 
         It has no reference model: the entropy law is stated without one.
+
+        Args:
+            run: A run with flags of the whole trainer.
+            dashboard: Address of the dashboard of the Ray to which the training is submitted.
         """
         words = demo_training.training_command(
             "none",

@@ -10,13 +10,13 @@ from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.table_rows import report_runs
 from openrlhf_cov.utils.estimates import Interval
 
-# Smallest difference of two arms that a table with two digits shows.
+# Smallest difference of two methods that a table with two digits shows.
 SHOWN = 0.005
 NOT_ENOUGH = "Not enough data"
-# Title of the section with the differences of all arms from the first.
+# Title of the section with the differences of all methods from the first one.
 AGAINST = "Difference from the baseline"
 
-# The finished runs of each arm's point with fresh seeds, by seed.
+# Method -> seed -> finished run of its selected configuration, with the reported seeds.
 Runs = Mapping[str, dict[int, Result]]
 
 
@@ -31,9 +31,17 @@ class Answer:
 
 
 def finished_runs(spec: Spec, results: Sequence[Result]) -> Runs:
-    """Return the finished reported runs of each arm by seed."""
+    """Return the finished runs of each method with its selected configuration and the reported seeds.
+
+    Args:
+        spec: The study, which gives the order of the methods.
+        results: Finished runs of the study, those of tuning among them, as they decide what is selected.
+
+    Returns:
+        Method -> seed -> run. A method whose tuning is not finished has no runs.
+    """
     scores = {each.run: score_of(each) for each in results}
-    return {arm.name: report_runs(arm, chosen(spec, arm, scores), results) for arm in spec.arms}
+    return {method.name: report_runs(method, chosen(spec, method, scores), results) for method in spec.methods}
 
 
 def differs(apart: Interval) -> bool:

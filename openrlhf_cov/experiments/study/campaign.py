@@ -33,7 +33,12 @@ HOPELESS = 3
 
 
 def study_of(args: argparse.Namespace) -> Study:
-    """Return the study of a spec; UsageError where it, or one of its folders, cannot be."""
+    """Return the study that the flags of ``openrlhf-cov study`` ask for, after checking it.
+
+    Raises:
+        UsageError: The spec cannot be read or has a fault, ``--engine`` does not fit it, or a folder cannot be
+            written.
+    """
     spec = read_spec(args.spec)
     written = spec.engine
     engine = args.engine or spec.engine
@@ -55,7 +60,15 @@ def study_of(args: argparse.Namespace) -> Study:
 
 
 def packed(study: Study, path: Path) -> set[StudyRun]:
-    """Return the runs in a file that ``--pack`` is to replace; UsageError for one with anything else in it."""
+    """Return the runs in a file that ``--pack`` is to replace.
+
+    Args:
+        study: The study, whose spec the runs must be of.
+        path: The file, which may not exist: then there are no runs.
+
+    Raises:
+        UsageError: The path is a folder or cannot be written, or the file holds anything but runs of this study.
+    """
     check_folder(path.absolute().parent, "--pack")
     if path.is_dir():
         raise UsageError(f"--pack {path} is a folder; give a file")
@@ -74,9 +87,9 @@ def packed(study: Study, path: Path) -> set[StudyRun]:
 class Campaign:
     """The missing runs of a study, made ``jobs`` side by side.
 
-    A run that fails holds nothing up but what is chosen by it; where the first ``HOPELESS`` all do no other is begun.
-    Where a process is killed, every run in flight may be the cause: each is made alone then, and one that is killed
-    alone has failed.
+    A run that fails delays only the runs whose configuration it helps to select. If the first ``HOPELESS`` runs all
+    fail, no other run is started. If a process is killed, every run in flight may be the cause. Each of them is then
+    made alone, and a run that is killed alone has failed.
     """
 
     def __init__(self, study: Study, jobs: int) -> None:
@@ -93,7 +106,7 @@ class Campaign:
         self.failed: dict[StudyRun, str] = {}
 
     def run(self) -> str:
-        """Make every run that can be made; what is to be said if any failed, else nothing."""
+        """Make every run that can be made, and return what is to be said of failed runs; empty if none failed."""
         say(f"{self.study.output}: {self.before} of {self.total} runs are finished\n")
         if self.due():
             with self.study.running(self.jobs):
@@ -114,7 +127,11 @@ class Campaign:
         return [] if hopeless else runs_due(self.study.spec, self.scores, self.failed)
 
     def run_in_one_pool(self) -> None:
-        """Make what is due until nothing is, or until a process is killed."""
+        """Make runs that are due until none is left, or until a process is killed.
+
+        Raises:
+            RunStopped: The base policy could not be made.
+        """
         with workers(self.jobs) as pool:
             try:
                 # Before the runs, because several workers would otherwise make the same base policy at the same time.
@@ -141,7 +158,11 @@ class Campaign:
                 self.in_flight[pool.submit(self.study.train, run)] = run
 
     def end(self, future: Future[None]) -> None:
-        """Take note of a run that has ended; BrokenProcessPool, and it stays in flight, where a process was killed."""
+        """Take note of a run that has ended.
+
+        Raises:
+            BrokenProcessPool: A process was killed. The run then stays in flight.
+        """
         run = self.in_flight[future]
         try:
             future.result()
@@ -163,7 +184,12 @@ class Campaign:
         say(f"{len(self.scores)}/{self.total} {run.folder}: {score.last:.3f}; about {minutes:.0f} min left\n")
 
     def fail(self, run: StudyRun, reason: str) -> None:
-        """Take note of a run that has failed."""
+        """Take note of a run that has failed, which this campaign does not try again, and say so on stderr.
+
+        Args:
+            run: The run.
+            reason: What went wrong, as one line for the user.
+        """
         self.failed[run] = reason
         say(f"failed: {run.folder}: {reason}\n", sys.stderr)
 
@@ -178,7 +204,16 @@ class Campaign:
 
 
 def write(study: Study, pack_to: Path | None = None) -> None:
-    """Write ``study.html``, ``study.md`` and ``figures/`` of the finished runs to the folder of the study."""
+    """Write ``study.html``, ``study.md`` and ``figures/`` of the finished runs to the folder of the study.
+
+    Args:
+        study: The study.
+        pack_to: File to which the finished runs are packed as well; None for no file.
+
+    Raises:
+        UsageError: A folder holds another run than the spec's, or ``pack_to`` holds runs of another study.
+        RunStopped: ``pack_to`` holds runs that are not finished here, and would lose them. The pages are written.
+    """
     from openrlhf_cov.analysis.pages.picture import write_pictures
     from openrlhf_cov.experiments.study.document import document, in_short, markdown, page
 

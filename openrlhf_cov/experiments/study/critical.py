@@ -84,6 +84,9 @@ def profile_likelihood(criticals: Floats, places: Floats, learned: ArrayLike) ->
         criticals: Logarithms (G,) of critical values.
         places: Logarithms (n,) of the values of the runs.
         learned: Outcomes (n,).
+
+    Returns:
+        Slopes (G,) of at least 0 in logits for each natural logarithm of the value, and log-likelihoods (G,) in nats.
     """
     signs = np.where(learned, 1.0, -1.0)
     # Logits (G, n) in favor of what happened, for a slope of 1.

@@ -16,7 +16,7 @@ from openrlhf_cov.experiments.study.run_results import DIGITS, Result
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.study_charts import charts
 from openrlhf_cov.experiments.study.sweeps import maps, sweep_answer
-from openrlhf_cov.experiments.study.table_rows import ArmRow, main_rows, tuning_rows
+from openrlhf_cov.experiments.study.table_rows import MethodRow, main_rows, tuning_rows
 
 # Number of a row -> heading of the main table.
 MAIN = {
@@ -90,12 +90,17 @@ class Document:
 
 
 def document(spec: Spec, results: Sequence[Result]) -> Document:
-    """Return the document of a study from its finished runs, however many there are."""
+    """Return the document of a study.
+
+    Args:
+        spec: The study.
+        results: Its finished runs, from none to all. The text says how many are missing.
+    """
     if spec.sweep:
         return sweep_document(spec, results)
     rows = main_rows(spec, results)
     runs = finished_runs(spec, results)
-    tuning = tuple(tuning_cells(spec, results))
+    tuning = tuple(tuning_table(spec, results))
     head = ("method", "seeds", "configuration", *MAIN.values(), "accuracy over questions")
     begun = (progress(spec, results), *mixed(spec, results))
     headroom = headroom_answer(spec, results)
@@ -104,7 +109,7 @@ def document(spec: Spec, results: Sequence[Result]) -> Document:
         Section("Results", (*begun, *HOW, how_tuned(spec)), head, tuple(map(main_cells, rows))),
         Section(
             AGAINST,
-            (f"Each method minus {rows[0].arm}, on the seeds that both have.",),
+            (f"Each method minus {rows[0].method}, on the seeds that both have.",),
             ("method", "seeds", *(MAIN[name] for name in DIFFERENCES), "accuracy over questions"),
             tuple(map(difference_cells, rows[1:])),
         ),
@@ -119,11 +124,18 @@ def document(spec: Spec, results: Sequence[Result]) -> Document:
 
 
 def sweep_document(spec: Spec, results: Sequence[Result]) -> Document:
-    """Return what the finished runs of a sweep say. Each method has runs of many settings, so no table of its runs."""
+    """Return the document of a study with a sweep.
+
+    It has no table of runs, because each method has runs with many settings.
+
+    Args:
+        spec: The study, which has a sweep.
+        results: Its finished runs, from none to all.
+    """
     answer = sweep_answer(spec, results)
     about = (progress(spec, results), *mixed(spec, results), how_tuned(spec), answer.text)
     sections = [Section(answer.question, about, answer.head, answer.rows)]
-    tuning = tuple(tuning_cells(spec, results))
+    tuning = tuple(tuning_table(spec, results))
     if tuning:
         sections.append(Section("Tuning", (TUNING,), TUNING_HEAD, tuning))
     return Document(spec.title, spec.about, tuple(sections), tuple(maps(spec, results)))
@@ -138,6 +150,13 @@ def mixed(spec: Spec, results: Sequence[Result]) -> list[str]:
 
     A base policy is made where it is missing, and another machine makes another one. Seeds with different base
     policies by the spec are compared among themselves.
+
+    Args:
+        spec: The study, by whose ``base_policies`` seeds are grouped.
+        results: Finished runs. Those without an evaluation before the first step cannot be checked.
+
+    Returns:
+        A list with the sentence; empty if all runs that should share a base policy do.
     """
     for policy in range(spec.base_policies):
         found = _mixed([each for each in results if each.run.seed % spec.base_policies == policy])
@@ -157,7 +176,9 @@ def _mixed(results: Sequence[Result]) -> list[str]:
     if len(beginnings) < 2:
         return []
     fewest = min(beginnings.values(), key=len)
-    names = ", ".join(f"{run.arm} with seed {run.seed}" for run in fewest[:SOME]) + (", ..." if fewest[SOME:] else "")
+    names = ", ".join(f"{run.method} with seed {run.seed}" for run in fewest[:SOME])
+    if fewest[SOME:]:
+        names += ", ..."
     return [
         f"The runs start from {len(beginnings)} different base policies, so means and differences mix policies: "
         f"{len(fewest)} of {len(results)} runs start from another policy than the rest ({names})."
@@ -168,22 +189,27 @@ SHORT = ("accuracy", "area", "mean first-token entropy")
 
 
 def in_short(spec: Spec, results: Sequence[Result]) -> str:
-    """Return the main numbers for a terminal of 80 columns: of each arm, then the differences from the first."""
+    """Return the main numbers for a terminal: of each method, then the differences from the first one.
+
+    Args:
+        spec: The study. Of a study with a sweep, the table of the sweep is returned.
+        results: Its finished runs, from none to all.
+    """
     if spec.sweep:
         answer = sweep_answer(spec, results)
         table = [answer.head, *answer.rows] if answer.rows else []
         return "\n".join(["  ".join(cells).rstrip() for cells in table] or [answer.text]) + "\n"
     rows = main_rows(spec, results)
-    first = rows[0].arm
-    width = max(len(row.arm) for row in rows)
+    first = rows[0].method
+    width = max(len(row.method) for row in rows)
 
     def line(name: str, cells: Iterable[str]) -> str:
         return "  ".join([name.ljust(width), *(cell.ljust(20) for cell in cells)]).rstrip()
 
     lines = [line("", (MAIN[name] for name in SHORT))]
-    lines += [line(row.arm, (shown(row.numbers[name]) for name in SHORT)) for row in rows]
+    lines += [line(row.method, (shown(row.numbers[name]) for name in SHORT)) for row in rows]
     lines += ["", f"minus {first}"]
-    lines += [line(row.arm, (shown(row.differences[name], signed=True) for name in SHORT)) for row in rows[1:]]
+    lines += [line(row.method, (shown(row.differences[name], signed=True) for name in SHORT)) for row in rows[1:]]
     seeds = ", ".join(dict.fromkeys(str(len(row.seeds)) for row in rows))
     lines.append(f"\n95 % intervals over {seeds} seeds, differences paired by seed\n")
     lines += [f"{sentence}\n" for sentence in mixed(spec, results)]
@@ -192,11 +218,11 @@ def in_short(spec: Spec, results: Sequence[Result]) -> str:
 
 def how_tuned(spec: Spec) -> str:
     """Return how the configuration of each method was chosen."""
-    tuned = [arm for arm in spec.arms if len(arm.cells) > 1 and arm.at is None]
+    tuned = [method for method in spec.methods if len(method.configurations) > 1 and method.at is None]
     if not tuned:
         return SWEPT if spec.sweep else UNTUNED
-    counts = Counter(len(arm.cells) for arm in tuned)
-    cells = ", ".join(
+    counts = Counter(len(method.configurations) for method in tuned)
+    counted_methods = ", ".join(
         f"{counted(number, 'method')} with {counted(count, 'configuration')}" for count, number in counts.items()
     )
     again = (
@@ -205,7 +231,7 @@ def how_tuned(spec: Spec) -> str:
         else f"; the best {spec.tuning.finalists} ran again with {counted(len(spec.tuning.final_seeds), 'other seed')}"
     )
     return (
-        f"Tuned: {cells}, each configuration with {counted(len(spec.tuning.seeds), 'tuning seed')}{again}. "
+        f"Tuned: {counted_methods}, each configuration with {counted(len(spec.tuning.seeds), 'tuning seed')}{again}. "
         "The criterion is validation accuracy after the last step. No checkpoint was selected."
     )
 
@@ -214,39 +240,53 @@ DIFFERENCES = ("accuracy", "pass@1", "pass@8", "pass@32", "half-way", "area", "m
 
 
 def progress(spec: Spec, results: Sequence[Result]) -> str:
-    """Return how many runs are finished, and the flags of all runs."""
+    """Return the sentences on how many runs are finished, and on the flags of all runs.
+
+    Args:
+        spec: The study.
+        results: Its finished runs, those of tuning included.
+    """
     total = number_of_runs(spec)
     rest = "" if len(results) >= total else "; each row says how many seeds it has"
     return f"{len(results)} of {total} runs are finished{rest}. Flags of all runs: {' '.join(spec.words) or 'none'}."
 
 
-def main_cells(row: ArmRow) -> tuple[str, ...]:
-    """Return one arm as a row of the main table."""
-    point = "not chosen yet" if row.point is None else " ".join(row.point)
+def main_cells(row: MethodRow) -> tuple[str, ...]:
+    """Return one method as a row of the main table."""
+    selected = "not chosen yet" if row.selected is None else " ".join(row.selected)
     numbers = (shown(row.numbers[name]) for name in MAIN)
-    return (row.arm, str(len(row.seeds)), point, *numbers, shown(row.questions))
+    return (row.method, str(len(row.seeds)), selected, *numbers, shown(row.questions))
 
 
-def difference_cells(row: ArmRow) -> tuple[str, ...]:
-    """Return one arm as a row of differences."""
+def difference_cells(row: MethodRow) -> tuple[str, ...]:
+    """Return one method as a row of differences."""
     numbers = (shown(row.differences[name], signed=True) for name in DIFFERENCES)
-    return (row.arm, str(row.pairs), *numbers, shown(row.apart, signed=True))
+    return (row.method, str(row.pairs), *numbers, shown(row.apart, signed=True))
 
 
-def update_cells(row: ArmRow) -> tuple[str, ...]:
-    """Return one arm as a row of what its updates did."""
-    return (row.arm, str(len(row.seeds)), *(shown(row.numbers[name], 3) for name in UPDATES))
+def update_cells(row: MethodRow) -> tuple[str, ...]:
+    """Return one method as a row of what its updates did."""
+    return (row.method, str(len(row.seeds)), *(shown(row.numbers[name], 3) for name in UPDATES))
 
 
-def tuning_cells(spec: Spec, results: Sequence[Result]) -> list[tuple[str, ...]]:
-    """Return one row for each configuration with a finished run."""
-    cells = []
+def tuning_table(spec: Spec, results: Sequence[Result]) -> list[tuple[str, ...]]:
+    """Return the table of tuning, with the columns ``TUNING_HEAD``.
+
+    Args:
+        spec: The study.
+        results: Its finished runs.
+
+    Returns:
+        A row for each configuration of a tuned method with a finished run; an asterisk marks the selected one.
+    """
+    table = []
     for row in tuning_rows(spec, results):
         if row.scores:
             ends = ", ".join(f"{each.last:.2f}" for each in row.scores.values())
             mean = sum(each.area for each in row.scores.values()) / len(row.scores)
-            cells.append((row.arm, " ".join(row.cell) + (" *" if row.is_chosen else ""), ends, f"{mean:.2f}"))
-    return cells
+            configuration = " ".join(row.configuration) + (" *" if row.is_chosen else "")
+            table.append((row.method, configuration, ends, f"{mean:.2f}"))
+    return table
 
 
 def page(content: Document) -> str:

@@ -55,7 +55,12 @@ class DropRow:
 
 
 def drop_row(name: str, results: Sequence[Result]) -> DropRow:
-    """Return the correlations of runs with different seeds."""
+    """Return the correlations of predicted and measured falls, as means over runs.
+
+    Args:
+        name: What the runs have in common, for the page.
+        results: Runs with different seeds and ``--record_mechanism``.
+    """
     found = [drop_correlations(each.metrics) for each in results]
     correlations = {prediction: mean_correlation([each[prediction] for each in found]) for prediction in PREDICTIONS}
     between = []

@@ -166,7 +166,12 @@ def _range(values: Sequence[float]) -> str:
 
 
 def errors_by_seed(forecasts: Iterable[Mapping[int, EndForecast]], name: str) -> dict[int, float]:
-    """Return seed -> mean error of a forecast over methods."""
+    """Return the error of a forecast by seed, as the mean over methods.
+
+    Args:
+        forecasts: For each method, its forecasts by seed; a seed may lack some methods.
+        name: The forecast, a key of ``FORECASTS``.
+    """
     by_seed: dict[int, list[float]] = {}
     for of_method in forecasts:
         for seed, forecast in of_method.items():

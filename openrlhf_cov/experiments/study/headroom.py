@@ -43,25 +43,35 @@ DISTINCT = "different correct answers"
 
 
 def headroom_answer(spec: Spec, results: Sequence[Result]) -> Answer | None:
-    """Return the table of a study whose spec says when a task is learned; None for another study."""
+    """Return the table of a study whose spec says when a task is learned.
+
+    Args:
+        spec: The study.
+        results: Its finished runs, from none to all.
+
+    Returns:
+        The answer; None for a study without ``learned``, and for one with a sweep.
+    """
     if spec.learned is None or spec.sweep is not None:
         return None
     runs = finished_runs(spec, results)
-    known = {arm: found for arm, found in runs.items() if found}
+    known = {method: found for method, found in runs.items() if found}
     base = base_policy_row(spec, known)
-    differences = {arm: _differences(known, spec.arms[0].name, arm) for arm in known if arm != spec.arms[0].name}
-    tested = {arm: paired_p_value(values) for arm, values in differences.items() if len(values) >= 2}
+    differences = {
+        method: _differences(known, spec.methods[0].name, method) for method in known if method != spec.methods[0].name
+    }
+    tested = {method: paired_p_value(values) for method, values in differences.items() if len(values) >= 2}
     # Corrected over the methods that are tested, because each test is one more chance of a false positive.
     corrected = dict(zip(tested, holm(list(tested.values())), strict=True)) if tested else {}
     has_distinct = any("distinct_correct" in each.evaluations.columns for of in known.values() for each in of.values())
     rows = [base] if base else []
-    for arm, found in known.items():
-        values = differences.get(arm, [])
+    for method, found in known.items():
+        values = differences.get(method, [])
         comparison = ("", "", "")
-        if arm in corrected:
+        if method in corrected:
             effect = smallest_detectable_effect(values)
-            comparison = (shown(mean_over_seeds(values), signed=True), f"{corrected[arm]:.3f}", f"{effect:.2f}")
-        rows.append((arm, *_learned(spec, list(found.values())), *_numbers(list(found.values())), *comparison))
+            comparison = (shown(mean_over_seeds(values), signed=True), f"{corrected[method]:.3f}", f"{effect:.2f}")
+        rows.append((method, *_learned(spec, list(found.values())), *_numbers(list(found.values())), *comparison))
         if has_distinct:
             rows[-1] += (_distinct(found.values(), -1),)
     if base and has_distinct:
@@ -84,9 +94,16 @@ def headroom_answer(spec: Spec, results: Sequence[Result]) -> Answer | None:
 
 
 def base_policy_row(spec: Spec, runs: Runs) -> tuple[str, ...] | None:
-    """Return the row of the base policies, from the evaluation before the first step; None without one.
+    """Return the row of the base policies, from the evaluations before the first step.
 
     Each base policy counts once, although all runs of its seeds evaluate it.
+
+    Args:
+        spec: The study, by whose ``base_policies`` seeds share a base policy.
+        runs: Finished runs of its methods.
+
+    Returns:
+        The cells of the row; None if no run was evaluated before its first step.
     """
     by_policy = _first_of_each_policy(spec, runs)
     if not by_policy:
@@ -126,7 +143,15 @@ def decision_column(result: Result) -> str:
 
 
 def steps_to(result: Result, share: float = SOLVED_FROM) -> float:
-    """Return the first evaluated step at which the accuracy reaches ``share``; infinity if it never does."""
+    """Return the first evaluated step at which a run solves enough of the questions that need exploration.
+
+    Args:
+        result: The run.
+        share: Greedy accuracy on these questions, from 0 to 1, that must be reached.
+
+    Returns:
+        The step; infinity if no evaluation reaches the accuracy.
+    """
     [reached] = np.nonzero(hard_accuracy(result) >= share)
     return float(result.evaluations.steps[reached[0]]) if len(reached) else math.inf
 
@@ -150,7 +175,7 @@ def _numbers(found: Sequence[Result]) -> tuple[str, ...]:
     return tuple(shown(each) for each in (*shares, mean_over_seeds(entropies)))
 
 
-def _differences(runs: Runs, first: str, arm: str) -> list[float]:
+def _differences(runs: Runs, first: str, method: str) -> list[float]:
     """Return the difference in accuracy of each seed that both have."""
     baseline = runs.get(first, {})
-    return [accuracy(result) - accuracy(baseline[seed]) for seed, result in runs[arm].items() if seed in baseline]
+    return [accuracy(result) - accuracy(baseline[seed]) for seed, result in runs[method].items() if seed in baseline]

@@ -11,10 +11,12 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 from openrlhf_cov.cluster.local_ray import STOP_TIMEOUT
+from openrlhf_cov.cluster.sizing.prose import counted
 from openrlhf_cov.errors import RunStopped, UsageError, reason_of
 from openrlhf_cov.experiments.lab import request as lab
 from openrlhf_cov.experiments.study.run_flags import lab_request
@@ -32,15 +34,20 @@ LOOKS = ("validation", "test")
 
 # Flags of the lab that a spec leaves to the study.
 OF_THE_STUDY = ("--output", "--base_policies", "--task", "--train.seed", "--help")
-# Flags without which arms do not begin with the same policy, have the same budget and see the same test.
-OF_ALL_ARMS = ("--base_seed", "--steps", "--eval.steps", "--eval.n_samples_per_prompt", "--test_samples")
+# Flags by which methods would begin with different policies, or have different budgets or tests.
+OF_ALL_METHODS = ("--base_seed", "--steps", "--eval.steps", "--eval.n_samples_per_prompt", "--test_samples")
 
 TIMED_STEPS = 3
 KILLED = "its process was killed, perhaps for lack of memory; fewer --jobs need less"
 
 
 def given_of(words: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """Return the words that a parser takes for one of these flags, in any spelling, without their values."""
+    """Return the words that a parser takes for one of these flags, without their values.
+
+    Args:
+        words: Words of a command line.
+        flags: Full names of the flags that are searched. Words with a shortened name or ``=VALUE`` are found, too.
+    """
     # argparse takes --flag=value for two words, and any beginning of a flag for the flag itself.
     names = [word.partition("=")[0] for word in words]
     short = ("-h",) if "--help" in flags else ()
@@ -68,37 +75,54 @@ class Study(ABC):
         return vars(self) | {"given": {}}
 
     def take(self, packed: Path) -> None:
-        """Count the runs of a file as finished; UsageError where none of them is the spec's."""
+        """Count the runs of a packed file as finished.
+
+        Raises:
+            UsageError: The file is not one of ``pack``, or none of its runs is a run of the spec.
+        """
         self.given = {result.run: result for result in unpack(packed, self.asked)}
         if not self.given:
             raise UsageError(f"--unpack {packed} has no run that {self.spec.title!r} asks for")
 
     def flags(self, run: StudyRun) -> list[str]:
-        """Return the flags of the spec, the arm and the cell, the seed, and the base policy if there are several."""
-        words = [*self.spec.words, *self.spec.arm(run.arm).words, *run.cell, "--train.seed", str(run.seed)]
+        """Return the flags of a run: those of the spec, of the method and of the configuration, and the seed.
+
+        If the spec has several base policies, the flags also name that of the seed.
+        """
+        words = [*self.spec.words, *self.spec.method(run.method).words, *run.configuration]
+        words += ["--train.seed", str(run.seed)]
         if self.spec.base_policies > 1:
             words += ["--base_seed", str(run.seed % self.spec.base_policies)]
         return words
 
     def asked(self, run: StudyRun) -> list[str]:
-        """Return the flags of a run without folders; nothing for an arm that the spec does not have."""
-        known = any(arm.name == run.arm for arm in self.spec.arms)
+        """Return the flags of a run without folders; nothing for a method that the spec does not have."""
+        known = any(method.name == run.method for method in self.spec.methods)
         return ["--task", self.spec.task, *self.flags(run)] if known else []
 
-    def one_of_each_cell(self) -> Iterator[StudyRun]:
-        """Yield a run for every cell of every arm, by which its flags are checked before anything runs."""
-        yield from (StudyRun(arm.name, SCREEN, cell, 0) for arm in self.spec.arms for cell in arm.cells)
+    def one_of_each_configuration(self) -> Iterator[StudyRun]:
+        """Yield a run for every configuration of every method, by which flags are checked before anything runs."""
+        yield from (
+            StudyRun(method.name, SCREEN, configuration, 0)
+            for method in self.spec.methods
+            for configuration in method.configurations
+        )
         if self.spec.sweep:
-            swept = self.spec.sweep.cells
+            swept = self.spec.sweep.configurations
             yield from (
-                StudyRun(arm.name, SCREEN, (*arm.cells[0], *cell), 0) for arm in self.spec.arms for cell in swept
+                StudyRun(method.name, SCREEN, (*method.configurations[0], *configuration), 0)
+                for method in self.spec.methods
+                for configuration in swept
             )
 
     def refuse_own_flags(self, path: Path, *own: str) -> None:
         """Raise UsageError for a flag that the study sets itself, in any spelling that a parser accepts."""
-        of_arms = ((f"arm {arm.name}", (*arm.words, *cell)) for arm in self.spec.arms for cell in arm.cells)
-        swept = self.spec.sweep.cells if self.spec.sweep else ()
-        for place, words in (("flags", self.spec.words), *of_arms, *(("sweep", cell) for cell in swept)):
+        places = [("flags", self.spec.words)]
+        for method in self.spec.methods:
+            places += [(f"method {method.name}", (*method.words, *each)) for each in method.configurations]
+        if self.spec.sweep:
+            places += [("sweep", configuration) for configuration in self.spec.sweep.configurations]
+        for place, words in places:
             for name in given_of(words, own):
                 raise UsageError(f"{path}: {place}: {name} is what the study sets itself; drop it")
 
@@ -109,13 +133,17 @@ class Study(ABC):
                 raise UsageError(f"{path}: {name} has no effect: task {self.spec.task} has splits of its own; drop it")
 
     def check(self, path: Path) -> None:
-        """Check that every cell of every arm can be run; UsageError names the file, the arm and the fault."""
+        """Check that every configuration of every method can be run.
+
+        Raises:
+            UsageError: A field or a flag is refused. The message names the file, the method and the fault.
+        """
         self.check_spec(path)
-        for run in self.one_of_each_cell():
+        for run in self.one_of_each_configuration():
             try:
                 self.request(run)
             except UsageError as error:
-                raise UsageError(f"{path}: arm {run.arm}: {error}") from error
+                raise UsageError(f"{path}: method {run.method}: {error}") from error
 
     @abstractmethod
     def check_spec(self, path: Path) -> None:
@@ -123,7 +151,7 @@ class Study(ABC):
 
     @abstractmethod
     def request(self, run: StudyRun) -> Any:
-        """Return the request that a run's flags make; UsageError for flags that it refuses."""
+        """Return the request that a run's flags make; UsageError for flags that are refused."""
 
     def default_jobs(self) -> int:
         """Return the default of ``--jobs``."""
@@ -131,11 +159,11 @@ class Study(ABC):
 
     @abstractmethod
     def dry_run(self, jobs: int) -> None:
-        """Say what would run, and how long."""
+        """Say on stdout what would run and how long, with ``jobs`` runs side by side; no run is made."""
 
     @abstractmethod
     def is_another(self, run: StudyRun) -> bool:
-        """True if its folder holds anything else than this run or a part of it."""
+        """Return True if its folder holds anything else than this run or a part of it."""
 
     def evaluated(self, run: StudyRun) -> Collection[int]:
         """Return the steps after which a run is evaluated; () where they are not known."""
@@ -143,7 +171,7 @@ class Study(ABC):
 
     @abstractmethod
     def prepare(self, run: StudyRun) -> None:
-        """Make what all runs begin with."""
+        """Make the files that all runs begin with, such as a base policy, where they are missing."""
 
     @contextmanager
     def running(self, jobs: int) -> Iterator[None]:
@@ -152,12 +180,13 @@ class Study(ABC):
 
     @abstractmethod
     def train(self, run: StudyRun) -> None:
-        """Make a run, or go on with it; what it says is in its files."""
+        """Make a run, or resume it. Its results are in its files."""
 
     def scores(self) -> dict[StudyRun, Score]:
-        """Return the scores of all finished runs. UsageError if a folder holds another run than the spec's."""
+        """Return the scores of all finished runs; UsageError if a folder holds another run than the spec's."""
         scores: dict[StudyRun, Score] = {}
-        while True:  # what tuning chooses names further runs
+        # Scores of tuning make further runs known, so runs are searched until no new one is found.
+        while True:
             known = [run for run in all_runs(self.spec, scores) if run not in scores]
             found = {run: score for run in known if (score := self.score(run))}
             if not found:
@@ -170,7 +199,13 @@ class Study(ABC):
         return score_of(result) if result else None
 
     def result(self, run: StudyRun) -> Result | None:
-        """Return a finished run; None for an unfinished or damaged one, UsageError where its folder holds another."""
+        """Return the result of a run; None for an unfinished or damaged run.
+
+        Damage is said on stderr, once for each run.
+
+        Raises:
+            UsageError: The folder of the run holds a run with other settings.
+        """
         if run in self.given:
             return self.given[run]
         if self.is_another(run):
@@ -188,7 +223,11 @@ class Study(ABC):
             return None
 
     def results(self) -> list[Result]:
-        """Return the results of all finished runs in the order of the spec."""
+        """Return the results of all finished runs in the order of the spec.
+
+        Raises:
+            UsageError: A folder holds another run than the spec's, or runs have tests of different sizes.
+        """
         runs = all_runs(self.spec, self.scores())
         found = [result for run in runs if (result := self.result(run))]
         # Runs of another version may have another test, and a mean over both would compare different questions.
@@ -203,13 +242,22 @@ class Study(ABC):
 
 
 def check_lab_spec(study: Study, path: Path) -> None:
-    """Raise UsageError for flags and fields that a spec for the lab cannot have."""
+    """Check the flags and fields of a spec for the lab, beside those that the parser of a run checks.
+
+    Args:
+        study: The study of the spec. It may train with Ray; its flags are those of the lab.
+        path: File of the spec, for the message.
+
+    Raises:
+        UsageError: The spec has a flag that the study sets itself, evaluations although the task has its own, or a
+            flag of one method that must be the same for all methods; or it needs a flag that this version lacks.
+    """
     own = (*OF_THE_STUDY, "--base_seed") if study.spec.base_policies > 1 else OF_THE_STUDY
     study.refuse_own_flags(path, *own)
     study.refuse_looks(path)
-    for arm in study.spec.arms:
-        for name in given_of([word for cell in (arm.words, *arm.cells) for word in cell], OF_ALL_ARMS):
-            raise UsageError(f"{path}: arm {arm.name}: {name} is the same for all arms; put it into flags")
+    for method in study.spec.methods:
+        for name in given_of([*method.words, *chain.from_iterable(method.configurations)], OF_ALL_METHODS):
+            raise UsageError(f"{path}: method {method.name}: {name} is the same for all methods; put it into flags")
     known = lab.build_parser()._option_string_actions
     for flag in study.spec.needs:
         if flag not in known:
@@ -233,20 +281,20 @@ class LabStudy(Study):
         return cores()
 
     def dry_run(self, jobs: int) -> None:
-        """Print all cells and the expected duration, from a timed step of each arm."""
+        """Print the number of configurations and the expected duration, from a timed step of each method."""
         total = number_of_runs(self.spec)
         finished = len(self.scores())
         say(f"{self.spec.title}: {total} runs, {finished} of them finished\n")
         lengths = []
         # Timed in a process of its own, as the runs are made, so that this one need not import PyTorch.
         with workers(1) as pool:
-            for arm in self.spec.arms:
-                run = StudyRun(arm.name, SCREEN, arm.cells[0], 0)
+            for method in self.spec.methods:
+                run = StudyRun(method.name, SCREEN, method.configurations[0], 0)
                 steps = self.request(run).settings.steps
                 found = result_of(pool, self.seconds, run)
                 lengths.append(steps * found["step"] + found["rest"])
                 one = f"{steps} steps of {found['step']:.2f} s, a run {lengths[-1]:.0f} s"
-                say(f"  {arm.name}: {len(arm.cells)} cells, {one}\n")
+                say(f"  {method.name}: {counted(len(method.configurations), 'configuration')}, {one}\n")
         minutes = (total - finished) * sum(lengths) / len(lengths) / jobs / 60
         say(f"about {minutes:.0f} min with --jobs {jobs}; a step was timed on this machine as it is now\n")
 
@@ -275,7 +323,11 @@ class LabStudy(Study):
 
 @contextmanager
 def workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Provide processes that end with this one, however it ends."""
+    """Provide ``jobs`` processes that end with this one, however it ends.
+
+    Raises:
+        RunStopped: A process was killed, and the block let BrokenProcessPool pass.
+    """
     # Spawned and not forked: this process may have threads by now, whose locks a fork would copy as they are.
     pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=begin)
     try:

@@ -75,7 +75,12 @@ def removed_share(result: Result, sign: int, steps: int = EARLY_STEPS) -> float:
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
-    """Return the lowest and the highest value, such as "0.66–1.00"; one number if both look alike."""
+    """Return the lowest and the highest value, such as "0.66–1.00"; one number if both look alike.
+
+    Args:
+        values: At least one number.
+        digits: Digits after the decimal point.
+    """
     # Adding 0 turns a rounded -0.0 into 0.0.
     low, high = (f"{round(float(end), digits) + 0.0:.{digits}f}" for end in (min(values), max(values)))
     found = low if low == high else f"{low}–{high}"
@@ -165,6 +170,11 @@ def mechanism_chart(runs: Runs) -> Chart:
 
 
 def selected_steps(result: Result, side: str) -> Floats:
-    """Return the steps at which the method selected a decision token with a rare name, on own or other prompts."""
+    """Return the steps at which the method selected a decision token with a rare name.
+
+    Args:
+        result: A run with ``--record_mechanism``.
+        side: ``OWN`` for tokens on prompts of the name's own skill, ``OTHER`` for tokens on all other prompts.
+    """
     counts = sum((result.metrics.column(f"{SELECTED}_{side}/{name}") for name in RARE), np.zeros(len(result.metrics)))
     return result.metrics.steps[counts > 0].astype(np.float64)

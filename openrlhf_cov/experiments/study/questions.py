@@ -22,7 +22,7 @@ from openrlhf_cov.experiments.study.run_results import Floats, Result, score_of
 from openrlhf_cov.experiments.study.seed_estimates import PERCENT, difference_of_means, mean_over_seeds
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.study_law import law, theory
-from openrlhf_cov.experiments.study.table_rows import NUMBERS, PASS_AT, ArmRow, main_rows, mean_number, paired
+from openrlhf_cov.experiments.study.table_rows import NUMBERS, PASS_AT, MethodRow, main_rows, mean_number, paired
 
 # Share of its first entropy of the first token below which a run has collapsed.
 COLLAPSED_BELOW = 0.1
@@ -42,7 +42,12 @@ AGREEING = ("accuracy", "pass@8", "reward", "entropy", "mean first-token entropy
 
 
 def answers(spec: Spec, results: Sequence[Result]) -> list[Answer]:
-    """Return the answers to all questions that the spec raises, in the order of the page."""
+    """Return the answers to all questions that the spec raises, in the order of the page.
+
+    Args:
+        spec: The study, without a sweep.
+        results: Its finished runs, from none to all. A question with too few runs is answered by ``NOT_ENOUGH``.
+    """
     runs = finished_runs(spec, results)
     rows = main_rows(spec, results)
     found = [
@@ -59,14 +64,19 @@ def answers(spec: Spec, results: Sequence[Result]) -> list[Answer]:
 
 
 def cost_of_collapse(spec: Spec, results: Sequence[Result]) -> Answer:
-    """Compare runs that collapsed early with those that did not, tuning included, at equal learning rates."""
+    """Compare runs that collapsed early with those that did not, at equal learning rates.
+
+    Args:
+        spec: The study. Methods with a random reward are left out.
+        results: Its finished runs; those of tuning count, too.
+    """
     question = "Does collapse cost accuracy or pass@k?"
     words = words_of(spec)
-    of_arms = [each for each in results if each.run.arm in words]
+    of_methods = [each for each in results if each.run.method in words]
     by_rate: dict[float, list[Result]] = {}
-    for each in of_arms:
+    for each in of_methods:
         if has_collapsed(each) is not None:
-            rate = rate_of((*words[each.run.arm], *each.run.cell))
+            rate = rate_of((*words[each.run.method], *each.run.configuration))
             by_rate.setdefault(rate, []).append(each)
     told = [each for group in by_rate.values() for each in group]
     lost = [each for each in told if has_collapsed(each)]
@@ -92,8 +102,8 @@ def cost_of_collapse(spec: Spec, results: Sequence[Result]) -> Answer:
     if not said:
         text = f"{NOT_ENOUGH}: {counts[0].lower()}{counts[1:]}. A comparison needs two runs of each kind at one rate."
         return Answer(question, text, HEAD_OF_COLLAPSE if rows else (), tuple(rows))
-    arms = Counter(each.run.arm for each in lost)
-    whose = ", ".join(f"{arm} {count}" for arm, count in arms.items())
+    methods = Counter(each.run.method for each in lost)
+    whose = ", ".join(f"{method} {count}" for method, count in methods.items())
     text = (
         f"{counts} ({whose}). Compared with the other runs, {', '.join(said)}. "
         "This is a comparison of runs, not an experiment on collapse. Runs that share a seed count separately."
@@ -102,10 +112,17 @@ def cost_of_collapse(spec: Spec, results: Sequence[Result]) -> Answer:
 
 
 def has_collapsed(result: Result, by: float = MIDDLE) -> bool | None:
-    """True if an evaluation in the first part of the run, ``by`` of its steps, finds a collapse; None without any.
+    """Return True if an evaluation in the first part of a run finds a collapse.
 
-    That is an entropy of the first token of a response, on the frozen prompts, below ``COLLAPSED_BELOW`` of where it
-    began. Late in a run a policy that has learned the task is sure, too.
+    A collapse is an entropy of the first token of a response, on the frozen prompts, below ``COLLAPSED_BELOW`` of its
+    value at the first evaluation. Late in a run a policy that has learned the task has a low entropy, too.
+
+    Args:
+        result: The run.
+        by: End of the first part, as a share of the steps.
+
+    Returns:
+        True or False; None if that part has fewer than two evaluations, or one without this entropy.
     """
     steps = result.evaluations.steps
     entropy = result.evaluations.column("entropy/position_0")
@@ -116,43 +133,53 @@ def has_collapsed(result: Result, by: float = MIDDLE) -> bool | None:
     return bool(early.min() < COLLAPSED_BELOW * early[0])
 
 
-def who_ends_higher(rows: Sequence[ArmRow]) -> Answer:
-    """Say which arms differ from the first on the same seeds: mean entropy, final accuracy and final pass@k."""
+def who_ends_higher(rows: Sequence[MethodRow]) -> Answer:
+    """Say which methods differ from the first on the same seeds: mean entropy, final accuracy and final pass@k."""
     question = "Which methods keep entropy, and do they end higher at equal tuning?"
     names = ("mean first-token entropy", "accuracy", f"pass@{PASS_AT[-1]}")
     others = [row for row in rows[1:] if row.pairs >= 2]
     if not others:
-        return Answer(question, f"{NOT_ENOUGH}: no method shares two finished seeds with {rows[0].arm}.")
+        return Answer(question, f"{NOT_ENOUGH}: no method shares two finished seeds with {rows[0].method}.")
     said = []
     for name, words in zip(names, ("first-token entropy", "accuracy", names[2]), strict=True):
-        seen = [(row.arm, row.differences[name]) for row in others if differs(row.differences[name])]
-        above = [arm for arm, apart in seen if apart.estimate > 0]
-        below = [arm for arm, apart in seen if apart.estimate < 0]
-        said.append(f"Higher {words} than {rows[0].arm}: {listed(above)}. Lower: {listed(below)}.")
+        seen = [(row.method, row.differences[name]) for row in others if differs(row.differences[name])]
+        above = [method for method, apart in seen if apart.estimate > 0]
+        below = [method for method, apart in seen if apart.estimate < 0]
+        said.append(f"Higher {words} than {rows[0].method}: {listed(above)}. Lower: {listed(below)}.")
     text = " ".join(said)
     return Answer(question, f'{text} No other difference is significant. The intervals are in "{AGAINST}".')
 
 
 def scope(spec: Spec, runs: Runs) -> Answer | None:
-    """Compare arms with the arm whose configuration they copy; None for a study without such arms."""
-    if all(each.at is None for each in spec.arms):
+    """Compare methods with the method whose configuration they take.
+
+    Args:
+        spec: The study.
+        runs: Finished runs of its methods. Differences are paired by seed.
+
+    Returns:
+        The answer; None for a study in which no method has ``at``.
+    """
+    if all(each.at is None for each in spec.methods):
         return None
     question = "What does a change of one setting do, such as selection per micro-batch?"
     rows = []
     said = []
-    for arm in spec.arms:
-        if arm.at is None:
+    for method in spec.methods:
+        if method.at is None:
             continue
-        first = runs[arm.name]
-        second = runs[arm.at]
+        first = runs[method.name]
+        second = runs[method.at]
         found = {
             name: paired(NUMBERS[name], first, second) for name in ("mean first-token entropy", "accuracy", "pass@8")
         }
         if not math.isfinite(found["accuracy"].low):
             continue
         pairs = len(set(first) & set(second))
-        rows.append((arm.name, arm.at, str(pairs), *(shown(each, signed=True) for each in found.values())))
-        said.append(f"{arm.name} compared with {arm.at}: accuracy {verdict(found['accuracy'], 'lower', 'higher')}")
+        rows.append((method.name, method.at, str(pairs), *(shown(each, signed=True) for each in found.values())))
+        said.append(
+            f"{method.name} compared with {method.at}: accuracy {verdict(found['accuracy'], 'lower', 'higher')}"
+        )
     if not rows:
         return Answer(question, f"{NOT_ENOUGH}: no such pair of methods has two finished seeds.")
     head = ("method", "compared with", "seeds", "mean first-token entropy", "accuracy", "pass@8")
@@ -161,7 +188,7 @@ def scope(spec: Spec, runs: Runs) -> Answer | None:
 
 def held_target(runs: Runs) -> Answer | None:
     """Measure how far entropies stay from the target of the closed loops; None for a study without a closed loop."""
-    targets = [target_of(each) for of_arm in runs.values() for each in of_arm.values() if follows_target(each)]
+    targets = [target_of(each) for of_method in runs.values() for each in of_method.values() if follows_target(each)]
     if not targets:
         return None
     question = "How well is the target entropy held?"
@@ -171,13 +198,13 @@ def held_target(runs: Runs) -> Answer | None:
     if not same:
         return Answer(question, f"{NOT_ENOUGH}: methods have different targets.")
     rows = []
-    for name, of_arm in runs.items():
-        gaps = [longest[: len(each.metrics)] - each.metrics.column("entropy/mean") for each in of_arm.values()]
+    for name, of_method in runs.items():
+        gaps = [longest[: len(each.metrics)] - each.metrics.column("entropy/mean") for each in of_method.values()]
         if not gaps:
             continue
         distance = mean_over_seeds([np.nanmean(abs(gap)) for gap in gaps])
         signed = mean_over_seeds([np.nanmean(gap) for gap in gaps])
-        stuck = mean_over_seeds([100 * stuck_share(each) for each in of_arm.values()], PERCENT)
+        stuck = mean_over_seeds([100 * stuck_share(each) for each in of_method.values()], PERCENT)
         rows.append((name, str(len(gaps)), shown(distance, 3), shown(signed, 3, signed=True), shown(stuck, 0)))
     text = (
         "Means over the steps in nats: the absolute distance of a rollout's entropy from the target, also of methods "
@@ -207,16 +234,21 @@ def stuck_share(result: Result) -> float:
 
 
 def learning_rates(spec: Spec, results: Sequence[Result]) -> Answer:
-    """Return the final validation accuracy of all runs, tuning included, by arm and learning rate."""
+    """Return the final validation accuracy of all runs, by method and learning rate, and which runs diverged.
+
+    Args:
+        spec: The study. Methods with a random reward are left out.
+        results: Its finished runs; those of tuning count, too. Runs without a learning rate among their flags do not.
+    """
     question = "At which learning rate does each method diverge?"
     words = words_of(spec)
     starts = [each.evaluations.column("greedy")[0] for each in results if each.evaluations.steps[0] == 0]
     ends: dict[str, dict[float, list[float]]] = {name: {} for name in words}
-    for each in (result for result in results if result.run.arm in words):
-        rate = rate_of((*words[each.run.arm], *each.run.cell))
+    for each in (result for result in results if result.run.method in words):
+        rate = rate_of((*words[each.run.method], *each.run.configuration))
         if math.isfinite(rate):
-            ends[each.run.arm].setdefault(rate, []).append(score_of(each).last)
-    ends = {arm: by_rate for arm, by_rate in ends.items() if by_rate}
+            ends[each.run.method].setdefault(rate, []).append(score_of(each).last)
+    ends = {method: by_rate for method, by_rate in ends.items() if by_rate}
     rates = sorted({rate for by_rate in ends.values() for rate in by_rate})
     if not rates or not starts:
         return Answer(
@@ -227,18 +259,18 @@ def learning_rates(spec: Spec, results: Sequence[Result]) -> Answer:
     worst = []
     apart = []
     first, of_first = next(iter(ends.items()))
-    for arm, by_rate in ends.items():
+    for method, by_rate in ends.items():
         shares = []
         for rate in rates:
-            of_arm = by_rate.get(rate, [])
-            failed = sum(end < start - DIVERGED_BELOW for end in of_arm)
-            shares.append(f"{np.mean(of_arm):.2f} ({failed} of {len(of_arm)})" if of_arm else "")
+            of_method = by_rate.get(rate, [])
+            failed = sum(end < start - DIVERGED_BELOW for end in of_method)
+            shares.append(f"{np.mean(of_method):.2f} ({failed} of {len(of_method)})" if of_method else "")
             if failed:
-                worst.append(f"{arm} at {rate:g} ({failed} of {len(of_arm)})")
-            difference = difference_of_means(of_arm, of_first.get(rate, []))
+                worst.append(f"{method} at {rate:g} ({failed} of {len(of_method)})")
+            difference = difference_of_means(of_method, of_first.get(rate, []))
             if differs(difference):
-                apart.append(f"{arm} at {rate:g} ({shown(difference, signed=True)})")
-        rows.append((arm, *shares))
+                apart.append(f"{method} at {rate:g} ({shown(difference, signed=True)})")
+        rows.append((method, *shares))
     text = (
         f"A run has diverged if it ends more than {DIVERGED_BELOW} below the {start:.2f} of its base policy; the "
         f"table counts such runs in brackets. Diverged: {listed(worst)}. Different from {first} at the same rate, "
@@ -249,8 +281,8 @@ def learning_rates(spec: Spec, results: Sequence[Result]) -> Answer:
 
 
 def words_of(spec: Spec) -> dict[str, tuple[str, ...]]:
-    """Return the flags of each arm, without the controls that have a random reward."""
-    return {arm.name: (*spec.words, *arm.words) for arm in spec.arms if RANDOM_REWARD not in arm.words}
+    """Return the flags of each method, without the controls that have a random reward."""
+    return {method.name: (*spec.words, *method.words) for method in spec.methods if RANDOM_REWARD not in method.words}
 
 
 def rate_of(words: Sequence[str]) -> float:
@@ -259,39 +291,44 @@ def rate_of(words: Sequence[str]) -> float:
     return float(rates[-1]) if rates else math.nan
 
 
-def cost(rows: Sequence[ArmRow]) -> Answer:
+def cost(rows: Sequence[MethodRow]) -> Answer:
     """Return the seconds per step. In the lab they are CPU seconds, which other work disturbs less than a clock."""
     question = "What does each method cost?"
     known = [row for row in rows if row.seeds]
     if not known:
         return Answer(question, f"{NOT_ENOUGH}: no run is finished.")
     table = [
-        (row.arm, str(len(row.seeds)), shown(row.numbers["seconds"], 3), shown(row.differences["seconds"], 3, True))
+        (row.method, str(len(row.seeds)), shown(row.numbers["seconds"], 3), shown(row.differences["seconds"], 3, True))
         for row in known
     ]
-    dear = [row.arm for row in known[1:] if row.differences["seconds"].low > 0]
-    text = f"Slower than {rows[0].arm}: {listed(dear)}."
+    dear = [row.method for row in known[1:] if row.differences["seconds"].low > 0]
+    text = f"Slower than {rows[0].method}: {listed(dear)}."
     return Answer(question, text, ("method", "runs", "seconds per step", "difference"), tuple(table))
 
 
 def agreement(ours: Runs, others: Runs) -> Answer:
-    """Compare two studies whose arms have the same names: one of the whole trainer, one of the lab."""
+    """Compare the runs of methods through the whole trainer with those in the lab.
+
+    Args:
+        ours: Runs of the study of the whole trainer.
+        others: Runs of the study in the lab. Methods of one name are compared; means are unpaired.
+    """
     question = "Do the trainer and the lab agree?"
     rows = []
     differing = []
     compared = 0
-    for arm, runs in ours.items():
+    for method, runs in ours.items():
         for name in AGREEING:
-            groups = (runs.values(), others.get(arm, {}).values())
+            groups = (runs.values(), others.get(method, {}).values())
             first, second = ([NUMBERS[name](each) for each in group] for group in groups)
             apart = difference_of_means(first, second)
             if not math.isfinite(apart.low):
                 continue
             compared += 1
             means = (f"{shown(mean_number(name, group))} of {len(group)}" for group in groups)
-            rows.append((arm, name, *means, shown(apart, signed=True)))
+            rows.append((method, name, *means, shown(apart, signed=True)))
             if differs(apart):
-                differing.append(f"{arm}: {name}")
+                differing.append(f"{method}: {name}")
     if not rows:
         return Answer(question, f"{NOT_ENOUGH}: no method has two finished seeds in both.")
     text = f"Of {compared} differences, these have an interval that excludes 0: {listed(differing)}."

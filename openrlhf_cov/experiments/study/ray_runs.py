@@ -1,8 +1,8 @@
 """A study whose runs are those of the whole trainer, on the Ray that is there or on one of each run's own.
 
-A run is a training, then a look at the trained model, which decides nothing of it: an embedded task is asked by the
-lab, which knows its splits, anything else by ``openrlhf-cov evaluate`` with the flags that the spec has under
-``validation`` and ``test``.
+A run is a training and then an evaluation of the trained model, which does not influence the training. The lab
+evaluates policies of embedded tasks, because it knows their splits. ``openrlhf-cov evaluate`` evaluates all others,
+with the flags that the spec has under ``validation`` and ``test``.
 """
 
 import argparse
@@ -96,7 +96,12 @@ class RayStudy(Study):
         return self.base_policies / f"trainer-{self.spec.task}"
 
     def check_spec(self, path: Path) -> None:
-        """Implement ``Study``."""
+        """Implement ``Study``.
+
+        Raises:
+            UsageError: The spec has a flag that the study sets itself, a field that has no effect, or evaluations that
+                are missing or that ``openrlhf-cov evaluate`` refuses.
+        """
         self.refuse_own_flags(path, "--ckpt.output_dir", "--ckpt.path", "--train.seed", "--help")
         if self.spec.needs:
             raise UsageError(f"{path}: needs is about the lab, and has no effect with engine: ray; drop it")
@@ -110,14 +115,19 @@ class RayStudy(Study):
                 f"{path}: test has flags of openrlhf-cov evaluate, with --samples, as task {self.spec.task!r} is "
                 f"none of the embedded ones; got {shlex.join(self.spec.test)!r}"
             )
-        if any(len(arm.cells) > 1 for arm in self.spec.arms) and self.spec.validation in ((), self.spec.test):
+        has_grid = any(len(method.configurations) > 1 for method in self.spec.methods)
+        if has_grid and self.spec.validation in ((), self.spec.test):
             raise UsageError(
-                f"{path}: validation has the flags of openrlhf-cov evaluate by which a point is chosen, others than "
-                "test; arms have a grid"
+                f"{path}: validation must have the flags of openrlhf-cov evaluate by which a configuration is "
+                "selected, others than test, because methods have a grid"
             )
 
     def request(self, run: StudyRun) -> SimpleNamespace:
-        """Return the parsed flags of a run. The trainer checks data and models when it starts."""
+        """Return the parsed flags of a run. The trainer checks data and models when it starts.
+
+        Raises:
+            UsageError: The trainer refuses a flag or a combination of flags.
+        """
         from openrlhf_cov.trainer.flags.parser import parse_args
         from openrlhf_cov.trainer.preflight import preflight
 
@@ -137,7 +147,7 @@ class RayStudy(Study):
     @cached_property
     def slots(self) -> int:
         """The most Ray slots that a training of the study needs."""
-        layouts = (layout_of(self.request(run)) for run in self.one_of_each_cell())
+        layouts = (layout_of(self.request(run)) for run in self.one_of_each_configuration())
         return max(sum(group.slots for group in layout.groups()) for layout in layouts)
 
     @contextmanager
@@ -244,7 +254,7 @@ class RayStudyOfLabFlags(RayStudy):
     @property
     def looks(self) -> LabSettings:
         """Return the lab's settings of the spec. A policy is evaluated before and after its training only."""
-        return self._of_lab(self.flags(next(self.one_of_each_cell()))).settings  # in which all arms are alike
+        return self._of_lab(self.flags(next(self.one_of_each_configuration()))).settings  # the same for all methods
 
     def asked(self, run: StudyRun) -> list[str]:
         """Return the flags of a run with ``--engine ray``, as the lab's run with the same flags is another run."""
@@ -302,7 +312,7 @@ def call(words: Sequence[str], log: Path, environment: Mapping[str, str] = Mappi
 
 
 def _check_evaluation(flags: Sequence[str], place: str) -> None:
-    """UsageError for flags that ``openrlhf-cov evaluate`` refuses, or that the study gives itself."""
+    """Raise UsageError for flags that ``openrlhf-cov evaluate`` refuses, or that the study gives itself."""
     for flag in given_of(flags, ("--model", "--output", "--list", "--regrade", "--write_data", "--help")):
         raise UsageError(f"{place}: {flag} is the study's own; drop it")
     try:
@@ -328,7 +338,16 @@ def _check_asked(args: argparse.Namespace) -> None:
 
 
 def seen_by_laboratory(study: RayStudy, folder: Path) -> Seen:
-    """Return the evaluations of the base policy and the trained one on the validation split, and the test."""
+    """Return the evaluations and the test of a trained policy of an embedded task, as the lab makes them.
+
+    Args:
+        study: The study, for its task, base policy and the lab's settings.
+        folder: The folder of the run, with the trained model.
+
+    Returns:
+        Evaluations on the validation split at step 0, of the base policy, and at the last step, and the record of the
+        test.
+    """
     cpu_host.install()
     import torch
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -349,7 +368,19 @@ def seen_by_laboratory(study: RayStudy, folder: Path) -> Seen:
 
 
 def seen_by_evaluate(study: RayStudy, folder: Path) -> Seen:
-    """Return the test, and greedy accuracy by ``validation``, or by the test without it, with the mean length."""
+    """Return the evaluation and the test of a trained model, as ``openrlhf-cov evaluate`` makes them.
+
+    Args:
+        study: The study, for its flags ``validation`` and ``test``.
+        folder: The folder of the run, with the trained model. Responses are written to folders in it.
+
+    Returns:
+        Greedy accuracy on ``validation``, or on ``test`` without it, and the mean length of the sampled test responses
+        in tokens, at the last step; and the record of the test.
+
+    Raises:
+        RunStopped: An evaluation failed.
+    """
     from openrlhf_cov.evaluation.samples import BenchmarkSamples, read_samples
 
     def asked(name: str, flags: Sequence[str]) -> list[BenchmarkSamples]:
@@ -373,7 +404,11 @@ def seen_by_evaluate(study: RayStudy, folder: Path) -> Seen:
 
 
 def last_step(folder: Path) -> int:
-    """Return the last step of the training in a folder."""
+    """Return the last step of the training in a folder.
+
+    Raises:
+        RunStopped: The log of the training has no step.
+    """
     lines = read_metrics(folder / METRICS_FILE)
     if not lines:
         raise RunStopped(f"{folder / METRICS_FILE} has no step")

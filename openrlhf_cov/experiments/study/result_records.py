@@ -52,7 +52,10 @@ class LastEvaluation(BaseModel):
 
 
 class RunFields(BaseModel):
-    """A ``StudyRun``."""
+    """A ``StudyRun`` in a packed file.
+
+    Published files have these keys: ``arm`` is the name of the method and ``cell`` its configuration.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -82,6 +85,10 @@ class PackedRun(BaseModel):
 
 def read_record(kind: type[Model], path: Path) -> Model:
     """Return the record in a file of a run.
+
+    Args:
+        kind: The type of the record.
+        path: The file, of at most ``MAX_FILE_BYTES`` bytes.
 
     Raises:
         OSError: The file cannot be read.

@@ -24,7 +24,11 @@ COIN = ("--reward.remote_url", str(PACKAGE / "experiments" / "tiny_task" / "coin
 
 
 def lab_request(words: Sequence[str]) -> LabRequest:
-    """Return the request that the flags of ``openrlhf-cov lab`` make; UsageError for flags that the lab refuses."""
+    """Return the request that the flags of ``openrlhf-cov lab`` make.
+
+    Raises:
+        UsageError: The lab refuses a flag or a setting.
+    """
     try:
         return LabRequest.of(build_parser(_Strict), words)
     except ValueError as error:
@@ -34,8 +38,10 @@ def lab_request(words: Sequence[str]) -> LabRequest:
 def trainer_flags(request: LabRequest) -> list[str]:
     """Return the flags of ``openrlhf-cov train`` for a run of the lab, without those of its task.
 
-    Flags of methods are the same. The lab's flags of evaluations and of threads have no counterpart. UsageError for
-    another base policy than the first, and for a task that only the lab has.
+    Flags of methods are the same. The lab's flags of evaluations and of threads have no counterpart.
+
+    Raises:
+        UsageError: The run has another base policy than the first, or a task that only the lab has.
     """
     if request.args.base_seed:
         raise UsageError(f"--base_seed {request.args.base_seed} has no counterpart in the trainer; drop it")

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final, Literal
 
-from openrlhf_cov.experiments.study.spec import Arm, Cell, Spec, slug
+from openrlhf_cov.experiments.study.spec import Configuration, Spec, StudyMethod, slug
 
-# Stages: every cell of an arm, its best cells again, its point with fresh seeds.
+# Stages: every configuration of a method, the best ones again, and the selected one with fresh seeds.
 Stage = Literal["screen", "final", "report"]
 SCREEN: Final = "screen"
 FINAL: Final = "final"
@@ -20,16 +20,17 @@ STAGES: tuple[Stage, ...] = (SCREEN, FINAL, REPORT)
 class StudyRun:
     """One run of a study."""
 
-    arm: str
+    method: str
     stage: Stage
-    cell: Cell
+    configuration: Configuration
     seed: int
 
     @property
     def folder(self) -> PurePosixPath:
         """The path of the run below the study's folder; tuning and report never share one."""
         stage = REPORT if self.stage == REPORT else "tuning"
-        return PurePosixPath(stage, slug(self.arm), slug(" ".join(self.cell)) or "point", f"seed-{self.seed}")
+        configuration = slug(" ".join(self.configuration)) or "point"
+        return PurePosixPath(stage, slug(self.method), configuration, f"seed-{self.seed}")
 
 
 @dataclass(frozen=True)
@@ -45,24 +46,24 @@ class Score:
     hard: float = math.nan
 
 
-# Of the finished runs.
+# The scores of the finished runs.
 Scores = Mapping[StudyRun, Score]
 
 
 def runs_due(spec: Spec, scores: Scores, failed: Collection[StudyRun] = ()) -> list[StudyRun]:
     """Return the runs that can start and are neither finished nor failed, the most urgent first.
 
-    The order is tier by tier; in a tier the tuning of all arms, cell by cell, then the fresh seeds of all, seed by
-    seed. At any time every arm of a tier is about as far as the others. A tier waits for those before it.
+    Tiers follow one another. In a tier the tuning of all methods comes first, configuration by configuration, then the
+    reported runs, seed by seed, so that all methods of a tier advance together.
 
     Args:
         spec: The study.
         scores: Scores of the finished runs.
         failed: Runs that failed, which are not tried again.
     """
-    for tier in sorted({arm.tier for arm in spec.arms}):
-        of_tier = [arm for arm in spec.arms if arm.tier == tier]
-        known = [list(_runs(spec, arm, scores)) for arm in of_tier]
+    for tier in sorted({method.tier for method in spec.methods}):
+        of_tier = [method for method in spec.methods if method.tier == tier]
+        known = [list(_runs(spec, method, scores)) for method in of_tier]
         due = [
             (STAGES.index(run.stage), place, number, run)
             for number, runs in enumerate(known)
@@ -71,50 +72,56 @@ def runs_due(spec: Spec, scores: Scores, failed: Collection[StudyRun] = ()) -> l
             if run not in scores and run not in failed
         ]
         if due:
-            # By stage, then by place in the stage, then by arm, so that all arms advance together.
+            # By stage, then by place in the stage, then by method, so that all methods advance together.
             return [run for *_, run in sorted(due, key=lambda each: each[:3])]
     return []
 
 
-def chosen(spec: Spec, arm: Arm, scores: Scores) -> Cell | None:
-    """Return the cell that tuning selects for an arm, that of the best mean over all seeds of tuning.
+def chosen(spec: Spec, method: StudyMethod, scores: Scores) -> Configuration | None:
+    """Return the configuration that tuning selects for a method: the one of the best mean over all seeds of tuning.
 
     Args:
         spec: The study.
-        arm: The arm; one with ``at`` takes the cell of that arm, and one with a single cell has nothing to select.
+        method: The method. With ``at`` it takes the selected configuration of the method that ``at`` names. With a
+            single configuration it is not tuned.
         scores: Scores of the finished runs.
 
     Returns:
-        The cell; None while a run of the arm's tuning is missing.
+        The configuration; None while a run of the method's tuning is missing.
     """
-    if arm.at is not None:
-        return chosen(spec, spec.arm(arm.at), scores)
-    if len(arm.cells) == 1:
-        return arm.cells[0]
-    finalists = best_cells(spec, arm, scores)
+    if method.at is not None:
+        return chosen(spec, spec.method(method.at), scores)
+    if len(method.configurations) == 1:
+        return method.configurations[0]
+    finalists = best_configurations(spec, method, scores)
     seeds = (*spec.tuning.seeds, *spec.tuning.final_seeds)
-    runs = {cell: [tuning_run(spec, arm, cell, seed) for seed in seeds] for cell in finalists}
+    runs = {
+        configuration: [tuning_run(spec, method, configuration, seed) for seed in seeds] for configuration in finalists
+    }
     if not finalists or any(run not in scores for each in runs.values() for run in each):
         return None
-    return max(finalists, key=lambda cell: merit(scores, runs[cell]))
+    return max(finalists, key=lambda configuration: merit(scores, runs[configuration]))
 
 
-def best_cells(spec: Spec, arm: Arm, scores: Scores) -> list[Cell]:
-    """Return the finalists of an arm, the best first; one cell where the spec has no ``final_seeds``.
+def best_configurations(spec: Spec, method: StudyMethod, scores: Scores) -> list[Configuration]:
+    """Return the finalists of a method, the best first; one configuration where the spec has no ``final_seeds``.
 
     Args:
         spec: The study.
-        arm: The arm.
+        method: A method that is tuned.
         scores: Scores of the finished runs.
 
     Returns:
-        The cells; empty while a cell has not been run with every seed of ``tuning.seeds``.
+        The configurations; empty while one of them has not been run with every seed of ``tuning.seeds``.
     """
-    runs = {cell: [tuning_run(spec, arm, cell, seed) for seed in spec.tuning.seeds] for cell in arm.cells}
+    runs = {
+        configuration: [tuning_run(spec, method, configuration, seed) for seed in spec.tuning.seeds]
+        for configuration in method.configurations
+    }
     if any(run not in scores for each in runs.values() for run in each):
         return []
-    ranked = sorted(arm.cells, key=lambda cell: merit(scores, runs[cell]), reverse=True)
-    # Without final seeds nothing more is known of the finalists, so the best cell is selected at once.
+    ranked = sorted(method.configurations, key=lambda configuration: merit(scores, runs[configuration]), reverse=True)
+    # Without final seeds nothing more is known of the finalists, so the best configuration is selected at once.
     return ranked[: spec.tuning.finalists if spec.tuning.final_seeds else 1]
 
 
@@ -122,57 +129,82 @@ def merit(scores: Scores, runs: list[StudyRun]) -> tuple[float, float]:
     """Return the mean accuracy of the last step, and for equal ones the mean area under the curve: greater is better.
 
     Accuracies count as equal if they agree to four decimals, because packed numbers are rounded.
+
+    Args:
+        scores: Scores of the finished runs.
+        runs: The runs of one configuration, which must all be finished.
     """
     found = [scores[run] for run in runs]
     return round(sum(each.last for each in found) / len(found), 4), sum(each.area for each in found) / len(found)
 
 
-def tuning_run(spec: Spec, arm: Arm, cell: Cell, seed: int) -> StudyRun:
-    """Return the run of tuning with a cell and a seed, in the stage of the seed.
+def tuning_run(spec: Spec, method: StudyMethod, configuration: Configuration, seed: int) -> StudyRun:
+    """Return the run of tuning with a configuration and a seed, in the stage of the seed.
 
     Args:
         spec: The study.
-        arm: The arm.
-        cell: A cell of the arm.
+        method: The method.
+        configuration: A configuration of the method.
         seed: One of ``tuning.seeds``, or else of ``tuning.final_seeds``.
     """
-    return StudyRun(arm.name, SCREEN if seed in spec.tuning.seeds else FINAL, cell, seed)
+    return StudyRun(method.name, SCREEN if seed in spec.tuning.seeds else FINAL, configuration, seed)
 
 
 def all_runs(spec: Spec, scores: Scores) -> list[StudyRun]:
-    """Return every run that is known, finished or not; what is chosen from tuning is known when that is finished."""
-    return [run for arm in spec.arms for run in _runs(spec, arm, scores)]
+    """Return every run that is known, finished or not, method by method.
+
+    Args:
+        spec: The study.
+        scores: Scores of the finished runs. They decide which finals, reported runs and next values of a bisection are
+            known.
+    """
+    return [run for method in spec.methods for run in _runs(spec, method, scores)]
 
 
 def number_of_runs(spec: Spec) -> int:
     """Return the number of runs of the whole study."""
-    tuned = [arm for arm in spec.arms if arm.at is None and len(arm.cells) > 1]
-    finals = [min(spec.tuning.finalists, len(arm.cells)) * len(spec.tuning.final_seeds) for arm in tuned]
-    screens = [len(arm.cells) * len(spec.tuning.seeds) for arm in tuned]
+    tuned = [method for method in spec.methods if method.at is None and len(method.configurations) > 1]
+    finals = [
+        min(spec.tuning.finalists, len(method.configurations)) * len(spec.tuning.final_seeds) for method in tuned
+    ]
+    screens = [len(method.configurations) * len(spec.tuning.seeds) for method in tuned]
     # Known in advance: how many runs tuning and a bisection take does not depend on their outcomes.
     of_a_seed = spec.sweep.runs_of_a_seed if spec.sweep else 1
-    return sum(finals) + sum(screens) + sum(len(arm.seeds) for arm in spec.arms) * of_a_seed
+    return sum(finals) + sum(screens) + sum(len(method.seeds) for method in spec.methods) * of_a_seed
 
 
-def _runs(spec: Spec, arm: Arm, scores: Scores) -> Iterator[StudyRun]:
-    if arm.at is None and len(arm.cells) > 1:
-        # All cells with one seed before the next seed: a study that is cut off has compared all cells.
-        yield from (StudyRun(arm.name, SCREEN, cell, seed) for seed in spec.tuning.seeds for cell in arm.cells)
-        finalists = best_cells(spec, arm, scores)
-        yield from (StudyRun(arm.name, FINAL, cell, seed) for seed in spec.tuning.final_seeds for cell in finalists)
-    point = chosen(spec, arm, scores)
-    if point is None:
+def _runs(spec: Spec, method: StudyMethod, scores: Scores) -> Iterator[StudyRun]:
+    if method.at is None and len(method.configurations) > 1:
+        # All configurations with one seed before the next seed: an interrupted study has compared all of them.
+        yield from (
+            StudyRun(method.name, SCREEN, configuration, seed)
+            for seed in spec.tuning.seeds
+            for configuration in method.configurations
+        )
+        finalists = best_configurations(spec, method, scores)
+        yield from (
+            StudyRun(method.name, FINAL, configuration, seed)
+            for seed in spec.tuning.final_seeds
+            for configuration in finalists
+        )
+    selected = chosen(spec, method, scores)
+    if selected is None:
         return
-    for seed in arm.seeds:
+    for seed in method.seeds:
         if spec.sweep is None:
-            yield StudyRun(arm.name, REPORT, point, seed)
+            yield StudyRun(method.name, REPORT, selected, seed)
         elif spec.sweep.bisect:
-            yield from bisection(spec, arm, point, seed, scores)
+            yield from bisection(spec, method, selected, seed, scores)
         else:
-            yield from (StudyRun(arm.name, REPORT, (*point, *cell), seed) for cell in spec.sweep.cells)
+            yield from (
+                StudyRun(method.name, REPORT, (*selected, *configuration), seed)
+                for configuration in spec.sweep.configurations
+            )
 
 
-def bisection(spec: Spec, arm: Arm, point: Cell, seed: int, scores: Scores) -> Iterator[StudyRun]:
+def bisection(
+    spec: Spec, method: StudyMethod, selected: Configuration, seed: int, scores: Scores
+) -> Iterator[StudyRun]:
     """Yield the runs of one seed that are known so far: each outcome decides the next value.
 
     The search looks for the last value of the sweep that the seed still learns, as if it learned all values before and
@@ -180,18 +212,18 @@ def bisection(spec: Spec, arm: Arm, point: Cell, seed: int, scores: Scores) -> I
 
     Args:
         spec: The study, which has a sweep.
-        arm: The method.
-        point: Settings that tuning selected for the method.
+        method: The method.
+        selected: Configuration that tuning selected for the method.
         seed: Seed of the runs.
         scores: Scores of the finished runs.
     """
     assert spec.sweep is not None
     # Both ends lie outside of the sweep: no value may be learned, or all of them.
     learned_up_to = -1
-    failed_from = len(spec.sweep.cells)
+    failed_from = len(spec.sweep.configurations)
     while failed_from - learned_up_to > 1:
         middle = (learned_up_to + failed_from) // 2
-        run = StudyRun(arm.name, REPORT, (*point, *spec.sweep.cells[middle]), seed)
+        run = StudyRun(method.name, REPORT, (*selected, *spec.sweep.configurations[middle]), seed)
         yield run
         if run not in scores:
             return
@@ -202,5 +234,10 @@ def bisection(spec: Spec, arm: Arm, point: Cell, seed: int, scores: Scores) -> I
 
 
 def has_learned(spec: Spec, score: Score) -> bool:
-    """Return True if a run reached the accuracy from which the study counts the task as learned."""
+    """Return True if a run reached the accuracy from which the study counts the task as learned.
+
+    Args:
+        spec: The study; False for every run if it has no ``learned``.
+        score: Score of the run. ``hard`` is compared, the accuracy on the questions that need exploration.
+    """
     return spec.learned is not None and score.hard >= spec.learned

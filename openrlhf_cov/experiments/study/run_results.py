@@ -3,7 +3,7 @@
 import json
 import lzma
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -26,7 +26,7 @@ VALIDATION_FILE = "validation.jsonl"
 STOPPED_AT = "stopped_at"
 # Significant digits of a packed number.
 DIGITS = 4
-# Metrics that a packed run of tuning keeps, beside its evaluations and its test, by which points are chosen.
+# Metrics that a packed run of tuning keeps, beside the evaluations and the test. Tuning selects by evaluations.
 OF_TUNING = ("reward", "entropy/mean", "entropy/position_0", "gradient/norm", "response_length", STEP_TOTAL)
 # The same of every run of a sweep, whose page reads nothing but evaluations: what the law and its forecasts need.
 OF_SWEEP = ("reward", "entropy/mean")
@@ -74,7 +74,15 @@ class Result:
 
 
 def area(steps: ArrayLike, values: ArrayLike) -> float:
-    """Return the mean of a curve over its steps, linear between them; NaN with fewer than three points."""
+    """Return the mean of a curve over its steps: the area under it divided by their range.
+
+    Args:
+        steps: Global steps (n,), which increase. They need not be evenly spaced.
+        values: Values (n,) of the curve, which is linear between them.
+
+    Returns:
+        The mean; NaN with fewer than three values.
+    """
     steps = np.asarray(steps, dtype=np.float64)
     values = np.asarray(values, dtype=np.float64)
     return float(np.trapezoid(values, steps) / (steps[-1] - steps[0])) if len(steps) > 2 else float("nan")
@@ -166,11 +174,13 @@ def pack(
     tuned = OF_TUNING if reported is None else tuple(name for name in OF_TUNING if name in reported)
     with replacing(path) as file, lzma.LZMAFile(file, "w", preset=9) as lines:
         for each in results:
+            run = each.run
             test = {"kinds": each.kinds, "greedy": each.greedy.astype(int).tolist(), "right": each.right.tolist()}
             record = {
-                "run": asdict(each.run),
-                "asked": asked(each.run),
-                "metrics": _columns(each.metrics, reported if each.run.stage == REPORT else tuned),
+                # The keys of published files; see ``RunFields``.
+                "run": {"arm": run.method, "stage": run.stage, "cell": run.configuration, "seed": run.seed},
+                "asked": asked(run),
+                "metrics": _columns(each.metrics, reported if run.stage == REPORT else tuned),
                 "evaluations": _columns(each.evaluations),
                 "test": test | {"samples": each.samples},
             }
@@ -178,7 +188,16 @@ def pack(
 
 
 def unpack(path: Path, asked: Callable[[StudyRun], Sequence[str]] | None = None) -> Iterator[Result]:
-    """Yield the results in a file of ``pack``, with ``asked`` those of these flags; UsageError for another file."""
+    """Yield the results in a file of ``pack``.
+
+    Args:
+        path: The file.
+        asked: Returns the flags with which a run must have been packed to be yielded; runs packed with other flags are
+            left out. None: all runs are yielded.
+
+    Raises:
+        UsageError: The file cannot be read, or holds something else than results of a study.
+    """
     try:
         with regular(path).open("rb") as file:
             for line in _unpacked_lines(file, path.stat().st_size):

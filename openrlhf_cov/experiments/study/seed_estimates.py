@@ -59,10 +59,15 @@ def mean_over_questions(scores: Sequence[NDArray[np.float64]]) -> Interval:
 
 
 def difference_of_means(first: ArrayLike, second: ArrayLike) -> Interval:
-    """Return the mean of ``first`` minus that of ``second``, of unpaired runs, with Welch's interval (1947).
+    """Return the mean of one group minus that of another, of unpaired runs, with Welch's interval (1947).
 
-    All NaN for a group of fewer than two values, and for values that are not finite, such as pass@32 of a test with
-    fewer samples.
+    Args:
+        first: One number (n,) for each run of the first group.
+        second: One number (m,) for each run of the group that is subtracted.
+
+    Returns:
+        The difference and its interval. All are NaN for a group of fewer than two values, and for values that are not
+        finite, such as pass@32 of a test with fewer samples.
     """
     groups = [np.asarray(each, dtype=np.float64) for each in (first, second)]
     if min(map(len, groups)) < FEWEST or not all(np.isfinite(group).all() for group in groups):
@@ -106,7 +111,7 @@ def share_of_seeds(successes: int, seeds: int, level: float = LEVEL) -> Interval
     tail = (1 - level) / 2
 
     def at_least(share: float, count: int) -> float:
-        """Probability of at least ``count`` successes."""
+        """Return the probability of at least ``count`` successes."""
         return math.fsum(math.comb(seeds, n) * share**n * (1 - share) ** (seeds - n) for n in range(count, seeds + 1))
 
     # Both probabilities increase with the share.

@@ -5,27 +5,30 @@ from dataclasses import dataclass
 
 ENGINES = ("lab", "ray")
 
-# Flags and values of one point of a grid, as words of a command line; () without a grid.
-Cell = tuple[str, ...]
+# Flags of a grid with one value each, as words of a command line; () without a grid.
+Configuration = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Arm:
-    """One method with its settings, and the cells from which tuning selects; one cell leaves nothing to select."""
+class StudyMethod:
+    """One method of a study with its settings.
+
+    Tuning selects one of the configurations. A method with a single configuration is not tuned.
+    """
 
     name: str
     words: tuple[str, ...]
-    cells: tuple[Cell, ...]
-    # The arm whose point it takes.
+    configurations: tuple[Configuration, ...]
+    # The method whose selected configuration it takes.
     at: str | None = None
     tier: int = 1
-    # Of what is reported.
+    # Seeds of the reported runs.
     seeds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """The seeds of tuning: every cell runs with ``seeds``, and the ``finalists`` also run with ``final_seeds``."""
+    """The seeds of tuning: every configuration runs with ``seeds``, the ``finalists`` also with ``final_seeds``."""
 
     seeds: tuple[int, ...] = ()
     finalists: int = 1
@@ -34,22 +37,22 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Values that are run for every arm with every seed, beside the arm's own point.
+    """Values that are run for every method with every seed, beside the selected configuration of the method.
 
     Attributes:
-        cells: The cells of the grid, in the order of the file.
-        bisect: Run only the cells that a bisection needs: of cells in the order in which the task becomes harder, it
-            finds the last one that a seed still learns.
+        configurations: The configurations of the grid, in the order of the file.
+        bisect: Run only the configurations that a bisection needs. In the order of the grid the task becomes harder,
+            and the bisection finds the last configuration that a seed still learns.
     """
 
-    cells: tuple[Cell, ...]
+    configurations: tuple[Configuration, ...]
     bisect: bool = False
 
     @property
     def runs_of_a_seed(self) -> int:
-        """Number of runs of one arm with one seed."""
-        # A bisection of 2^k - 1 cells takes k runs, whatever their outcomes.
-        return len(self.cells).bit_length() if self.bisect else len(self.cells)
+        """Number of runs of one method with one seed."""
+        # A bisection of 2^k - 1 configurations takes k runs, whatever their outcomes.
+        return len(self.configurations).bit_length() if self.bisect else len(self.configurations)
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class Spec:
     # The same for what is reported.
     test: tuple[str, ...]
     tuning: Tuning
-    arms: tuple[Arm, ...]
+    methods: tuple[StudyMethod, ...]
     # Number of base policies; seed s begins with base policy s modulo this number.
     base_policies: int = 1
     # Greedy accuracy from which a run counts as having learned the task, on the validation questions that the habit of
@@ -76,9 +79,9 @@ class Spec:
     learned: float | None = None
     sweep: Sweep | None = None
 
-    def arm(self, name: str) -> Arm:
-        """Return the arm of this name."""
-        return next(arm for arm in self.arms if arm.name == name)
+    def method(self, name: str) -> StudyMethod:
+        """Return the method of this name, which the study must have."""
+        return next(method for method in self.methods if method.name == name)
 
 
 def slug(text: str) -> str:

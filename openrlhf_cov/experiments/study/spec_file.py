@@ -5,9 +5,9 @@
     flags: --steps 200 --updates 8     # of every run
     seeds: [0, 1, 2, 3, 4, 5, 6, 7]    # of what is reported
     tuning:
-      seeds: [100]                     # of every cell of an arm's grid
-      finalists: 3                     # the best cells ...
-      final_seeds: [101]               # ... run again with these; the best of them is the arm's point
+      seeds: [100]                     # of every configuration of a method's grid
+      finalists: 3                     # the best configurations ...
+      final_seeds: [101]               # ... run again with these; the best one is selected
       grid: {--actor.adam.lr: [3e-5, 1e-4, 3e-4]}
     arms:
       - name: GRPO
@@ -17,16 +17,17 @@
         grid: {--actor.entropy_coef: [0, 1e-2]}
       - name: wide clip in small micro-batches
         flags: --train.micro_batch_size 16
-        at: wide clip                  # its flags and its point, not tuned anew
+        at: wide clip                  # its flags and its selected configuration, not tuned anew
         tier: 2                        # runs when all of tier 1 have
 
-A cell is one value of every entry of an arm's grid and the common one. The first arm is what others are compared with.
+An entry of ``arms`` is a method. A configuration has one value of every entry of its grid and of the common grid.
+The other methods are compared with the first one.
 
 Three more fields are for tasks that a run either learns or does not:
 
     base_policies: 3                   # seed s begins with the base policy s modulo 3
     learned: 0.5                       # accuracy from which a run has learned the task
-    sweep:                             # values that are run for every arm, at its point
+    sweep:                             # values that are run for every method, beside its selected configuration
       grid: {--shortcut_share: [0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5]}
       bisect: true                     # per seed, search the last value that is learned; else run all values
 """
@@ -44,13 +45,13 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, model_validator
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.experiments.study.spec import Arm, Cell, Spec, Sweep, Tuning, slug
+from openrlhf_cov.experiments.study.spec import Configuration, Spec, StudyMethod, Sweep, Tuning, slug
 from openrlhf_cov.utils.json_lines import regular, valid_text
 from openrlhf_cov.utils.record_checks import STRICT, checked_value, short
 
-# Limits: bytes of a file, configurations of an arm, runs of a study, letters of a folder's name.
+# Limits: bytes of a file, configurations of a method, runs of a study, letters of a folder's name.
 MAX_BYTES = 2**16
-MAX_CELLS = 1000
+MAX_CONFIGURATIONS = 1000
 MAX_RUNS = 10_000
 MAX_LETTERS = 200
 
@@ -101,8 +102,8 @@ class _Fields(BaseModel):
     model_config = ConfigDict(**STRICT)
 
 
-class ArmFields(_Fields):
-    """An arm of the file."""
+class MethodFields(_Fields):
+    """One entry of ``arms``: a method of the study."""
 
     name: Annotated[str, AfterValidator(_name)]
     flags: Words = ()
@@ -122,7 +123,7 @@ class TuningFields(_Fields):
 
 
 class SweepFields(_Fields):
-    """Values that are run for every arm."""
+    """Values that are run for every method."""
 
     grid: Grid
     bisect: bool = False
@@ -159,7 +160,7 @@ class SpecFields(_Fields):
     test: Words = ()
     seeds: Annotated[Seeds, MinLen(1)]
     tuning: TuningFields | None = None
-    arms: Annotated[list[ArmFields], MinLen(1)]
+    arms: Annotated[list[MethodFields], MinLen(1)]
     base_policies: Annotated[int, Ge(1), Le(100)] = 1
     learned: Annotated[float, Gt(0), Le(1)] | None = None
     sweep: SweepFields | None = None
@@ -225,10 +226,15 @@ def read_spec(path: Path) -> Spec:
 
 
 def spec_of(content: Any) -> Spec:
-    """Return the study that parsed YAML describes; ValueError with one line for content that is no study."""
+    """Return the study that parsed YAML describes.
+
+    Raises:
+        ValueError: The content is no study. The message is one line that names the field, its value and what the field
+            must be.
+    """
     fields = checked_value(SpecFields, content)
     tuning = fields.tuning or TuningFields()
-    sweep = fields.sweep and Sweep(_cells(fields.sweep.grid, "sweep"), fields.sweep.bisect)
+    sweep = fields.sweep and Sweep(_configurations(fields.sweep.grid, "sweep"), fields.sweep.bisect)
     if sweep and fields.learned is None:
         raise ValueError("sweep needs the field learned: the accuracy from which a run has learned the task")
     spec = Spec(
@@ -241,7 +247,7 @@ def spec_of(content: Any) -> Spec:
         validation=fields.validation,
         test=fields.test,
         tuning=Tuning(tuple(tuning.seeds), tuning.finalists, tuple(tuning.final_seeds)),
-        arms=_arms(fields, tuning.grid or {}, sweep),
+        methods=_methods(fields, tuning.grid or {}, sweep),
         base_policies=fields.base_policies,
         learned=fields.learned,
         sweep=sweep,
@@ -251,40 +257,43 @@ def spec_of(content: Any) -> Spec:
     return spec
 
 
-def _arms(fields: SpecFields, common: Grid, sweep: Sweep | None) -> tuple[Arm, ...]:
-    """Return the arms with their configurations. Their number is limited while they are made, as each takes memory."""
+def _methods(fields: SpecFields, common: Grid, sweep: Sweep | None) -> tuple[StudyMethod, ...]:
+    """Return the methods with their configurations; ValueError if they have too many runs."""
     tuning = fields.tuning or TuningFields()
-    runs_of_a_cell = len(tuning.seeds) + len(tuning.final_seeds)
+    runs_of_a_configuration = len(tuning.seeds) + len(tuning.final_seeds)
     runs_of_a_seed = sweep.runs_of_a_seed if sweep else 1
-    arms: list[Arm] = []
+    methods: list[StudyMethod] = []
     runs = 0
+    # Counted while the methods are made, because each of them takes memory.
     for each in fields.arms:
-        arm = _arm(each, arms, common, fields.seeds)
-        arms.append(arm)
-        runs += len(arm.seeds) * runs_of_a_seed + len(arm.cells) * runs_of_a_cell
+        method = _method(each, methods, common, fields.seeds)
+        methods.append(method)
+        runs += len(method.seeds) * runs_of_a_seed + len(method.configurations) * runs_of_a_configuration
         if runs > MAX_RUNS:
-            raise ValueError(f"a study has at most {MAX_RUNS} runs; give fewer arms, seeds or values")
-    return tuple(arms)
+            raise ValueError(f"a study has at most {MAX_RUNS} runs; give fewer methods, seeds or values")
+    return tuple(methods)
 
 
-def _arm(fields: ArmFields, before: Sequence[Arm], common: Grid, seeds: Sequence[int]) -> Arm:
-    place = f"arm {fields.name}"
-    if slug(fields.name).lower() in (slug(arm.name).lower() for arm in before):
-        raise ValueError(f"{place}: another arm has this name, as a folder is called; give another name")
+def _method(fields: MethodFields, before: Sequence[StudyMethod], common: Grid, seeds: Sequence[int]) -> StudyMethod:
+    place = f"method {fields.name}"
+    if slug(fields.name).lower() in (slug(method.name).lower() for method in before):
+        raise ValueError(f"{place}: another method has this name, as a folder is called; give another name")
     own_seeds = tuple(seeds if fields.seeds is None else fields.seeds)
     if fields.at is None:
-        cells = _cells({**common, **(fields.grid or {})}, place)
-        return Arm(fields.name, fields.flags, cells, tier=fields.tier, seeds=own_seeds)
-    model = next((arm for arm in before if arm.name == fields.at and arm.at is None), None)
+        configurations = _configurations({**common, **(fields.grid or {})}, place)
+        return StudyMethod(fields.name, fields.flags, configurations, tier=fields.tier, seeds=own_seeds)
+    model = next((method for method in before if method.name == fields.at and method.at is None), None)
     if model is None:
         raise ValueError(
-            f"{place}: at must be the name of an arm above it that has a point of its own; got {short(fields.at)}"
+            f"{place}: at must be the name of a method above it that has no at itself; got {short(fields.at)}"
         )
     if fields.grid is not None:
-        raise ValueError(f"{place}: it takes the point of {model.name}, so a grid has no effect; drop one of the two")
+        raise ValueError(
+            f"{place}: it takes the configuration of {model.name}, so a grid has no effect; drop one of the two"
+        )
     words = (*model.words, *fields.flags)
-    # Not before the tier of the arm whose point it takes.
-    return Arm(fields.name, words, model.cells, model.name, max(fields.tier, model.tier), own_seeds)
+    # Not before the tier of the method whose selected configuration it takes.
+    return StudyMethod(fields.name, words, model.configurations, model.name, max(fields.tier, model.tier), own_seeds)
 
 
 def _check_seeds(fields: SpecFields, spec: Spec) -> None:
@@ -292,42 +301,47 @@ def _check_seeds(fields: SpecFields, spec: Spec) -> None:
     tuning = spec.tuning
     if repeated := set(tuning.seeds) & set(tuning.final_seeds):
         raise ValueError(f"tuning.final_seeds: {min(repeated)} is one of tuning.seeds")
-    for place, seeds in (("seeds", fields.seeds), *((f"arm {arm.name}: seeds", arm.seeds) for arm in spec.arms)):
+    for place, seeds in (
+        ("seeds", fields.seeds),
+        *((f"method {method.name}: seeds", method.seeds) for method in spec.methods),
+    ):
         if repeated := set(seeds) & {*tuning.seeds, *tuning.final_seeds}:
             raise ValueError(f"{place}: {min(repeated)} is one of the tuning's; what is reported needs fresh ones")
-    for arm in spec.arms:
-        if len(arm.cells) > 1 and arm.at is None and not tuning.seeds:
-            raise ValueError(f"arm {arm.name}: grid has {len(arm.cells)} cells and tuning.seeds is empty")
+    for method in spec.methods:
+        if len(method.configurations) > 1 and method.at is None and not tuning.seeds:
+            raise ValueError(
+                f"method {method.name}: grid has {len(method.configurations)} configurations and tuning.seeds is empty"
+            )
 
 
 def _check_flags(spec: Spec) -> None:
-    """Raise ValueError for a flag that an arm has beside its grid or the sweep."""
-    for arm in spec.arms:
-        _refuse_both(arm.words, arm.cells, f"arm {arm.name}")
+    """Raise ValueError for a flag that a method has beside its grid or the sweep."""
+    for method in spec.methods:
+        _refuse_both(method.words, method.configurations, f"method {method.name}")
         if spec.sweep:
-            words = [*arm.words, *itertools.chain.from_iterable(arm.cells)]
-            _refuse_both(words, spec.sweep.cells, f"arm {arm.name}", "sweep")
+            words = [*method.words, *itertools.chain.from_iterable(method.configurations)]
+            _refuse_both(words, spec.sweep.configurations, f"method {method.name}", "sweep")
 
 
-def _cells(grid: Mapping[str, Sequence[str]], place: str) -> tuple[Cell, ...]:
+def _configurations(grid: Mapping[str, Sequence[str]], place: str) -> tuple[Configuration, ...]:
     """Return the configurations of a grid. Each has a folder, whose name must be its own."""
-    # Counted before the cells are made, because a small file can ask for more of them than fit into memory.
-    if math.prod(map(len, grid.values())) > MAX_CELLS:
-        raise ValueError(f"{place}: grid has more than {MAX_CELLS} cells; give fewer values")
-    cells = [
+    # Counted before the configurations are made: a small file can ask for more of them than fit into memory.
+    if math.prod(map(len, grid.values())) > MAX_CONFIGURATIONS:
+        raise ValueError(f"{place}: grid has more than {MAX_CONFIGURATIONS} configurations; give fewer values")
+    configurations = [
         tuple(word for flag, value in zip(grid, values, strict=True) for word in (flag, *shlex.split(value)))
         for values in itertools.product(*grid.values())
     ]
     # In lower case, because some file systems do not distinguish cases.
-    folders = {slug(" ".join(cell)).lower() for cell in cells}
-    if len(folders) < len(cells):
+    folders = {slug(" ".join(configuration)).lower() for configuration in configurations}
+    if len(folders) < len(configurations):
         raise ValueError(f"{place}: two values of the grid map to the same folder name; change one")
     # 1e-3 and 0.001 have two folders, and would count as two configurations.
-    if len({tuple(map(_meaning, cell)) for cell in cells}) < len(cells):
+    if len({tuple(map(_meaning, configuration)) for configuration in configurations}) < len(configurations):
         raise ValueError(f"{place}: the grid has a number twice, in two spellings; drop one")
     if max(map(len, folders)) > MAX_LETTERS:
         raise ValueError(f"{place}: a configuration of the grid has more than {MAX_LETTERS} letters; give fewer flags")
-    return tuple(cells)
+    return tuple(configurations)
 
 
 def _meaning(word: str) -> str | float:
@@ -338,11 +352,11 @@ def _meaning(word: str) -> str | float:
         return word
 
 
-def _refuse_both(words: Sequence[str], cells: Sequence[Cell], place: str, of: str = "grid") -> None:
+def _refuse_both(words: Sequence[str], configurations: Sequence[Configuration], place: str, of: str = "grid") -> None:
     """Raise ValueError for a flag, perhaps shortened, that also has values in a grid. The later one would win."""
-    of_cells = _flags(itertools.chain.from_iterable(cells))
+    of_configurations = _flags(itertools.chain.from_iterable(configurations))
     for flag in _flags(words):
-        if len(flag) > 2 and any(each.startswith(flag) for each in of_cells):
+        if len(flag) > 2 and any(each.startswith(flag) for each in of_configurations):
             raise ValueError(f"{place}: flags: {flag} has values in its {of}, which win; drop one of the two")
 
 

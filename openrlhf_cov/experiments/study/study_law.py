@@ -17,38 +17,49 @@ RESAMPLES = 400
 
 
 def law(spec: Spec, runs: Runs) -> Answer:
-    """Fit R = -a exp(H) + b to each run, forecast its end from its start, and compare it with the baseline's line."""
+    """Fit R = -a exp(H) + b to each run, forecast its end from its start, and compare it with the baseline's line.
+
+    Args:
+        spec: The study, whose first method is the baseline.
+        runs: Finished runs of its methods. A seed is compared with the baseline's run of the same seed.
+    """
     question = "Does R = −a·exp(H) + b hold, and how well does it forecast?"
     # By seed: a run is compared with the line of the baseline's run that saw the same prompts.
-    base = {seed: fitted(each) for seed, each in runs[spec.arms[0].name].items()}
+    base = {seed: fitted(each) for seed, each in runs[spec.methods[0].name].items()}
     base = {seed: fit for seed, fit in base.items() if fit}
     if len(base) < 2:
-        return Answer(question, f"{NOT_ENOUGH}: fewer than two finished runs of {spec.arms[0].name}.")
+        return Answer(question, f"{NOT_ENOUGH}: fewer than two finished runs of {spec.methods[0].name}.")
     rows = []
     moved = []
     along = []
-    for arm in spec.arms:
-        fits = [fit for each in runs[arm.name].values() if (fit := fitted(each))]
+    for method in spec.methods:
+        fits = [fit for each in runs[method.name].values() if (fit := fitted(each))]
         if len(fits) < 2:
             continue
-        errors = [ahead for each in runs[arm.name].values() if (ahead := forecast_errors(each))]
-        shift = mean_over_seeds([off_line(each, base[s]) for s, each in runs[arm.name].items() if s in base])
-        entropy = paired(NUMBERS["entropy"], runs[arm.name], runs[spec.arms[0].name])
+        errors = [ahead for each in runs[method.name].values() if (ahead := forecast_errors(each))]
+        shift = mean_over_seeds([off_line(each, base[s]) for s, each in runs[method.name].items() if s in base])
+        entropy = paired(NUMBERS["entropy"], runs[method.name], runs[spec.methods[0].name])
         r2 = mean_over_seeds([fit.r2 for fit in fits], SHARE)
         ends = [mean_over_seeds([pair[place] for pair in errors]) for place in (0, 1)]
-        is_first = arm is spec.arms[0]
+        is_first = method is spec.methods[0]
         rows.append(
-            (arm.name, str(len(fits)), shown(r2), *(map(shown, ends)), "" if is_first else shown(shift, signed=True))
+            (
+                method.name,
+                str(len(fits)),
+                shown(r2),
+                *(map(shown, ends)),
+                "" if is_first else shown(shift, signed=True),
+            )
         )
         if not is_first and differs(shift):
-            moved.append(arm.name)
+            moved.append(method.name)
         elif not is_first and differs(entropy):
-            along.append(arm.name)
+            along.append(method.name)
     r2 = mean_over_seeds([fit.r2 for fit in base.values()])
     slope = mean_over_seeds([fit.a.estimate for fit in base.values()])
     holds = "reward rises as entropy is spent" if slope.low > 0 else "reward does not rise as entropy is spent"
     text = (
-        f"For {spec.arms[0].name}, a is {shown(slope)} ({holds}), and the law explains {r2.estimate:.0%} of the "
+        f"For {spec.methods[0].name}, a is {shown(slope)} ({holds}), and the law explains {r2.estimate:.0%} of the "
         f"variance of the reward. Methods whose reward differs from this line at equal entropy: {listed(moved)}. "
         f"Methods on the line with another entropy: {listed(along)}. The forecast uses the first {FORECAST_FROM:.0%} "
         "of a run; the last column but one is the error of repeating the last reward seen."
@@ -88,7 +99,12 @@ def forecast_errors(result: Result) -> tuple[float, float] | None:
 
 
 def off_line(result: Result, line: LawFit) -> float:
-    """Return the mean distance of a run's rewards from another run's line at their entropies."""
+    """Return the mean of a run's rewards minus those of another run's line at equal entropies.
+
+    Args:
+        result: The run, whose training batches are compared.
+        line: The law that was fitted to the other run.
+    """
     found = points(result)
     return float((found.reward - line.reward_at(found.entropy)).mean())
 
@@ -99,12 +115,12 @@ def theory(runs: Runs) -> Answer:
     rows = []
     positive = [0, 0]
     negative: list[str] = []
-    for name, of_arm in runs.items():
+    for name, of_method in runs.items():
         found = [
             mean_over_seeds(
                 [
                     check_theorem(each.metrics, number, resamples=RESAMPLES).correlation.estimate
-                    for each in of_arm.values()
+                    for each in of_method.values()
                 ],
                 CORRELATION,
             )
@@ -112,7 +128,7 @@ def theory(runs: Runs) -> Answer:
         ]
         if not math.isfinite(found[0].low):
             continue
-        rows.append((name, str(len(of_arm)), *map(shown, found)))
+        rows.append((name, str(len(of_method)), *map(shown, found)))
         for place, correlation in enumerate(found):
             positive[place] += correlation.low > 0
             if correlation.high < 0:

@@ -68,7 +68,7 @@ class Finished:
 def table(shortcut: Finished, learning_rates: Finished, mechanism: Finished) -> Section:
     """Return a row for each method with a finished run, by critical share, then the other ones of ``METHODS``.
 
-    A cell without a finished run has a dash.
+    A number without a finished run is a dash.
 
     Args:
         shortcut: Study of the critical shares.
@@ -94,18 +94,20 @@ def widths_of(learning_rates: Finished) -> dict[str, str]:
     """
     rates = learning_rates_of(learning_rates.spec)
     widths = {}
-    for arm in learning_rates.spec.arms:
-        outcomes = by_setting(outcomes_of(learning_rates.spec, arm, learning_rates.results))[MAP_SETTING]
+    for method in learning_rates.spec.methods:
+        outcomes = by_setting(outcomes_of(learning_rates.spec, method, learning_rates.results))[MAP_SETTING]
         width = width_of(rates, [outcomes[rate] for rate in rates])
         if width:
-            widths[arm.name] = width
+            widths[method.name] = width
     return widths
 
 
 def shares(spec: Spec) -> list[float]:
     """Return the values of the one flag of a sweep."""
     assert spec.sweep is not None
-    return [float(value) for cell in spec.sweep.cells for value in settings_of(cell).values()]
+    return [
+        float(value) for configuration in spec.sweep.configurations for value in settings_of(configuration).values()
+    ]
 
 
 def _untuned(mechanism: Finished, found: Sequence[Result]) -> tuple[str, str]:
@@ -228,7 +230,12 @@ def mechanism_numbers(mechanism: Finished) -> Section:
 
 
 def name_at(result: Result, step: int) -> float:
-    """Return the probability of a rare name on its own prompts at the evaluation of a step."""
+    """Return the mean probability of the rare names on their own prompts at the evaluation of a step.
+
+    Args:
+        result: A run with ``--record_mechanism``.
+        step: A step that has an evaluation.
+    """
     [place] = np.nonzero(result.evaluations.steps == step)[0]
     return float(name_probability(result, own=True)[place])
 
@@ -247,7 +254,9 @@ def figure(shortcut: Finished, learning_rates: Finished, mechanism: Finished) ->
         mechanism: The untuned runs, for the curves.
     """
     runs = {method: mechanism.runs.get(method, {}) for method in METHODS}
-    order = list(critical_fits(shortcut.spec, shortcut.results)) or [arm.name for arm in learning_rates.spec.arms]
+    order = list(critical_fits(shortcut.spec, shortcut.results)) or [
+        method.name for method in learning_rates.spec.methods
+    ]
     of_sweeps = (critical_panel(shortcut.spec, shortcut.results), map_panel(learning_rates, order))
     panels = [panel for panel in of_sweeps if panel]
     panels += [
@@ -286,20 +295,20 @@ def map_panel(study: Finished, methods: Sequence[str]) -> Panel | None:
             can stand beside this one.
 
     Returns:
-        The panel; None without a finished run. A cell without a run has no square.
+        The panel; None without a finished run. A learning rate without a run has no square.
     """
     rates = learning_rates_of(study.spec)
     places = {method: float(len(methods) - row) for row, method in enumerate(methods)}
     marks = []
-    for arm in study.spec.arms:
-        if arm.name not in places:
+    for method in study.spec.methods:
+        if method.name not in places:
             continue
-        for rate, learned in by_setting(outcomes_of(study.spec, arm, study.results))[MAP_SETTING].items():
+        for rate, learned in by_setting(outcomes_of(study.spec, method, study.results))[MAP_SETTING].items():
             if not learned:
                 continue
             share = share_of_seeds(sum(learned), len(learned)).estimate
             look = Look(color_of_share(share), marker="square", size=14.0)
-            marks.append(Mark("dots", look, [math.log10(rate)], [places[arm.name]]))
+            marks.append(Mark("dots", look, [math.log10(rate)], [places[method.name]]))
     if not marks:
         return None
     y = Axis(ticks={place: method for method, place in places.items()}, ends=(0.4, len(methods) + 0.6))

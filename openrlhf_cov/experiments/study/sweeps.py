@@ -11,64 +11,78 @@ from openrlhf_cov.experiments.study.critical import CriticalValue, fit_critical_
 from openrlhf_cov.experiments.study.run_plan import REPORT, chosen, has_learned
 from openrlhf_cov.experiments.study.run_results import Result, score_of
 from openrlhf_cov.experiments.study.seed_estimates import share_of_seeds
-from openrlhf_cov.experiments.study.spec import Arm, Cell, Spec
+from openrlhf_cov.experiments.study.spec import Configuration, Spec, StudyMethod
 from openrlhf_cov.utils.estimates import Interval
 
 LEARNING_RATE = "--actor.adam.lr"
 # Share of the seeds that must learn in the region of learning rates.
 HALF = 0.5
-# Colors of a cell in which no seed learns, and of one in which all do.
+# Colors of a configuration with which no seed learns, and of one with which all do.
 NONE_LEARNS = (224, 224, 224)
 ALL_LEARN = (0, 68, 136)
 
-# Cell of a sweep -> seed -> whether the run learned the task.
-Outcomes = Mapping[Cell, Mapping[int, bool]]
+# Configuration of a sweep -> seed -> True if the run learned the task.
+Outcomes = Mapping[Configuration, Mapping[int, bool]]
 
 
 def sweep_answer(spec: Spec, results: Sequence[Result]) -> Answer:
-    """Return the table of a sweep: critical values of a bisection, else the share that learns in every cell."""
-    assert spec.sweep is not None
-    return critical_values(spec, results) if spec.sweep.bisect else learned_cells(spec, results)
-
-
-def outcomes_of(spec: Spec, arm: Arm, results: Sequence[Result]) -> dict[Cell, dict[int, bool]]:
-    """Return whether each finished run of an arm learned the task, by the cell of the sweep and the seed.
+    """Return the table of a sweep: critical values of a bisection, else the share that learns by configuration.
 
     Args:
         spec: The study, which has a sweep.
-        arm: The arm; only runs with the settings that tuning selected for it count.
+        results: Its finished runs, from none to all.
+    """
+    assert spec.sweep is not None
+    return critical_values(spec, results) if spec.sweep.bisect else learned_regions(spec, results)
+
+
+def outcomes_of(spec: Spec, method: StudyMethod, results: Sequence[Result]) -> dict[Configuration, dict[int, bool]]:
+    """Return for each finished run of a method if it learned the task, by the configuration of the sweep and the seed.
+
+    Args:
+        spec: The study, which has a sweep.
+        method: The method; only runs with the configuration that tuning selected for it count.
         results: Finished runs of the study.
 
     Returns:
-        Every cell of the sweep -> seed -> True if the run learned the task; no seed while tuning is not finished.
+        Every configuration of the sweep -> seed -> True if the run learned the task; no seed while tuning is not
+        finished.
     """
     assert spec.sweep is not None
     scores = {each.run: score_of(each) for each in results}
-    point = chosen(spec, arm, scores)
-    found: dict[Cell, dict[int, bool]] = {cell: {} for cell in spec.sweep.cells}
-    if point is None:
+    selected = chosen(spec, method, scores)
+    found: dict[Configuration, dict[int, bool]] = {configuration: {} for configuration in spec.sweep.configurations}
+    if selected is None:
         return found
     for run, score in scores.items():
-        swept = run.cell[len(point) :]
-        # Other runs of the arm are those of tuning.
-        if run.arm == arm.name and run.stage == REPORT and run.cell[: len(point)] == point and swept in found:
+        swept = run.configuration[len(selected) :]
+        has_selected = run.configuration[: len(selected)] == selected
+        # Other runs of the method are those of tuning.
+        if run.method == method.name and run.stage == REPORT and has_selected and swept in found:
             found[swept][run.seed] = has_learned(spec, score)
     return found
 
 
 def critical_values(spec: Spec, results: Sequence[Result]) -> Answer:
-    """Return a row for each method: the value at which half of its runs still learn, and what was run."""
+    """Return a row for each method: the value at which half of its runs still learn, and what was run.
+
+    Args:
+        spec: The study, with a sweep over one flag.
+        results: Its finished runs. A method without any has a row without a value.
+    """
     assert spec.sweep is not None
-    [flag] = settings_of(spec.sweep.cells[0])
-    values = {cell: settings_of(cell)[flag] for cell in spec.sweep.cells}
+    [flag] = settings_of(spec.sweep.configurations[0])
+    values = {configuration: settings_of(configuration)[flag] for configuration in spec.sweep.configurations}
     question = f"Up to which {flag} does each method learn?"
     tried = [float(value) for value in values.values()]
     policies = range(spec.base_policies) if spec.base_policies > 1 else ()
     rows = []
-    for arm in spec.arms:
-        outcomes = outcomes_of(spec, arm, results)
+    for method in spec.methods:
+        outcomes = outcomes_of(spec, method, results)
         runs = [
-            (seed, float(values[cell]), learned) for cell, found in outcomes.items() for seed, learned in found.items()
+            (seed, float(values[configuration]), learned)
+            for configuration, found in outcomes.items()
+            for seed, learned in found.items()
         ]
         counts = [f"{sum(found.values())}/{len(found)}" if found else "" for found in outcomes.values()]
         of_policies = []
@@ -78,9 +92,9 @@ def critical_values(spec: Spec, results: Sequence[Result]) -> Answer:
         if runs:
             fit = _fit(runs)
             slope = f"{fit.slope:.1f}" if 0.0 < fit.value.estimate < math.inf else ""
-            rows.append((arm.name, str(len(runs)), bounded(fit.value, tried), slope, *of_policies, *counts))
+            rows.append((method.name, str(len(runs)), bounded(fit.value, tried), slope, *of_policies, *counts))
         else:
-            rows.append((arm.name, "0", "", "", *of_policies, *counts))
+            rows.append((method.name, "0", "", "", *of_policies, *counts))
     text = (
         f"The critical value is that of {flag} at which half of the runs learn the task: a logistic fit on the "
         "logarithm of the value with the 95 % interval of the profile likelihood. A run has learned the task from an "
@@ -108,33 +122,46 @@ def _fit(runs: Sequence[tuple[int, float, bool]]) -> CriticalValue:
 def critical_fits(spec: Spec, results: Sequence[Result]) -> dict[str, CriticalValue]:
     """Return the critical value of each method of a bisection that has a finished run.
 
-    The method with the largest critical value comes first; methods with the same one keep the order of the spec.
+    Args:
+        spec: The study, with a sweep over one flag.
+        results: Its finished runs.
+
+    Returns:
+        Method -> critical value. The method with the largest one comes first; methods with the same one keep the order
+        of the spec.
     """
     fits = {}
-    for arm in spec.arms:
+    for method in spec.methods:
         runs = [
             (seed, float(value), learned)
-            for cell, by_seed in outcomes_of(spec, arm, results).items()
-            for value in settings_of(cell).values()
+            for configuration, by_seed in outcomes_of(spec, method, results).items()
+            for value in settings_of(configuration).values()
             for seed, learned in by_seed.items()
         ]
         if runs:
-            fits[arm.name] = _fit(runs)
+            fits[method.name] = _fit(runs)
     return dict(sorted(fits.items(), key=lambda item: -item[1].value.estimate))
 
 
 def critical_panel(spec: Spec, results: Sequence[Result]) -> Panel | None:
-    """Return the critical value of each method as a dot with its interval, the largest on top; None without a run.
+    """Return the critical value of each method as a dot with its interval, the largest on top.
 
     Dots and intervals end where the values that were run end.
+
+    Args:
+        spec: The study, with a sweep over one flag.
+        results: Its finished runs.
+
+    Returns:
+        The panel; None without a finished run.
     """
     fits = critical_fits(spec, results)
     if not fits:
         return None
     assert spec.sweep is not None
-    tried = [value for cell in spec.sweep.cells for value in settings_of(cell).values()]
+    tried = [value for configuration in spec.sweep.configurations for value in settings_of(configuration).values()]
     numbers = [float(value) for value in tried]
-    [flag] = settings_of(spec.sweep.cells[0])
+    [flag] = settings_of(spec.sweep.configurations[0])
     places = list(range(len(fits), 0, -1))
     middle, low, high = (
         np.clip([getattr(fit.value, end) for fit in fits.values()], min(numbers), max(numbers))
@@ -152,35 +179,54 @@ def bounded(value: Interval, values: Sequence[float]) -> str:
     """Return a critical value with its interval; an end beyond the values that were run is an inequality.
 
     An interval that lies beyond them as a whole is one inequality.
+
+    Args:
+        value: The critical value with its interval; an end may be 0 or infinity.
+        values: The values that were run, in any order.
     """
     estimate, low, high = (nearest(end, values) for end in (value.estimate, value.low, value.high))
     return estimate if estimate == low == high else f"{estimate} [{low}, {high}]"
 
 
 def nearest(value: float, values: Sequence[float]) -> str:
-    """Return a critical value with three digits, or an inequality beyond the values that were run."""
+    """Return a critical value with three digits, or an inequality such as "above 0.5".
+
+    Args:
+        value: The critical value, from 0 to infinity.
+        values: The values that were run, beyond which nothing is known of it.
+    """
     if value < min(values):
         return f"below {min(values):g}"
     return f"above {max(values):g}" if value > max(values) else f"{value:.3f}"
 
 
-def learned_cells(spec: Spec, results: Sequence[Result]) -> Answer:
-    """Return a row for each method and setting beside the learning rate: who learns, and over how many decades."""
+def learned_regions(spec: Spec, results: Sequence[Result]) -> Answer:
+    """Return a row for each method and setting beside the learning rate: how many seeds learn at each learning rate.
+
+    Args:
+        spec: The study, with a sweep over the learning rate and perhaps other flags.
+        results: Its finished runs.
+
+    Returns:
+        The table. Its last column is the width of the learning rates at which half of the seeds learn, in decades.
+        With fewer than two learning rates the answer is ``NOT_ENOUGH``.
+    """
     question = "In which region of settings does each method learn?"
     rates = learning_rates_of(spec)
     if len(rates) < 2:
         return Answer(question, f"{NOT_ENOUGH}: the sweep has fewer than two values of {LEARNING_RATE}.")
     rows = []
     most = 0
-    for arm in spec.arms:
-        for other, by_rate in by_setting(outcomes_of(spec, arm, results)).items():
+    for method in spec.methods:
+        for other, by_rate in by_setting(outcomes_of(spec, method, results)).items():
             found = [by_rate.get(rate, []) for rate in rates]
             most = max(most, *map(len, found))
             cells = [f"{sum(each)} of {len(each)}" if each else "" for each in found]
-            rows.append((arm.name, other, *cells, width_of(rates, found)))
+            rows.append((method.name, other, *cells, width_of(rates, found)))
     text = (
-        "A cell has the number of seeds that learned the task. A run has learned it from an accuracy of "
-        f"{spec.learned:g} on, on the validation questions that the habit of the base policy does not answer. "
+        "The columns of learning rates have the number of seeds that learned the task. A run has learned it from an "
+        f"accuracy of {spec.learned:g} on, on the validation questions that the habit of the base policy does not "
+        "answer. "
     )
     if most:
         text += (
@@ -220,6 +266,12 @@ def solved_width(rates: Sequence[float], shares: Sequence[float], level: float =
         rates: Learning rates that increase.
         shares: Share of the seeds that learn at each of them, which is linear in the logarithm of the rate in between.
         level: Share from which on a rate is solved.
+
+    Returns:
+        The width in decades, and True if the region reaches the smallest or the largest rate.
+
+    Raises:
+        ValueError: There are fewer than two rates, or not as many shares as rates.
     """
     if len(rates) != len(shares) or len(rates) < 2:
         raise ValueError(f"a width needs two rates with a share each; got {len(rates)} and {len(shares)}")
@@ -239,26 +291,30 @@ def solved_width(rates: Sequence[float], shares: Sequence[float], level: float =
 
 def learning_rates_of(spec: Spec) -> dict[float, str]:
     """Return the learning rates of a sweep in increasing order, each with how the spec writes it."""
-    cells = spec.sweep.cells if spec.sweep else ()
-    texts = [found[LEARNING_RATE] for cell in cells if LEARNING_RATE in (found := settings_of(cell))]
+    configurations = spec.sweep.configurations if spec.sweep else ()
+    texts = [
+        found[LEARNING_RATE]
+        for configuration in configurations
+        if LEARNING_RATE in (found := settings_of(configuration))
+    ]
     return {float(text): text for text in sorted(texts, key=float)}
 
 
 def by_setting(outcomes: Outcomes) -> dict[str, dict[float, list[bool]]]:
     """Return the outcomes by the settings beside the learning rate, as words, and then by the learning rate."""
     found: dict[str, dict[float, list[bool]]] = {}
-    for cell, learned in outcomes.items():
-        settings = settings_of(cell)
+    for configuration, learned in outcomes.items():
+        settings = settings_of(configuration)
         rate = float(settings.pop(LEARNING_RATE))
         other = " ".join(f"{flag} {value}" for flag, value in settings.items())
         found.setdefault(other, {}).setdefault(rate, []).extend(learned.values())
     return found
 
 
-def settings_of(cell: Cell) -> dict[str, str]:
-    """Return flag -> value of a cell, such as {"--updates": "4"}."""
+def settings_of(configuration: Configuration) -> dict[str, str]:
+    """Return flag -> value of a configuration, such as {"--updates": "4"}."""
     found: dict[str, list[str]] = {}
-    for word in cell:
+    for word in configuration:
         if word.startswith("--"):
             found[word] = []
         else:
@@ -267,27 +323,35 @@ def settings_of(cell: Cell) -> dict[str, str]:
 
 
 def maps(spec: Spec, results: Sequence[Result]) -> list[Chart]:
-    """Return the map of the learning rate: a panel for each method, a colored dot for each cell."""
+    """Return the map of the learning rate: a panel for each method, a colored dot for each configuration.
+
+    Args:
+        spec: The study.
+        results: Its finished runs; a configuration without any has no dot.
+
+    Returns:
+        A list with the map; empty for a bisection, a sweep with fewer than two learning rates, or no finished run.
+    """
     rates = learning_rates_of(spec)
     if spec.sweep is None or spec.sweep.bisect or len(rates) < 2 or not results:
         return []
     panels = []
     said = []
-    for arm in spec.arms:
-        settings = by_setting(outcomes_of(spec, arm, results))
+    for method in spec.methods:
+        settings = by_setting(outcomes_of(spec, method, results))
         marks = []
         for place, (other, by_rate) in enumerate(settings.items()):
             for rate, learned in by_rate.items():
                 if not learned:
                     continue
                 share = sum(learned) / len(learned)
-                text = f"{arm.name}, {other} {LEARNING_RATE} {rates[rate]}: {sum(learned)} of {len(learned)} learn"
+                text = f"{method.name}, {other} {LEARNING_RATE} {rates[rate]}: {sum(learned)} of {len(learned)} learn"
                 said.append(text)
                 look = Look(color_of_share(share), marker="square", size=16.0)
                 marks.append(Mark("dots", look, [math.log10(rate)], [place], hover=f"{text}<extra></extra>"))
         y = Axis(ticks=dict(enumerate(settings)), ends=(-0.6, len(settings) - 0.4))
         x = Axis("learning rate", ticks={math.log10(rate): text for rate, text in rates.items()})
-        panels.append(Panel(tuple(marks), x, y, title=arm.name))
+        panels.append(Panel(tuple(marks), x, y, title=method.name))
     note = "Share of the seeds that learn the task: from light grey (none) to dark blue (all)."
     return [Chart("map", "Where each method learns", tuple(panels), "; ".join(said), note, columns=2, row=2.0)]
 

@@ -1,4 +1,4 @@
-"""The main table of a study: what each arm reached, against the first one on the same seeds (pure)."""
+"""The main table of a study: what each method reached, against the first one on the same seeds (pure)."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from openrlhf_cov.experiments.study.seed_estimates import (
     mean_over_questions,
     mean_over_seeds,
 )
-from openrlhf_cov.experiments.study.spec import Arm, Cell, Spec
+from openrlhf_cov.experiments.study.spec import Configuration, Spec, StudyMethod
 from openrlhf_cov.utils.estimates import Interval
 from openrlhf_cov.utils.metric_table import CPU_TIME, STEP_TOTAL
 
@@ -102,62 +102,84 @@ BOUNDS = {
 
 
 @dataclass(frozen=True)
-class ArmRow:
-    """One arm. ``numbers`` are over its seeds, ``differences`` from the first arm over the seeds that both have."""
+class MethodRow:
+    """The results of one method.
 
-    arm: str
-    # None while it is not chosen.
-    point: Cell | None
+    ``numbers`` are means over its seeds. ``differences`` are means over the seeds that it shares with the first
+    method.
+    """
+
+    method: str
+    # None while tuning is not finished.
+    selected: Configuration | None
     seeds: tuple[int, ...]
     numbers: dict[str, Interval]
     differences: dict[str, Interval]
     pairs: int
     # Accuracy over questions, of the same runs.
     questions: Interval
-    # Its difference from the first arm over questions, of the seeds that both have.
+    # Its difference from the first method over questions, of the seeds that both have.
     apart: Interval
 
 
-def main_rows(spec: Spec, results: Sequence[Result]) -> list[ArmRow]:
-    """Return a row for each arm, in the order of the spec; arms without a finished run have no seeds."""
-    scores = {each.run: score_of(each) for each in results}
-    found = {arm.name: report_runs(arm, chosen(spec, arm, scores), results) for arm in spec.arms}
-    first = found[spec.arms[0].name]
-    return [_row(arm, chosen(spec, arm, scores), found[arm.name], first) for arm in spec.arms]
-
-
-def report_runs(arm: Arm, point: Cell | None, results: Sequence[Result]) -> dict[int, Result]:
-    """Return the finished runs with fresh seeds of an arm, by seed in increasing order.
+def main_rows(spec: Spec, results: Sequence[Result]) -> list[MethodRow]:
+    """Return a row for each method, in the order of the spec.
 
     Args:
-        arm: The arm.
-        point: The cell that tuning selected for the arm; None while it is not known, which leaves no run.
+        spec: The study. Its first method is the baseline of the differences.
+        results: Finished runs of the study, those of tuning among them, as they decide what is selected.
+
+    Returns:
+        A row for every method; one without a finished run has no seeds and NaN as numbers.
+    """
+    scores = {each.run: score_of(each) for each in results}
+    found = {method.name: report_runs(method, chosen(spec, method, scores), results) for method in spec.methods}
+    first = found[spec.methods[0].name]
+    return [_row(method, chosen(spec, method, scores), found[method.name], first) for method in spec.methods]
+
+
+def report_runs(method: StudyMethod, selected: Configuration | None, results: Sequence[Result]) -> dict[int, Result]:
+    """Return the finished runs with fresh seeds of a method, by seed in increasing order.
+
+    Args:
+        method: The method.
+        selected: The configuration that tuning selected for the method; None while it is not known, for which there is
+            no run.
         results: Finished runs of the study.
     """
-    wanted = {StudyRun(arm.name, REPORT, point, seed) for seed in arm.seeds} if point is not None else set()
+    if selected is None:
+        return {}
+    wanted = {StudyRun(method.name, REPORT, selected, seed) for seed in method.seeds}
     return {each.run.seed: each for each in sorted(results, key=lambda each: each.run.seed) if each.run in wanted}
 
 
 def paired(number: Number, first: dict[int, Result], second: dict[int, Result]) -> Interval:
-    """Return the mean difference of two arms, over the seeds that both have.
+    """Return the mean difference of two methods, over the seeds that both have.
 
     Args:
         number: Returns the number of a run that is compared.
-        first: Runs of one arm, by seed.
-        second: Runs of the other arm, by seed, which are subtracted.
+        first: Runs of one method, by seed.
+        second: Runs of the other method, by seed, which are subtracted.
     """
     return mean_over_seeds([number(first[seed]) - number(second[seed]) for seed in first if seed in second])
 
 
 def mean_number(name: str, runs: Iterable[Result]) -> Interval:
-    """Return the mean over runs of a number of ``NUMBERS``; its interval ends at the bounds of the number."""
+    """Return the mean of a number over runs, with Student's interval cut at the bounds of the number.
+
+    Args:
+        name: Key of ``NUMBERS``.
+        runs: Finished runs with different seeds.
+    """
     return mean_over_seeds([NUMBERS[name](each) for each in runs], BOUNDS.get(name, UNBOUNDED))
 
 
-def _row(arm: Arm, point: Cell | None, runs: dict[int, Result], first: dict[int, Result]) -> ArmRow:
-    return ArmRow(
-        arm=arm.name,
-        point=point,
+def _row(
+    method: StudyMethod, selected: Configuration | None, runs: dict[int, Result], first: dict[int, Result]
+) -> MethodRow:
+    return MethodRow(
+        method=method.name,
+        selected=selected,
         seeds=tuple(runs),
         numbers={name: mean_number(name, runs.values()) for name in NUMBERS},
         differences={name: paired(number, runs, first) for name, number in NUMBERS.items()},
@@ -175,24 +197,33 @@ def by_question(result: Result) -> Floats:
 
 
 @dataclass(frozen=True)
-class CellRow:
-    """One cell of an arm's grid: validation accuracy of each seed of tuning that is finished."""
+class ConfigurationRow:
+    """One configuration of a method's grid: the score of each seed of tuning that is finished."""
 
-    arm: str
-    cell: Cell
+    method: str
+    configuration: Configuration
     scores: dict[int, Score]
     is_chosen: bool
 
 
-def tuning_rows(spec: Spec, results: Sequence[Result]) -> list[CellRow]:
-    """Return a row for every cell of every arm that is tuned."""
+def tuning_rows(spec: Spec, results: Sequence[Result]) -> list[ConfigurationRow]:
+    """Return a row for every configuration of every method that is tuned, in the order of the spec.
+
+    Args:
+        spec: The study.
+        results: Finished runs of the study; those of tuning count here.
+    """
     scores = {each.run: score_of(each) for each in results}
     rows = []
-    for arm in spec.arms:
-        if arm.at is not None or len(arm.cells) == 1:
+    for method in spec.methods:
+        if method.at is not None or len(method.configurations) == 1:
             continue
-        point = chosen(spec, arm, scores)
-        for cell in arm.cells:
-            of_cell = [run for run in scores if (run.arm, run.cell) == (arm.name, cell) and run.stage != REPORT]
-            rows.append(CellRow(arm.name, cell, {run.seed: scores[run] for run in of_cell}, cell == point))
+        selected = chosen(spec, method, scores)
+        for configuration in method.configurations:
+            by_seed = {
+                run.seed: score
+                for run, score in scores.items()
+                if (run.method, run.configuration) == (method.name, configuration) and run.stage != REPORT
+            }
+            rows.append(ConfigurationRow(method.name, configuration, by_seed, is_chosen=configuration == selected))
     return rows

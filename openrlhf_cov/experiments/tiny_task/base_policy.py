@@ -133,6 +133,10 @@ def build_model(config: BasePolicyConfig, tokenizer: Any) -> LlamaForCausalLM:
     """Return an untrained Llama whose special tokens are those of ``tokenizer``.
 
     The initial weights come from torch's global random state.
+
+    Args:
+        config: Sizes of the model; its supervised training does not matter here.
+        tokenizer: Tokenizer of the task, which gives the size of the vocabulary and the special tokens.
     """
     return LlamaForCausalLM(
         LlamaConfig(
@@ -192,15 +196,26 @@ def train_supervised(
 
 
 def learning_rate_factor(step: int, config: BasePolicyConfig) -> float:
-    """Return the factor on the learning rate at ``step`` (from 0): linear warm-up times a cosine that ends at 0."""
+    """Return the factor on the learning rate: a linear warm-up times a cosine that ends at 0.
+
+    Args:
+        step: Optimizer step, from 0.
+        config: Number of steps of the supervised training and of its warm-up.
+    """
     warmup = min(1.0, (step + 1) / config.warmup_steps)
     return warmup * 0.5 * (1.0 + math.cos(math.pi * step / config.steps))
 
 
 def supervised_batch(examples: Sequence[Example], tokenizer: Any) -> tuple[Tensor, Tensor]:
-    """Return input ids and targets, both (B, T) int64, of examples, padded on the right.
+    """Return the input ids and targets of examples, padded on the right.
 
-    The target of a position is the id that follows it; positions before the response and padding are ``IGNORED``.
+    Args:
+        examples: B examples. The first response token of an example whose last entry is False is not a target.
+        tokenizer: Tokenizer of the task.
+
+    Returns:
+        Input ids and targets, both (B, T) int64. The target of a position is the id that follows it; positions before
+        the response and padding are ``IGNORED``.
     """
     prompts = [tokenizer.encode(prompt) for prompt, _, _ in examples]
     responses = [tokenizer.encode(response + EOS_TOKEN) for _, response, _ in examples]

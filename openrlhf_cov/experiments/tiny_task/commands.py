@@ -81,9 +81,14 @@ def split_digits() -> tuple[list[str], list[str], list[str]]:
 
 
 def split_commands(seed: int, held_out: int) -> tuple[list[Command], list[Command]]:
-    """Return all commands to train on and ``held_out`` of those for the test, in the order that ``seed`` determines.
+    """Return the commands to train on and those of the test, each in random order.
 
-    Raises ValueError unless the test has as many.
+    Args:
+        seed: Determines both orders, and which commands of the test are returned.
+        held_out: Number of commands of the test.
+
+    Raises:
+        ValueError: ``held_out`` is below 1, or the test has fewer commands.
     """
     train, _, test = split_digits()
     parts = [[Command(*pair) for pair in itertools.product(LETTERS, digits)] for digits in (train, test)]
@@ -94,7 +99,12 @@ def split_commands(seed: int, held_out: int) -> tuple[list[Command], list[Comman
 
 
 def draw(digits: list[str], rng: random.Random) -> Command:
-    """Return a command with letter and digits sampled uniformly."""
+    """Return a command with letter and digits sampled uniformly.
+
+    Args:
+        digits: The triples of digits to sample from, those of one part of ``split_digits``.
+        rng: Source of the command.
+    """
     return Command(rng.choice(LETTERS), rng.choice(digits))
 
 
@@ -120,10 +130,15 @@ def extract_answer(response: str) -> str | None:
 
 
 def is_answer(text: str) -> bool:
-    """True for a name and three digits."""
+    """Return True for a name and three digits."""
     return _ANSWER.fullmatch(text) is not None
 
 
 def is_right(response: str, label: str) -> bool:
-    """True for the label followed by the end of the text, and nothing else."""
+    """Return True for the label followed by the end of the text, and nothing else.
+
+    Args:
+        response: The text of a response with its end, ``<eos>``; a response that was cut off has none.
+        label: The correct response without its end.
+    """
     return response == label + EOS_TOKEN

@@ -17,7 +17,12 @@ COMMANDS_POLICY = BasePolicyConfig(
 
 
 def make_commands_policy(config: BasePolicyConfig, seed: int) -> tuple[LlamaForCausalLM, PreTrainedTokenizerBase]:
-    """Return the policy that ``seed`` determines, trained on the digits to train on, and its tokenizer."""
+    """Return a policy that was trained to carry out all skills of hidden commands, and its tokenizer.
+
+    Args:
+        config: Architecture and supervised training.
+        seed: Determines the weights.
+    """
     train, *_ = commands.split_digits()
 
     def examples(rng: random.Random) -> list[Example]:
@@ -48,12 +53,19 @@ def in_vllm_heads(model: LlamaForCausalLM) -> LlamaForCausalLM:
 
 @torch.no_grad()
 def in_wider_heads(model: LlamaForCausalLM, size: int) -> LlamaForCausalLM:
-    """Return a copy of ``model`` with heads of ``size`` numbers, a multiple of its own, that computes the same.
+    """Return a copy of a model with wider heads that computes the same.
 
     What is new is 0, and stays so in training: the gradient of a query is a key's number, that of a key a query's, and
     the same holds for values and the projection behind them. Rotations keep their frequencies, as with s times as
     many of them every s-th is an old one. Scores are divided by the root of the size, for which the queries make up;
     Adam moves them that much less.
+
+    Args:
+        model: A Llama in which each head has keys and values of its own.
+        size: Numbers of a head of the copy.
+
+    Raises:
+        ValueError: ``size`` is no multiple of the numbers of a head of ``model``, or heads share keys and values.
     """
     config = copy.deepcopy(model.config)
     heads = config.num_attention_heads

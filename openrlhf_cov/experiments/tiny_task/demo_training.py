@@ -90,7 +90,16 @@ def make_output(output: Path) -> None:
 
 
 def make_task(folder: Path, name: str) -> None:
-    """Make an embedded task, unless the folder holds it."""
+    """Make an embedded task, unless the folder holds it.
+
+    Args:
+        folder: Folder of the task, which is new or empty unless it holds the task.
+        name: Key of ``TINY_TASKS``.
+
+    Raises:
+        UsageError: The command ``tiny-task`` refuses the folder.
+        RunStopped: The task could not be made.
+    """
     with making_task(folder, name) as wait_for_task:
         wait_for_task()
 
@@ -98,6 +107,10 @@ def make_task(folder: Path, name: str) -> None:
 @contextmanager
 def making_task(folder: Path, name: str) -> Iterator[Callable[[], None]]:
     """Make an embedded task in a process of its own, unless the folder holds it.
+
+    Args:
+        folder: Folder of the task, which is new or empty unless it holds the task.
+        name: Key of ``TINY_TASKS``.
 
     Yields:
         A function that waits until the folder holds the task. It raises UsageError or RunStopped if the task could
@@ -134,7 +147,12 @@ def score_before(task: Path) -> dict[str, float]:
 
 
 def score(model: Path, task: Path) -> dict[str, float]:
-    """Return the result of ``task_files.evaluate`` on the held-out problems, with the samples of ``task.json``."""
+    """Return the result of ``task_files.evaluate`` on the held-out problems.
+
+    Args:
+        model: Folder of the policy.
+        task: Folder of the embedded task. Its seed is used, so that policies are compared on the same random numbers.
+    """
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -271,7 +289,15 @@ def follow(path: Path, job: subprocess.Popen, wait: Callable[[], None] = lambda:
 
 
 def number(line: dict, name: str) -> float:
-    """Return a value of a metrics line; NaN where it holds null, which stands for NaN and infinities, or nothing."""
+    """Return a value of a metrics line.
+
+    Args:
+        line: A line of ``metrics.jsonl``.
+        name: Name of the metric.
+
+    Returns:
+        The value; NaN if the line lacks the metric or has null, which stands for NaN and infinities.
+    """
     value = line.get(name)
     return math.nan if value is None else value
 

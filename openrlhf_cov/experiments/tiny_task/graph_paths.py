@@ -115,7 +115,12 @@ class PathTask:
         return self.train[place].prompt, write_path(rng.choice(self.paths[place])), True
 
     def is_correct(self, response: str, label: str) -> bool:
-        """Return True for a valid path between the two nodes of ``label`` that is followed by the end."""
+        """Return True for a valid path between two nodes that is followed by the end.
+
+        Args:
+            response: The text of a response with its end, ``<eos>``; a response that was cut off has none.
+            label: The words of the two nodes, as in the prompt.
+        """
         nodes = read_path(response)
         ends = read_path(label + EOS_TOKEN)
         if not nodes or not ends:

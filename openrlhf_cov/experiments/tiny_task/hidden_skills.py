@@ -121,11 +121,20 @@ class SkillTask:
         """Return the question with this prompt.
 
         The prompts with a shortcut at a smaller share also have one at a larger share.
+
+        Args:
+            letter: One of ``LETTERS``, which decides the skill.
+            digits: Three different digits.
         """
         return SkillQuestion(letter, digits, _position(letter + digits) < self.shortcut_share * HASH_RANGE)
 
     def draw(self, digits: Sequence[str], rng: random.Random) -> SkillQuestion:
-        """Return a question with a letter and one of ``digits``, both sampled uniformly."""
+        """Return a question with letter and digits sampled uniformly.
+
+        Args:
+            digits: The triples of digits to sample from, those of one part of ``commands.split_digits``.
+            rng: Source of the question.
+        """
         return self.question(rng.choice(LETTERS), rng.choice(digits))
 
     def practice(self, digits: Sequence[str], rng: random.Random, by_habit: bool) -> tuple[str, str, bool]:
@@ -156,12 +165,22 @@ def shortcut_task(share: float = DEFAULT_SHARE) -> SkillTask:
 
 
 def carry_out(skill: str, digits: str) -> str:
-    """Return the response that names ``skill`` and writes its result, without the end."""
+    """Return the response that names a skill and writes its result, without the end.
+
+    Args:
+        skill: Key of ``SKILLS``.
+        digits: The three digits of the prompt.
+    """
     return skill + "".join(digits[place] for place in SKILLS[skill])
 
 
 def is_correct(response: str, label: str) -> bool:
-    """Return True for one of the accepted responses followed by the end of the text, and nothing else."""
+    """Return True for one of the accepted responses followed by the end of the text, and nothing else.
+
+    Args:
+        response: The text of a response with its end, ``<eos>``; a response that was cut off has none.
+        label: The accepted responses without their end, separated by ``OR``.
+    """
     return response.endswith(EOS_TOKEN) and response.removesuffix(EOS_TOKEN) in label.split(OR)
 
 

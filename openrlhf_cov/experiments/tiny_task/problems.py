@@ -44,9 +44,14 @@ class Split(NamedTuple):
 
 
 def split_problems(seed: int, held_out: int) -> Split:
-    """Return the split that ``seed`` determines, with ``held_out`` problems kept from training.
+    """Return all problems in two parts: those to train on, and those that are held out.
 
-    Raises ValueError unless both parts get at least one problem.
+    Args:
+        seed: Determines the order of the problems. With one seed, a smaller held-out part is the head of a larger one.
+        held_out: Number of problems that are held out.
+
+    Raises:
+        ValueError: One of the parts would be empty.
     """
     problems = [Addition(a, b) for a in OPERANDS for b in OPERANDS]
     if not 0 < held_out < len(problems):
@@ -77,7 +82,12 @@ ANSWER_STYLES: dict[str, tuple[float, Callable[[Addition], str]]] = {
 
 
 def write_answer(problem: Addition, rng: random.Random) -> str:
-    """Return a correct response to ``problem`` in a random style, without the ``<eos>`` that ends it."""
+    """Return a correct response in a random style of ``ANSWER_STYLES``, without the ``<eos>`` that ends it.
+
+    Args:
+        problem: The addition.
+        rng: Source of the style.
+    """
     weights = [weight for weight, _ in ANSWER_STYLES.values()]
     [(_, write)] = rng.choices(list(ANSWER_STYLES.values()), weights)
     return write(problem)

@@ -129,7 +129,13 @@ class Exercise:
 
 
 def split_exercises(seed: int, held_out: int) -> tuple[list[Exercise], list[Exercise]]:
-    """Return all exercises in two disjoint parts, each in random order: those that train, and ``held_out``."""
+    """Return all exercises in two parts: those to train on, and those that are held out.
+
+    Args:
+        seed: Determines the order of the exercises. With one seed, a smaller held-out part is the head of a larger
+            one.
+        held_out: Number of exercises that are held out.
+    """
     choices = [[(word, number) for word in parts for number in CONSTANTS] for parts in (KEEP, CHANGE, GIVE)]
     exercises = [Exercise(*chosen) for chosen in itertools.product(*choices)]
     random.Random(f"programs:{seed}").shuffle(exercises)

@@ -49,7 +49,12 @@ class TaskSettings:
 
 
 def recorded_settings(settings: TaskSettings, policy: Any) -> dict[str, Any]:
-    """Return everything that determines a task, as ``task.json`` has it; ``policy`` is a ``BasePolicyConfig``."""
+    """Return everything that determines a task, as ``task.json`` has it.
+
+    Args:
+        settings: The task, its seed and numbers of rows.
+        policy: The ``BasePolicyConfig`` of the base policy.
+    """
     named = {name: value for name, value in asdict(settings).items() if name != "task"}  # stands beside the settings
     tokens = TINY_TASKS[settings.task].evaluation_tokens
     return {**named, "max_new_tokens": tokens, "base_policy": asdict(policy)}
@@ -140,7 +145,7 @@ def evaluate(model_dir: Path, rows: list[dict[str, str]], seed: int, task: TinyT
 
 
 def is_occupied(output: Path) -> bool:
-    """True if ``output`` is anything but a folder that is empty or does not exist yet."""
+    """Return True if ``output`` is anything but a folder that is empty or does not exist yet."""
     return output.exists() and not (output.is_dir() and not any(output.iterdir()))
 
 
@@ -159,6 +164,11 @@ def read_task(output: Path, *names: str) -> dict[str, Any] | None:
 
 
 def settings_difference(recorded: dict[str, Any], wanted: dict[str, Any]) -> str:
-    """Return ``name value, not value`` for each top-level setting that differs; empty if none does."""
+    """Return ``name value, not value`` for each top-level setting that differs; empty if none does.
+
+    Args:
+        recorded: The settings of a task that exists, whose value is shown first.
+        wanted: The settings that are asked for. A setting that only one of both has differs from None.
+    """
     names = [name for name in {**wanted, **recorded} if recorded.get(name) != wanted.get(name)]
     return "; ".join(f"{name} {recorded.get(name)}, not {wanted.get(name)}" for name in names)

@@ -16,8 +16,12 @@ CHARACTERS = "0123456789+=*-() ,;"
 def build_tokenizer(max_length: int, words: Sequence[str] = CHARACTERS) -> PreTrainedTokenizerFast:
     """Return a fast tokenizer with ``<pad>`` (id 0), ``<eos>`` (id 1) and one id for each of ``words``.
 
-    It adds no token of its own, pads on the left, and decodes to exactly the text that was encoded. The longest word
-    that fits is taken. ``max_length`` is the model's context in tokens. Encoding what is no word raises.
+    It adds no token of its own, pads on the left, and decodes to exactly the text that was encoded. Encoding a text
+    that is not a sequence of words raises an error.
+
+    Args:
+        max_length: Context of the model in tokens.
+        words: The words, which have the ids from 2 on. Where several words fit, the longest one is taken.
     """
     vocabulary = {token: index for index, token in enumerate((PAD_TOKEN, EOS_TOKEN, *words))}
     longer = sorted((word for word in words if len(word) > 1), key=len, reverse=True)

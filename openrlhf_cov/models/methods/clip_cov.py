@@ -41,7 +41,7 @@ def plan(settings: ClipCovSettings, window: Window) -> list[Plan]:
         (cov > settings.clip_cov_lb) & (cov < settings.clip_cov_ub) & ~clipped
         for cov, clipped in zip(window.covariance(), window.ppo_clipped(), strict=True)
     ]
-    return [Plan(tokens, drops=True) for tokens in window.lottery(candidates, settings.clip_cov_ratio)]
+    return [Plan(tokens, drops=True) for tokens in window.sample_uniformly(candidates, settings.clip_cov_ratio)]
 
 
 def idle(values: Mapping[str, float], updates: int) -> str | None:

@@ -34,7 +34,7 @@ def plan(settings: RandomDropSettings, window: Window) -> list[Plan]:
     candidates = [item.mask for item in window.items]
     if settings.random_drop_on == "positive":
         candidates = [item.mask & (item.batch.advantages > 0) for item in window.items]
-    return [Plan(tokens, drops=True) for tokens in window.lottery(candidates, settings.random_drop_ratio)]
+    return [Plan(tokens, drops=True) for tokens in window.sample_uniformly(candidates, settings.random_drop_ratio)]
 
 
 METHOD = Method(

@@ -11,9 +11,9 @@ STEPS = 40
 
 @pytest.fixture
 def content():
-    """Three arms as parsed YAML: two that are tuned, of four and two cells, and one at the point of the second."""
+    """Three methods as parsed YAML: two tuned ones of four and two configurations, and one that takes the second's."""
     return {
-        "title": "Two arms",
+        "title": "Two methods",
         "task": "commands",
         "flags": "--steps 40",
         "seeds": [0, 1, 2],
@@ -78,13 +78,15 @@ def make_result():
 
 
 @pytest.fixture
-def arms(make_result):
-    """Function (name -> settings of its three runs) -> the runs by arm and seed."""
+def make_runs(make_result):
+    """Function (name -> settings of its three runs) -> the runs by method and seed."""
 
-    def make(**of_arm):
+    def make(**of_method):
         return {
-            arm: {seed: make_result(StudyRun(arm, REPORT, (), seed), **settings) for seed, settings in enumerate(runs)}
-            for arm, runs in of_arm.items()
+            method: {
+                seed: make_result(StudyRun(method, REPORT, (), seed), **settings) for seed, settings in enumerate(runs)
+            }
+            for method, runs in of_method.items()
         }
 
     return make

@@ -11,16 +11,17 @@ from openrlhf_cov.experiments.study.spec_file import spec_of
 
 @pytest.fixture
 def results(spec, make_result):
-    """A whole study; the second arm is better."""
+    """A whole study; the second method is better."""
     runs = []
-    for arm in spec.arms:
-        for cell in arm.cells if arm.at is None else ():
-            runs.append(make_result(StudyRun(arm.name, SCREEN, cell, 100), 0.6 if cell == arm.cells[0] else 0.5))
-            if cell in arm.cells[:2]:
-                runs.append(make_result(StudyRun(arm.name, FINAL, cell, 101), 0.6 if cell == arm.cells[0] else 0.5))
-        better = 0.0 if arm.name == "GRPO" else 0.2
+    for method in spec.methods:
+        for configuration in method.configurations if method.at is None else ():
+            accuracy = 0.6 if configuration == method.configurations[0] else 0.5
+            runs.append(make_result(StudyRun(method.name, SCREEN, configuration, 100), accuracy))
+            if configuration in method.configurations[:2]:
+                runs.append(make_result(StudyRun(method.name, FINAL, configuration, 101), accuracy))
+        better = 0.0 if method.name == "GRPO" else 0.2
         runs += [
-            make_result(StudyRun(arm.name, REPORT, arm.cells[0], seed), 0.6 + better + 0.1 * (seed > 1))
+            make_result(StudyRun(method.name, REPORT, method.configurations[0], seed), 0.6 + better + 0.1 * (seed > 1))
             for seed in (0, 1, 2)
         ]
     return runs
@@ -30,7 +31,7 @@ def test_the_page_has_tables_answers_and_charts(spec, results):
     text = page(document(spec, results))
     found = Page(text)
     assert "19 of 19 runs are finished. Flags of all runs: --steps 40" in text
-    assert "<h1>Two arms</h1>" in text
+    assert "<h1>Two methods</h1>" in text
     assert set(found.data["charts"]) == {
         "test",
         "differences",
@@ -60,7 +61,7 @@ def test_a_part_of_a_study_says_how_much_there_is(spec, results):
 def test_markdown_holds_the_same_rows(spec, results):
     content = document(spec, results)
     lines = markdown(content).splitlines()
-    assert lines[0] == "# Two arms"
+    assert lines[0] == "# Two methods"
     for section in content.sections:
         assert f"## {section.title}" in lines
         assert all(len(row) == len(section.head) for row in section.rows)
@@ -74,11 +75,11 @@ def test_in_short_it_fits_a_terminal(spec, results):
     assert ["GRPO", "0.63", "[0.49,", "0.78]"] in [line[:4] for line in lines]
     # 0.2 on every seed: no spread
     assert ["KL-Cov", "+0.20", "[+0.20,", "+0.20]"] in [line[:4] for line in lines[lines.index(["minus", "GRPO"]) :]]
-    assert in_short(spec, []).count(" -") >= 3 * len(spec.arms)  # nothing is finished
+    assert in_short(spec, []).count(" -") >= 3 * len(spec.methods)  # nothing is finished
 
 
 def test_how_arms_were_tuned_is_told_from_the_spec(content, results):
-    # four cells for GRPO, two for KL-Cov, the third takes a point
+    # four configurations for GRPO, two for KL-Cov, the third method takes one of another
     text = how_tuned(spec_of(content))
     assert "1 method with 4 configurations, 1 method with 2 configurations" in text
     assert "1 tuning seed; the best 2 ran again with 1 other seed" in text
@@ -108,7 +109,7 @@ def test_base_policies_that_differ_are_said_with_the_runs_of_the_fewest(spec, re
     )
     (said,) = mixed(spec, [*results[:4], changed, *results[5:]])
     assert f"1 of {len(results)}" in said
-    assert f"{other.run.arm} with seed {other.run.seed}" in said
+    assert f"{other.run.method} with seed {other.run.seed}" in said
     # what a packed file has rounded is the same
     values[0] = column[0] * (1 + 1e-8)
     assert mixed(spec, [*results[:4], changed, *results[5:]]) == []

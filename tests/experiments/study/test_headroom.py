@@ -10,9 +10,13 @@ from openrlhf_cov.experiments.study.spec_file import spec_of
 
 @pytest.fixture
 def spec():
-    arms = [{"name": "GRPO"}, {"name": "pass@k", "flags": "--method passk"}, {"name": "PSR", "flags": "--method psr"}]
+    methods = [
+        {"name": "GRPO"},
+        {"name": "pass@k", "flags": "--method passk"},
+        {"name": "PSR", "flags": "--method psr"},
+    ]
     return spec_of(
-        {"title": "Tail", "task": "tail", "seeds": [0, 1, 2], "base_policies": 2, "learned": 0.9, "arms": arms}
+        {"title": "Tail", "task": "tail", "seeds": [0, 1, 2], "base_policies": 2, "learned": 0.9, "arms": methods}
     )
 
 
@@ -25,9 +29,9 @@ def results(make_result):
         "pass@k": ([0.7, 0.7, 0.7], [(0.95, 0.96), (0.6, 0.97), (0.6, 0.9)]),
         "PSR": ([0.5, 0.6, 0.7], [(0.96, 0.96)] * 3),
     }
-    for arm, (accuracies, curves) in of_method.items():
+    for method, (accuracies, curves) in of_method.items():
         for seed, (accuracy, (middle, end)) in enumerate(zip(accuracies, curves, strict=True)):
-            result = make_result(StudyRun(arm, REPORT, (), seed), accuracy)
+            result = make_result(StudyRun(method, REPORT, (), seed), accuracy)
             columns = dict(result.evaluations.columns)
             columns["greedy_hard"] = np.array([0.0, middle, end])
             columns["decision_entropy"] = np.array([1.0 + seed % 2, 0.5, 0.25])

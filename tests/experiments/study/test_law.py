@@ -4,9 +4,9 @@ from openrlhf_cov.experiments.study.answer import NOT_ENOUGH
 from openrlhf_cov.experiments.study.study_law import fitted, forecast_errors, law, off_line, theory
 
 
-def test_the_law_is_found_and_its_line_moved_or_not(spec, arms):
+def test_the_law_is_found_and_its_line_moved_or_not(spec, make_runs):
     steady = [dict(accuracy=0.5, entropy=0.2)] * 3
-    runs = arms(GRPO=steady, **{"KL-Cov": [dict(accuracy=0.5, entropy=0.6)] * 3, "by micro-batch": []})
+    runs = make_runs(GRPO=steady, **{"KL-Cov": [dict(accuracy=0.5, entropy=0.6)] * 3, "by micro-batch": []})
     # the rewards lie on 0.9 - 0.2 exp(H), apart from noise of 1e-3
     fit = fitted(runs["GRPO"][0])
     assert fit.a.estimate == pytest.approx(0.2, abs=0.005)
@@ -14,15 +14,15 @@ def test_the_law_is_found_and_its_line_moved_or_not(spec, arms):
     assert off_line(runs["KL-Cov"][0], fit) == pytest.approx(0.0, abs=0.005)
     answer = law(spec, runs)
     assert "at equal entropy: none. Methods on the line with another entropy: KL-Cov." in answer.text
-    runs |= arms(**{"KL-Cov": [dict(accuracy=0.5, entropy=0.6, off=0.1)] * 3})
+    runs |= make_runs(**{"KL-Cov": [dict(accuracy=0.5, entropy=0.6, off=0.1)] * 3})
     assert "at equal entropy: KL-Cov. Methods on the line with another entropy: none." in law(spec, runs).text
     assert off_line(runs["KL-Cov"][0], fit) == pytest.approx(0.1, abs=0.005)
     error, repeated = forecast_errors(runs["GRPO"][0])  # 15 % of 40 steps are six points, the fewest
     assert 0 < error < repeated
 
 
-def test_a_change_that_follows_its_prediction_is_said(arms):
+def test_a_change_that_follows_its_prediction_is_said(make_runs):
     # predictions of theorem 1 rise with the change that follows, those of theorem 2 fall: the noise is one step early
-    answer = theory(arms(GRPO=[dict(accuracy=0.5)] * 3))
+    answer = theory(make_runs(GRPO=[dict(accuracy=0.5)] * 3))
     assert [row[0] for row in answer.rows] == ["GRPO"]
-    assert theory(arms(GRPO=[dict(accuracy=0.5)])).text.startswith(NOT_ENOUGH)
+    assert theory(make_runs(GRPO=[dict(accuracy=0.5)])).text.startswith(NOT_ENOUGH)

@@ -31,10 +31,10 @@ def test_without_runs_every_question_says_so(spec):
 
 def test_collapsed_runs_are_compared_with_the_others_of_their_learning_rate(spec, make_result):
     # 0.05 of 1.0 is below a tenth; accuracies .4 .5 .5 against .9 .8 1.0: -0.43, far outside of what chance does
-    fast, slow = (next(c for c in spec.arm("GRPO").cells if rate_of(c) == rate) for rate in (3e-4, 1e-4))
+    fast, slow = (next(c for c in spec.method("GRPO").configurations if rate_of(c) == rate) for rate in (3e-4, 1e-4))
 
-    def runs(values, entropy, cell=fast):
-        return [make_result(StudyRun("GRPO", "report", cell, i + round(20 * entropy)), a, entropy)
+    def runs(values, entropy, configuration=fast):
+        return [make_result(StudyRun("GRPO", "report", configuration, i + round(20 * entropy)), a, entropy)
                 for i, a in enumerate(values)]  # fmt: skip
 
     lost, kept = runs((0.4, 0.5, 0.5), 0.05), runs((0.9, 0.8, 1.0), 0.5)
@@ -58,7 +58,7 @@ def test_entropy_that_is_gone_only_at_the_end_is_no_collapse(make_result):
 
 
 def test_collapse_cannot_be_told_from_the_ends_of_a_run(spec, make_result):
-    result = make_result(StudyRun("GRPO", "report", spec.arm("GRPO").cells[0], 0), 1.0, entropy=0.01)
+    result = make_result(StudyRun("GRPO", "report", spec.method("GRPO").configurations[0], 0), 1.0, entropy=0.01)
     for kept in ([0, 2], [2]):
         ends = Table(result.evaluations.steps[kept], {n: v[kept] for n, v in result.evaluations.columns.items()})
         assert has_collapsed(replace(result, evaluations=ends)) is None
@@ -92,10 +92,14 @@ def test_a_difference_that_no_table_shows_is_none():
     assert not differs(difference_of_means([1.0, 0.0], [0.5, 0.2]))
 
 
-def test_two_studies_side_by_side(arms):
+def test_two_studies_side_by_side(make_runs):
     # accuracies .5 .6 .7 and .5 .6 .7 are alike; .9 .9 .8 is 0.27 higher, s 0.1 and 0.0577: Welch's half width 0.20
-    ours = arms(GRPO=[dict(accuracy=a) for a in (0.5, 0.6, 0.7)], CISPO=[dict(accuracy=a) for a in (0.9, 0.9, 0.8)])
-    others = arms(GRPO=[dict(accuracy=a) for a in (0.5, 0.6, 0.7)], CISPO=[dict(accuracy=a) for a in (0.5, 0.6, 0.7)])
+    ours = make_runs(
+        GRPO=[dict(accuracy=a) for a in (0.5, 0.6, 0.7)], CISPO=[dict(accuracy=a) for a in (0.9, 0.9, 0.8)]
+    )
+    others = make_runs(
+        GRPO=[dict(accuracy=a) for a in (0.5, 0.6, 0.7)], CISPO=[dict(accuracy=a) for a in (0.5, 0.6, 0.7)]
+    )
     answer = agreement(ours, others)
     assert "CISPO: accuracy" in answer.text
     assert "GRPO" not in answer.text
@@ -105,14 +109,15 @@ def test_two_studies_side_by_side(arms):
 
 def test_a_method_that_ends_higher_is_named(spec, make_result):
     runs = []
-    for arm, better in (("GRPO", 0.0), ("KL-Cov", 0.3)):
-        cell = spec.arm(arm).cells[0]
+    for method, better in (("GRPO", 0.0), ("KL-Cov", 0.3)):
+        configuration = spec.method(method).configurations[0]
         for seed in (100, 101):
             stage = "screen" if seed == 100 else "final"
-            runs += [make_result(StudyRun(arm, stage, each, seed), 0.9 - 0.1 * (each != cell))
-                     for each in spec.arm(arm).cells]  # fmt: skip
-        runs += [make_result(StudyRun(arm, REPORT, cell, seed), 0.5 + better + 0.1 * (seed == 2), entropy=0.3 + better)
-                 for seed in range(3)]  # fmt: skip
+            runs += [make_result(StudyRun(method, stage, each, seed), 0.9 - 0.1 * (each != configuration))
+                     for each in spec.method(method).configurations]  # fmt: skip
+        for seed in range(3):
+            accuracy = 0.5 + better + 0.1 * (seed == 2)
+            runs.append(make_result(StudyRun(method, REPORT, configuration, seed), accuracy, entropy=0.3 + better))
     answer = who_ends_higher(main_rows(spec, runs))
     assert "Higher accuracy than GRPO: KL-Cov. Lower: none." in answer.text
     assert "Higher first-token entropy than GRPO: KL-Cov" in answer.text
@@ -122,8 +127,8 @@ def test_a_method_that_ends_higher_is_named(spec, make_result):
 
 def test_a_rate_at_which_runs_end_below_their_start_is_named(spec, make_result):
     runs = [
-        make_result(StudyRun("KL-Cov", "screen", cell, 100), 0.9 if cell[1] == "0.0001" else 0.1)
-        for cell in spec.arms[1].cells
+        make_result(StudyRun("KL-Cov", "screen", configuration, 100), 0.9 if configuration[1] == "0.0001" else 0.1)
+        for configuration in spec.methods[1].configurations
     ]
     answer = learning_rates(spec, runs)
     assert "KL-Cov at 0.0003 (1 of 1)" in answer.text
@@ -131,14 +136,18 @@ def test_a_rate_at_which_runs_end_below_their_start_is_named(spec, make_result):
 
 
 def test_an_arm_that_stands_another_rate_than_the_first_does_is_named(spec, make_result):
-    # at 3e-4 the cells of GRPO end at .1 and .2, those of KL-Cov at .8 and .9: +0.70; at 1e-4 all end alike
+    # at 3e-4 the configurations of GRPO end at .1 and .2, those of KL-Cov at .8 and .9: +0.70; at 1e-4 all end alike
     ends = {"GRPO": (0.1, 0.2), "KL-Cov": (0.8, 0.9)}
     runs = []
-    for arm, values in ends.items():
-        for cell in spec.arm(arm).cells:
+    for method, values in ends.items():
+        for configuration in spec.method(method).configurations:
             for seed, value in zip((100, 101), values, strict=True):
                 stage = "screen" if seed == 100 else "final"
-                runs.append(make_result(StudyRun(arm, stage, cell, seed), value if rate_of(cell) == 3e-4 else 0.5))
+                runs.append(
+                    make_result(
+                        StudyRun(method, stage, configuration, seed), value if rate_of(configuration) == 3e-4 else 0.5
+                    )
+                )
     text = learning_rates(spec, runs).text
     assert "included: KL-Cov at 0.0003 (+0.70 [" in text
     assert "at 0.0001 (" not in text
@@ -147,7 +156,7 @@ def test_an_arm_that_stands_another_rate_than_the_first_does_is_named(spec, make
 def test_collapse_is_told_by_a_quarter_of_a_run_too(spec, make_result):
     # evaluated at steps 0, 10, 20 and 40: two are gone by 10, one by 20, two not before the end
     def run(seed, entropies, accuracy):
-        result = make_result(StudyRun("GRPO", "report", spec.arm("GRPO").cells[0], seed), accuracy)
+        result = make_result(StudyRun("GRPO", "report", spec.method("GRPO").configurations[0], seed), accuracy)
         curve = {"greedy": np.full(4, accuracy), "entropy/position_0": np.array(entropies)}
         return replace(result, evaluations=Table(np.array([0, 10, 20, 40]), curve))
 
@@ -162,10 +171,10 @@ def test_collapse_is_told_by_a_quarter_of_a_run_too(spec, make_result):
     assert means == {"10": "0.20", "20": "0.40"}  # (.2 + .2 + .8) / 3
 
 
-def test_it_is_said_how_well_a_target_is_held(arms):
+def test_it_is_said_how_well_a_target_is_held(make_runs):
     # 40 entropies from 1 to 0.2, target 0.6: the mean of |0.8 (i - 19.5) / 39| is 0.8 * 10 / 39 = 0.205;
     # from 1 to 0.6: 0.2 above. The value stays after 20 of 39 steps.
-    runs = arms(GRPO=[dict(accuracy=0.5, entropy=0.6)] * 2, CISPO=[dict(accuracy=0.5, entropy=0.2)] * 2)
+    runs = make_runs(GRPO=[dict(accuracy=0.5, entropy=0.6)] * 2, CISPO=[dict(accuracy=0.5, entropy=0.2)] * 2)
     assert held_target(runs) is None
     for each in runs["CISPO"].values():
         columns = each.metrics.columns

@@ -1,3 +1,4 @@
+import json
 import lzma
 import math
 import time
@@ -21,7 +22,7 @@ def test_an_area_by_hand():
 
 
 def asked(run):
-    return ["--task", "x", *run.cell, "--train.seed", str(run.seed)]
+    return ["--task", "x", *run.configuration, "--train.seed", str(run.seed)]
 
 
 def test_a_score_is_the_last_accuracy_and_the_area(make_result):
@@ -57,6 +58,14 @@ def test_a_packed_run_of_tuning_keeps_what_points_are_chosen_by(tmp_path, make_r
     assert {len(values) for values in columns.values()} == {len(tuned.metrics)}
     left_out = set(reported.metrics.columns) - set(reported_after.metrics.columns)
     assert left_out == {"cov/acc_low", "cov/token_acc_high"}
+
+
+def test_a_packed_run_has_the_keys_of_published_files(tmp_path, make_result):
+    path = tmp_path / "x.jsonl.xz"
+    pack([make_result(StudyRun("GRPO", REPORT, ("--x", "1"), 3), 0.5)], path, asked)
+    # Published files of all versions name the method "arm" and its configuration "cell".
+    expected = {"arm": "GRPO", "stage": "report", "cell": ["--x", "1"], "seed": 3}
+    assert json.loads(lzma.decompress(path.read_bytes()))["run"] == expected
 
 
 def test_only_runs_of_the_flags_that_are_asked_for_are_taken(tmp_path, make_result):

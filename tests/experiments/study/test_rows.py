@@ -13,19 +13,22 @@ POINT = ("--actor.adam.lr", "3e-4")
 
 @pytest.fixture
 def tuned(spec, make_result):
-    """All runs of tuning: the higher learning rate wins in both arms."""
+    """All runs of tuning: the higher learning rate wins for both methods."""
     runs = []
-    for arm in spec.arms[:2]:
-        for cell in arm.cells:
-            good = 0.9 if "3e-4" in cell else 0.5
-            runs.append(make_result(StudyRun(arm.name, SCREEN, cell, 100), good - 0.1 * ("0.2" in cell)))
-            if "3e-4" in cell or arm.name == "KL-Cov":
-                runs.append(make_result(StudyRun(arm.name, FINAL, cell, 101), good - 0.1 * ("0.2" in cell)))
+    for method in spec.methods[:2]:
+        for configuration in method.configurations:
+            accuracy = (0.9 if "3e-4" in configuration else 0.5) - 0.1 * ("0.2" in configuration)
+            runs.append(make_result(StudyRun(method.name, SCREEN, configuration, 100), accuracy))
+            if "3e-4" in configuration or method.name == "KL-Cov":
+                runs.append(make_result(StudyRun(method.name, FINAL, configuration, 101), accuracy))
     return runs
 
 
-def reported(make_result, arm, cell, accuracies, **more):
-    return [make_result(StudyRun(arm, REPORT, cell, seed), value, **more) for seed, value in enumerate(accuracies)]
+def reported(make_result, method, configuration, accuracies, **more):
+    return [
+        make_result(StudyRun(method, REPORT, configuration, seed), value, **more)
+        for seed, value in enumerate(accuracies)
+    ]
 
 
 def test_the_main_table_by_hand(spec, make_result, tuned):
@@ -34,10 +37,11 @@ def test_the_main_table_by_hand(spec, make_result, tuned):
         *tuned,
         *reported(make_result, "GRPO", clip, [0.7, 0.8, 0.9]),
         *reported(make_result, "KL-Cov", POINT, [0.8, 1.0], entropy=0.8, cpu=0.2),
-        make_result(StudyRun("GRPO", REPORT, spec.arms[0].cells[0], 0), 0.0),  # of a point that was not chosen
+        # A configuration that was not selected.
+        make_result(StudyRun("GRPO", REPORT, spec.methods[0].configurations[0], 0), 0.0),
     ]
     grpo, kl_cov, third = main_rows(spec, results)
-    assert grpo.point == clip
+    assert grpo.selected == clip
     assert grpo.seeds == (0, 1, 2)
     accuracy = grpo.numbers["accuracy"]
     # Mean 0.8, s = 0.1, t(2) = 4.30265, half width 0.248414: 0.551586 to 1.048414, cut at 1.
@@ -61,7 +65,7 @@ def test_the_main_table_by_hand(spec, make_result, tuned):
     # the curve has the last accuracy at step 20 of 40; its questions are of one kind
     assert grpo.numbers["half-way"].estimate == pytest.approx(0.8)
     assert math.isnan(grpo.numbers["worst kind"].estimate)
-    assert third.point == POINT
+    assert third.selected == POINT
     assert third.seeds == ()
     assert math.isnan(third.numbers["accuracy"].estimate)
 
@@ -85,9 +89,9 @@ def test_seconds_are_those_of_the_cpu_where_they_are_known(make_result):
     assert seconds(result) == 2.0  # the median
 
 
-def test_tuning_is_reported_cell_by_cell(spec, tuned):
+def test_tuning_is_reported_by_configuration(spec, tuned):
     rows = tuning_rows(spec, tuned)
-    assert [row.arm for row in rows] == ["GRPO"] * 4 + ["KL-Cov"] * 2
+    assert [row.method for row in rows] == ["GRPO"] * 4 + ["KL-Cov"] * 2
     assert [row.is_chosen for row in rows] == [False, False, True, False, False, True]
     assert {seed: score.last for seed, score in rows[-1].scores.items()} == {100: 0.9, 101: 0.9}
     assert not any(row.is_chosen for row in tuning_rows(spec, tuned[:3]))
@@ -95,4 +99,4 @@ def test_tuning_is_reported_cell_by_cell(spec, tuned):
 
 def test_without_a_run_every_row_says_so(spec):
     for row in main_rows(spec, []):
-        assert (row.point, row.seeds, row.pairs) == (None, (), 0)
+        assert (row.selected, row.seeds, row.pairs) == (None, (), 0)

@@ -23,16 +23,16 @@ def changed(content, path, value):
 
 
 def test_cells_are_all_pairs_of_the_common_grid_and_the_arms(spec):
-    first, second, third = spec.arms
+    first, second, third = spec.methods
     lr, clip = "--actor.adam.lr", "--actor.eps_clip_low_high"
-    assert first.cells == (
+    assert first.configurations == (
         (lr, "0.0001", clip, "0.1", "0.1"),
         (lr, "0.0001", clip, "0.2", "0.2"),
         (lr, "3e-4", clip, "0.1", "0.1"),
         (lr, "3e-4", clip, "0.2", "0.2"),
     )
-    assert second.cells == ((lr, "0.0001"), (lr, "3e-4"))
-    assert third.cells == second.cells
+    assert second.configurations == ((lr, "0.0001"), (lr, "3e-4"))
+    assert third.configurations == second.configurations
     assert third.words == ("--cov_type", "kl_cov", "--cov_scope", "micro_batch")
     assert (third.at, third.tier, third.seeds) == ("KL-Cov", 2, (0, 1, 2))
 
@@ -60,7 +60,7 @@ def test_cells_are_all_pairs_of_the_common_grid_and_the_arms(spec):
         ),
         ("arms", [], "arms: must have at least 1 item, not 0; got []"),
         ("arms.0", "GRPO", "arms[0]: must have the fields name, flags, grid, at, tier, seeds; got 'GRPO'"),
-        ("arms.1.name", "grpo", "arm grpo: another arm has this name"),
+        ("arms.1.name", "grpo", "method grpo: another method has this name"),
         ("arms.1.name", "//", "arms[1].name: must have 1 to 200 letters or digits; got '//'"),
         ("arms.1.tier", 0, "arms[1].tier: must be at least 1; got 0"),
         ("arms.1.grid", ["x"], "arms[1].grid: must be a valid dictionary; got ['x']"),
@@ -71,22 +71,26 @@ def test_cells_are_all_pairs_of_the_common_grid_and_the_arms(spec):
         ("arms.1.grid", {"--x": [" "]}, "arms[1].grid.--x[0]: must be a number or words; got ' '"),
         ("arms.1.grid", {"--x": ['"a']}, "arms[1].grid.--x[0]: must be a line of flags as a shell takes it"),
         # two values whose configurations would have one folder, and two spellings of one number
-        ("arms.1.grid", {"--x": [1, 1]}, "arm KL-Cov: two values of the grid map to the same folder name"),
-        ("arms.1.grid", {"--x": ["1 2", "1_2"]}, "arm KL-Cov: two values of the grid map to the same folder name"),
-        ("arms.1.grid", {"--x": ["1", "+1"]}, "arm KL-Cov: two values of the grid map to the same folder name"),
-        ("arms.1.grid", {"--x": ["a", "A"]}, "arm KL-Cov: two values of the grid map to the same folder name"),
-        ("arms.1.grid", {"--x": ["1e-4 2", "0.0001 2.0"]}, "arm KL-Cov: the grid has a number twice"),
-        # cells stand behind the flags of an arm and would win; those of the common grid and of the model, too
-        ("arms.1.flags", "--actor.adam.lr 1", "arm KL-Cov: flags: --actor.adam.lr has values in its grid"),
-        ("arms.1.flags", "--actor.adam.lr=1", "arm KL-Cov: flags: --actor.adam.lr has values in its grid"),
-        ("arms.1.flags", "--actor.adam.l 1", "arm KL-Cov: flags: --actor.adam.l has values in its grid"),
-        ("arms.2.flags", "--actor.adam.lr 1", "arm by micro-batch: flags: --actor.adam.lr has values in its grid"),
-        ("arms.2.at", "nobody", "arm by micro-batch: at must be the name of an arm above it"),
-        ("arms.2.grid", {"--x": [1]}, "arm by micro-batch: it takes the point of KL-Cov, so a grid has no effect"),
+        ("arms.1.grid", {"--x": [1, 1]}, "method KL-Cov: two values of the grid map to the same folder name"),
+        ("arms.1.grid", {"--x": ["1 2", "1_2"]}, "method KL-Cov: two values of the grid map to the same folder name"),
+        ("arms.1.grid", {"--x": ["1", "+1"]}, "method KL-Cov: two values of the grid map to the same folder name"),
+        ("arms.1.grid", {"--x": ["a", "A"]}, "method KL-Cov: two values of the grid map to the same folder name"),
+        ("arms.1.grid", {"--x": ["1e-4 2", "0.0001 2.0"]}, "method KL-Cov: the grid has a number twice"),
+        # values of a grid follow the flags of a method and would win, also those of the common grid and of ``at``
+        ("arms.1.flags", "--actor.adam.lr 1", "method KL-Cov: flags: --actor.adam.lr has values in its grid"),
+        ("arms.1.flags", "--actor.adam.lr=1", "method KL-Cov: flags: --actor.adam.lr has values in its grid"),
+        ("arms.1.flags", "--actor.adam.l 1", "method KL-Cov: flags: --actor.adam.l has values in its grid"),
+        ("arms.2.flags", "--actor.adam.lr 1", "method by micro-batch: flags: --actor.adam.lr has values in its grid"),
+        ("arms.2.at", "nobody", "method by micro-batch: at must be the name of a method above it"),
+        (
+            "arms.2.grid",
+            {"--x": [1]},
+            "method by micro-batch: it takes the configuration of KL-Cov, so a grid has no effect",
+        ),
         ("tuning.finalists", 0, "tuning.finalists: must be at least 1; got 0"),
         ("tuning.final_seeds", [100], "tuning.final_seeds: 100 is one of tuning.seeds"),
-        ("tuning.seeds", [], "arm GRPO: grid has 4 cells and tuning.seeds is empty"),
-        ("arms.0.seeds", [5, 101], "arm GRPO: seeds: 101 is one of the tuning's"),
+        ("tuning.seeds", [], "method GRPO: grid has 4 configurations and tuning.seeds is empty"),
+        ("arms.0.seeds", [5, 101], "method GRPO: seeds: 101 is one of the tuning's"),
     ],
 )
 def test_a_wrong_field_is_named_with_its_value(content, path, value, said):

@@ -75,7 +75,7 @@ def recorded(make_result):
 def of_mechanism(recorded, seeds=(0, 1, 2), **settings):
     """The study of the mechanism with these seeds of every method."""
     spec = spec_named("mechanism")
-    runs = [recorded(StudyRun(arm.name, REPORT, (), seed), **settings) for arm in spec.arms for seed in seeds]
+    runs = [recorded(StudyRun(method.name, REPORT, (), seed), **settings) for method in spec.methods for seed in seeds]
     return Finished("mechanism", spec, runs)
 
 
@@ -83,18 +83,18 @@ def of_shortcut(make_result, critical, seeds=range(3)):
     """The study of the shortcut, tuned to the first configuration: method -> share up to which all seeds learn."""
     spec = spec_named("shortcut")
     found = []
-    for arm in spec.arms:
-        if arm.name not in critical:
+    for method in spec.methods:
+        if method.name not in critical:
             continue
-        for cell in arm.cells:
+        for configuration in method.configurations:
             # The first configuration is the best one; three of them run again.
-            accuracy = 0.9 if cell == arm.cells[0] else 0.1
-            found.append(make_result(StudyRun(arm.name, SCREEN, cell, 100), accuracy))
-            found.append(make_result(StudyRun(arm.name, "final", cell, 101), accuracy))
+            accuracy = 0.9 if configuration == method.configurations[0] else 0.1
+            found.append(make_result(StudyRun(method.name, SCREEN, configuration, 100), accuracy))
+            found.append(make_result(StudyRun(method.name, "final", configuration, 101), accuracy))
         for seed in seeds:
-            for cell in spec.sweep.cells:
-                learns = float(cell[1]) <= critical[arm.name]
-                run = StudyRun(arm.name, REPORT, (*arm.cells[0], *cell), seed)
+            for configuration in spec.sweep.configurations:
+                learns = float(configuration[1]) <= critical[method.name]
+                run = StudyRun(method.name, REPORT, (*method.configurations[0], *configuration), seed)
                 found.append(make_result(run, 0.9 if learns else 0.1))
     return Finished("shortcut", spec, found)
 
@@ -102,12 +102,12 @@ def of_shortcut(make_result, critical, seeds=range(3)):
 def of_map(make_result, learned, seeds=(0, 1)):
     """The map with four updates: method -> lowest and highest learning rate at which all seeds learn."""
     spec = spec_named("learning_rate_map")
-    cells = [cell for cell in spec.sweep.cells if cell[-1] == "4"]
+    configurations = [configuration for configuration in spec.sweep.configurations if configuration[-1] == "4"]
     found = []
     for method, (lowest, highest) in learned.items():
-        for cell in cells:
-            accuracy = 0.9 if lowest <= float(cell[1]) <= highest else 0.1
-            found += [make_result(StudyRun(method, REPORT, cell, seed), accuracy) for seed in seeds]
+        for configuration in configurations:
+            accuracy = 0.9 if lowest <= float(configuration[1]) <= highest else 0.1
+            found += [make_result(StudyRun(method, REPORT, configuration, seed), accuracy) for seed in seeds]
     return Finished("learning_rate_map", spec, found)
 
 
@@ -191,10 +191,10 @@ def test_a_range_is_that_of_the_seeds():
 def test_the_table_of_the_mechanism_has_the_methods_that_ran(recorded):
     study = of_mechanism(recorded, seeds=(0, 1))
     section = mechanism_section(study.runs)
-    assert [row[0] for row in section.rows] == [arm.name for arm in study.spec.arms]
+    assert [row[0] for row in section.rows] == [method.name for method in study.spec.methods]
     assert section.rows[0][1:4] == ("2", "0.400", "0.020")
     chart = mechanism_chart(study.runs)
-    assert [panel.title for panel in chart.panels] == [arm.name for arm in study.spec.arms]
+    assert [panel.title for panel in chart.panels] == [method.name for method in study.spec.methods]
     # Three lines and one row of marks for each seed: nothing was selected on own prompts.
     assert len(chart.panels[0].marks) == 2 * 4
     assert mechanism_chart({"GRPO": {}}).panels == ()
@@ -219,9 +219,9 @@ def test_the_figure_gets_its_map_when_the_map_has_runs(make_result, recorded):
     assert "Dots: critical shares" in study_numbers.said_of_figure(shortcut, rates, mechanism)
 
 
-def test_forecasts_are_told_by_task(arms):
+def test_forecasts_are_told_by_task(make_runs):
     # The reward of ``make_result`` lies on the law, so the law has a smaller error than the sigmoid.
-    study = study_errors("one", "commands", arms(**dict.fromkeys(("GRPO", "other"), [{"accuracy": 0.5}] * 3)))
+    study = study_errors("one", "commands", make_runs(**dict.fromkeys(("GRPO", "other"), [{"accuracy": 0.5}] * 3)))
     content = forecast_document([study])
     by_study = {(row[1], row[3]): row for row in content.sections[1].rows}
     assert by_study["GRPO", "50%"][2] == "3"

@@ -28,11 +28,11 @@ def content():
 
 
 def share_of(run):
-    return float(settings_of(run.cell)["--shortcut_share"])
+    return float(settings_of(run.configuration)["--shortcut_share"])
 
 
 def learns_up_to(last):
-    """Outcome of a run that learns up to a share: by arm a number, or one for all."""
+    """Outcome of a run that learns up to a share: a number by method, or one for all."""
     return lambda run: Score(0.5, 0.5, 0.9 if share_of(run) <= last else 0.1)
 
 
@@ -58,7 +58,7 @@ def play(spec, outcome):
 def test_a_bisection_takes_three_of_seven_values(content, last, tried):
     spec = spec_of(content)
     made, scores = play(spec, learns_up_to(last))
-    assert [share_of(run) for run in made if (run.arm, run.seed) == ("GRPO", 1)] == tried
+    assert [share_of(run) for run in made if (run.method, run.seed) == ("GRPO", 1)] == tried
     assert len(made) == number_of_runs(spec) == 2 * 4 * 3
     assert set(made) == set(all_runs(spec, scores))
     assert all(run.stage == REPORT for run in made)
@@ -74,12 +74,12 @@ def test_an_interrupted_bisection_goes_on_from_its_finished_runs(content):
         assert not set(runs_due(spec, finished)) & set(finished)
 
 
-def test_a_sweep_without_bisection_runs_every_cell(content):
+def test_a_sweep_without_bisection_runs_every_configuration(content):
     content["sweep"] = {"grid": {"--actor.adam.lr": [1e-5, 1e-4], "--updates": [1, 4]}}
     spec = spec_of(content)
     made, _ = play(spec, lambda run: Score(0.5, 0.5, 0.9))
     assert len(made) == number_of_runs(spec) == 2 * 4 * 4
-    # seed by seed, so that every cell is about as far as the others
+    # seed by seed, so that all configurations advance together
     assert [run.seed for run in made[:8]] == [0] * 8
 
 
@@ -90,7 +90,7 @@ def test_a_sweep_without_bisection_runs_every_cell(content):
         ({"sweep": {"grid": {"--x": [2, 1, 3]}, "bisect": True}}, "positive numbers that increase"),
         ({"sweep": {"grid": {"--x": ["a", "b", "c"]}, "bisect": True}}, "bisect takes numbers"),
         ({"sweep": {"grid": {"--x": [1], "--y": [1]}, "bisect": True}}, "the values of one flag"),
-        ({"sweep": {"grid": {"--method": ["psr"]}}}, "arm pass@k: flags: --method has values in its sweep"),
+        ({"sweep": {"grid": {"--method": ["psr"]}}}, "method pass@k: flags: --method has values in its sweep"),
         ({"sweep": {"values": {}}}, "sweep.values: no such field; choose from grid, bisect"),
         ({"learned": None}, "sweep needs the field learned"),
         ({"learned": 1.5}, "learned: must be at most 1; got 1.5"),
@@ -125,7 +125,7 @@ def test_critical_values_of_a_study(content, swept):
     spec = spec_of(content)
 
     def outcome(run):
-        return learns_up_to(0.15 if run.arm == "GRPO" else 0.5)(run)
+        return learns_up_to(0.15 if run.method == "GRPO" else 0.5)(run)
 
     answer = sweep_answer(spec, swept(spec, outcome))
     grpo, passk = answer.rows
@@ -158,7 +158,7 @@ def test_the_region_of_learning_rates(content, swept):
     spec = spec_of(content)
 
     def outcome(run):
-        settings = settings_of(run.cell)
+        settings = settings_of(run.configuration)
         learns = settings["--actor.adam.lr"] == "0.0001" and (settings["--updates"] == "4" or run.seed < 2)
         return Score(0.5, 0.5, 0.9 if learns else 0.0)
 
