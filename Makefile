@@ -16,6 +16,18 @@ METHOD ?= kl_cov
 ifdef COV_TYPE
 $(error COV_TYPE=$(COV_TYPE) is not read: use METHOD=$(COV_TYPE))
 endif
+
+# The command would say so, too, but only after minutes of installing.
+METHODS := none clip_cov kl_cov all
+TASKS := addition commands code
+ifneq ($(filter demo,$(or $(MAKECMDGOALS),demo)),)
+ifneq ($(filter-out $(METHODS),$(METHOD)),)
+$(error METHOD=$(METHOD): choose one of $(METHODS))
+endif
+ifneq ($(filter-out $(TASKS),$(TASK)),)
+$(error TASK=$(TASK): choose one of $(TASKS))
+endif
+endif
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready

@@ -110,6 +110,7 @@ def names() -> list[str]:
     return sorted(name for name in found if name != DROPS)
 
 
+@cache  # several pages read the runs of one study
 def results_of(name: str) -> tuple[Spec, list[Result]]:
     """Return a study and its published runs."""
     return read_spec(SPECS / f"{name}.yaml"), list(unpack(RESULTS / f"{name}.jsonl.xz"))

@@ -3,6 +3,7 @@
 import gc
 import hashlib
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -82,6 +83,18 @@ def ctrl_c() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def log(caplog):
+    """``caplog`` with the messages of all modules of a training: upstream's loggers do not propagate."""
+    loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("openrlhf_cov")]
+    apart = [each for each in loggers if not each.propagate]
+    for each in apart:
+        each.addHandler(caplog.handler)
+    yield caplog
+    for each in apart:
+        each.removeHandler(caplog.handler)
 
 
 @pytest.fixture

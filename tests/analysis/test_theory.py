@@ -133,6 +133,7 @@ def test_correlation_of_tied_and_constant_values():
     assert -1 < found.low < found.estimate < found.high < 1
 
 
+@pytest.mark.slow
 def test_mean_interval(noise):
     # 0.95 in 300 simulations: standard error 0.013
     hits = 0

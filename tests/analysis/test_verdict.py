@@ -27,6 +27,7 @@ def test_a_run_that_follows_the_law(law_curve):
     assert result.fit.ceiling.low < 0.5 < result.fit.ceiling.high
 
 
+@pytest.mark.slow
 def test_runs_that_follow_the_law_are_hardly_ever_refused(law_curve):
     # the residual test is wrong in 1 % of the cases: more than 4 of 60 have a probability of 0.0003. The noise is so
     # large that curves of a tenth of the gain are found by chance in most runs
@@ -77,6 +78,7 @@ def test_flat_reward(entropy, wander):
     assert "the reward is 0.4 in all steps" in [reason.text for reason in constant.reasons]
 
 
+@pytest.mark.slow
 def test_two_random_walks_are_rarely_taken_for_the_law():
     # R^2 of two independent random walks is often high; here the entropy also falls by half
     accepted = 0

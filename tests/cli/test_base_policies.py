@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import tarfile
 
 import pytest
@@ -12,13 +13,20 @@ from openrlhf_cov.utils.json_lines import read_json
 BANDIT = ("--task", "two_peaks", "--base_seed", "0", "1")
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder with the bandit's policies of two seeds, and an archive of them in it."""
+    folder = tmp_path_factory.mktemp("made")
+    assert base_policies.main([*BANDIT, "--output", str(folder), "--pack", str(folder / "policies.tar.xz")]) == 0
+    return folder
+
+
 @pytest.fixture
-def packed(tmp_path, capsys):
-    """An archive of the bandit's policies of two seeds, and the folder that they were made in."""
-    folder, archive = tmp_path / "made", tmp_path / "policies.tar.xz"
-    assert base_policies.main([*BANDIT, "--output", str(folder), "--pack", str(archive)]) == 0
-    capsys.readouterr()
-    return archive, folder
+def packed(tmp_path, made):
+    """A copy of the archive, and of the folder that the policies were made in."""
+    folder = tmp_path / "made"
+    shutil.copytree(made, folder)
+    return folder / "policies.tar.xz", folder
 
 
 def test_policies_are_measured_and_travel_in_one_file(tmp_path, packed, capsys):

@@ -41,6 +41,15 @@ def test_what_is_refused(refusal, flags, beginning):
     assert "\n" not in message
 
 
+def test_a_reward_model_beside_an_agent_is_refused(refusal, inputs, tmp_path):
+    del inputs["--reward.remote_url"]  # the agent takes its place
+    inputs["--train.agent_func_path"] = tmp_path / "agent.py"
+    message = refusal({"--reward.model_name_or_path": "m"})
+    assert message == (
+        "--reward.model_name_or_path m has no effect with --train.agent_func_path, which gives rewards; drop it"
+    )
+
+
 def test_a_dry_run_says_so_too(plan_run):
     status, _, shortfalls = plan_run((), *LORA, "--dry_run_gpu_memory", "80")  # of a GPU host, whose default is nccl
     assert status == 2

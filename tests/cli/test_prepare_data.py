@@ -134,6 +134,7 @@ class TestTraining:
         assert "has no such key; it has dataset, id, prompt, answer, source" in refusal(changes)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"the training sets are not at {REAL}")
 class TestRealFiles:
     """The README of these files states how many problems the training sets share, by letters and digits."""

@@ -136,8 +136,8 @@ def test_a_ray_is_up_when_a_client_connected_and_its_folder_is_private(tmp_path,
 @pytest.mark.parametrize("reply", OTHER_REPLIES)
 def test_a_port_on_which_no_ray_answers_is_waited_for(monkeypatch, start, reply):
     # Another program has the port, or the dashboard dies while it answers.
-    monkeypatch.setattr(local_ray, "START_TIMEOUT", 2.0)
-    with pytest.raises(RunStopped, match="did not answer within 2 s"), start(f"watch()\nanswer({reply!r})"):
+    monkeypatch.setattr(local_ray, "START_TIMEOUT", 1.0)
+    with pytest.raises(RunStopped, match="did not answer within 1 s"), start(f"watch()\nanswer({reply!r})"):
         pytest.fail("no Ray answered")
 
 

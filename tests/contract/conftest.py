@@ -16,6 +16,7 @@ class Source:
     def __init__(self, package: str) -> None:
         self.root = Path(find_spec(package).origin).parent
 
+    @cache  # noqa: B019  one object per session
     def paths(self) -> list[str]:
         """All modules of the package."""
         return sorted(str(path.relative_to(self.root)) for path in self.root.rglob("*.py"))
@@ -26,6 +27,11 @@ class Source:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # escape sequences in upstream's regular expressions
             return ast.parse((self.root / path).read_text(encoding="utf-8"))
+
+    @cache  # noqa: B019  one object per session
+    def nodes(self, path: str) -> list[ast.AST]:
+        """All nodes of a module."""
+        return list(ast.walk(self.tree(path)))
 
     def find(self, path: str, qualname: str) -> ast.AST:
         """The class or function ``qualname`` of a module; fails if it is gone."""

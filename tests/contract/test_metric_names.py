@@ -92,8 +92,7 @@ def test_every_name_in_the_package_is_in_the_table(ours):
     """Any string that looks like a metric, in whatever room; in f-strings the part that is known begins a family."""
     looks = re.compile(rf"(?:{'|'.join(GROUPS)})/[\w.@-]+")
     for path in ours.paths():
-        tree = ours.tree(path)
-        for node in ast.walk(tree):
+        for node in ours.nodes(path):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and looks.fullmatch(node.value):
                 assert any(fnmatchcase(node.value, name) for name in NAMES) or (
                     node.value.endswith("_") and family(node.value)

@@ -59,8 +59,8 @@ def subclasses(upstream, ours) -> dict[str, tuple[str, str, str]]:
     """Return our class -> (its module, the module of upstream's class that it derives from, upstream's class)."""
     found = {}
     for path in ours.paths():
-        names = imported_names(ours.tree(path), upstream)
-        for node in (each for each in ast.walk(ours.tree(path)) if isinstance(each, ast.ClassDef)):
+        names = imported_names(ours.nodes(path), upstream)
+        for node in (each for each in ours.nodes(path) if isinstance(each, ast.ClassDef)):
             for base in node.bases:
                 known = [each.id for each in ast.walk(base) if isinstance(each, ast.Name) and each.id in names]
                 if known:
@@ -70,7 +70,7 @@ def subclasses(upstream, ours) -> dict[str, tuple[str, str, str]]:
 
 
 def test_every_name_that_we_import_is_there(upstream, ours):
-    names = {each for path in ours.paths() for each in imported_names(ours.tree(path), upstream).values()}
+    names = {each for path in ours.paths() for each in imported_names(ours.nodes(path), upstream).values()}
     assert len(names) > 30
     for path, name in names:
         if name not in LOGGING:
@@ -94,9 +94,8 @@ def test_our_calls_of_upstreams_functions_fit_their_signatures(upstream, ours, s
     assert inherited.keys() == {"CovActor", "CovStrategy"}
     problems = {}
     for path in ours.paths():
-        tree = ours.tree(path)
-        names = inherited | imported_names(tree, upstream)
-        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        names = inherited | imported_names(ours.nodes(path), upstream)
+        for call in (node for node in ours.nodes(path) if isinstance(node, ast.Call)):
             if isinstance(call.func, ast.Name) and call.func.id in names:
                 module, name = names[call.func.id]
                 of = signature(upstream, module, name, upstream.find(module, name))
@@ -114,9 +113,9 @@ def test_our_calls_of_the_strategy_fit_upstreams_methods(upstream, ours):
     for module in ours.paths():
         if not module.startswith(("trainer/", "trainer/preflight/check_data.py")):
             continue
-        for node in ast.walk(ours.tree(module)):
+        for node in ours.nodes(module):
             call = node if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
-            if call and ast.unparse(call.func.value).split(".")[-1] == "strategy" and call.func.attr in methods:
+            if call and call.func.attr in methods and ast.unparse(call.func.value).split(".")[-1] == "strategy":
                 called.add(call.func.attr)
                 problem = bound(call, methods[call.func.attr], skip=1)[1]
                 if problem:
@@ -140,7 +139,7 @@ def test_overridden_methods_take_what_upstream_passes(upstream, ours, subclasses
 def test_roles_have_every_method_that_a_group_is_told_to_run(ours, upstream):
     told = {}
     for path in ("trainer/build.py", "trainer/model_groups.py"):
-        for call in (node for node in ast.walk(ours.tree(path)) if isinstance(node, ast.Call)):
+        for call in (node for node in ours.nodes(path) if isinstance(node, ast.Call)):
             if ast.unparse(call.func).endswith((".async_run_method", ".async_run_method_batch")):
                 words = [*call.args[:1], *(each.value for each in call.keywords if each.arg == "method_name")]
                 assert len(words) == 1
@@ -156,8 +155,8 @@ def test_batch_calls_name_methods_of_the_engine_actor(ours, upstream):
     named = {
         call.args[1].value
         for path in ours.paths()
-        for call in ast.walk(ours.tree(path))
-        if isinstance(call, ast.Call) and ast.unparse(call.func) == "batch_vllm_engine_call"
+        for call in ours.nodes(path)
+        if isinstance(call, ast.Call) and getattr(call.func, "id", None) == "batch_vllm_engine_call"
     }
     methods = methods_of(upstream.find("trainer/ray/vllm_engine.py", "RolloutRayActor"))
     assert named == {"pause_generation", "resume_generation", "sleep", "wake_up"}

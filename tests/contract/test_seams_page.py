@@ -32,7 +32,7 @@ def imports(upstream, ours):
     return {
         (f"{dotted(module)}.{name}", path)
         for path in ours.paths()
-        for module, name in imported_names(ours.tree(path), upstream).values()
+        for module, name in imported_names(ours.nodes(path), upstream).values()
         if name not in LOGGING
     }
 
@@ -51,7 +51,7 @@ def test_the_page_lists_every_method_that_is_overridden(upstream, ours):
         listed |= {(path, name): set(quoted(methods)) for name in names}
     found = {}
     for path in ours.paths():
-        imported = imported_names(ours.tree(path), upstream)
+        imported = imported_names(ours.nodes(path), upstream)
         for node in ours.tree(path).body:
             for base in getattr(node, "bases", ()):
                 theirs = [imported[word] for word in re.findall(r"\w+", ast.unparse(base)) if word in imported]

@@ -209,10 +209,12 @@ def parquet_of(path, columns, **options):
     return path
 
 
-def test_a_small_parquet_file_of_large_row_groups_is_refused(tmp_path):
+def test_a_small_parquet_file_of_large_row_groups_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "MIN_GROUP_BYTES", 2**22)
     blank = " " * 2**20
-    path = parquet_of(tmp_path / "x.parquet", {"x": [f"{n}{blank}" for n in range(96)]}, compression="zstd")
-    assert path.stat().st_size < 2**20
+    path = parquet_of(tmp_path / "x.parquet", {"x": [f"{n}{blank}" for n in range(12)]}, compression="zstd")
+    # 12 MiB: more than 4 MiB and 1,000 times the size of the file
+    assert path.stat().st_size * readers.MAX_RATIO < 2**23
     digest = hashlib.sha256()
     with pytest.raises(UsageError, match=r"x.parquet: row group 1 has [0-9,]+ bytes uncompressed, more than"):
         list(readers._parquet(path, digest))

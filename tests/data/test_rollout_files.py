@@ -264,7 +264,11 @@ def test_a_file_and_texts_that_are_too_large_are_refused(path, monkeypatch):
     assert "bytes, more than 20" in refusal(path)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=2 * settings().max_examples,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+)
 @given(place=st.integers(0, 5000), byte=st.integers(0, 255))
 def test_a_changed_byte_gives_a_record_or_one_line(path, place, byte):
     write_rollout(path, four())

@@ -77,7 +77,7 @@ class Page:
     def text(self) -> str:
         return self.path.read_text(encoding="utf-8")
 
-    @property
+    @cached_property
     def blocks(self) -> list[Block]:
         found = []
         for match in FENCE.finditer(self.text):

@@ -71,6 +71,7 @@ def test_the_interval_covers_the_truth():
     assert 0.90 <= covered / 300 <= 0.98
 
 
+@pytest.mark.slow
 def test_chunks_keep_memory_small_and_results_the_same(monkeypatch):
     scores = np.random.default_rng(4).random(500)  # all distinct: 10,000 x 500 counts are 40 MB in one piece
     tracemalloc.start()

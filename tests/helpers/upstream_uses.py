@@ -20,14 +20,16 @@ class Signature(NamedTuple):
     skip: int
 
 
-def imported_names(tree, upstream) -> dict[str, tuple[str, str]]:
+def imported_names(nodes: list[ast.AST], upstream) -> dict[str, tuple[str, str]]:
     """Return local name -> (path of the module of upstream that defines it, its name there).
+
+    ``nodes`` are all nodes of one of our modules.
 
     A name that is read from an imported module, as in ``from openrlhf.utils import utils; utils.f``, counts like an
     import of ``f``.
     """
     names, modules = {}, {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             modules |= {a.asname or a.name: a.name for a in node.names if is_upstream(a.name)}
         elif isinstance(node, ast.ImportFrom) and node.module and is_upstream(node.module):
@@ -37,7 +39,9 @@ def imported_names(tree, upstream) -> dict[str, tuple[str, str]]:
                     modules[alias.asname or alias.name] = module
                 else:
                     names[alias.asname or alias.name] = (defining(node.module, alias.name, upstream), alias.name)
-    for node in ast.walk(tree):
+    if not modules:
+        return names
+    for node in nodes:
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) in modules:
             module = modules[ast.unparse(node.value)]
             names[ast.unparse(node)] = (defining(module, node.attr, upstream), node.attr)

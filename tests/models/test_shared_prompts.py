@@ -85,7 +85,7 @@ def batches(draw):
     return samples
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(batches(), st.sampled_from([0.0, 3.0, 50.0, PRODUCTS]))
 def test_every_asked_token_sees_its_own_sample_only(samples, token_cost):
     sequences, attention_mask, asked = padded(samples)

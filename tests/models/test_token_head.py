@@ -77,7 +77,7 @@ def test_gradient_by_hand():
     assert hidden.grad.item() == pytest.approx(slopes[1] * math.log(2) + slopes[2] * math.log(5), rel=1e-5)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None)
 @given(
     tokens=st.integers(0, 9),
     vocabulary=st.integers(1, 40),

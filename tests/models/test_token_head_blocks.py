@@ -64,10 +64,10 @@ def test_blocks_are_aligned_and_within_their_budget(tokens, vocabulary, hidden_s
     ("tokens", "columns"),
     [
         # 2^25 / 40,960 = 819.2 and 2^25 / 60,000 = 559.2 columns, the widths before they were rounded
-        (40_960, 768),
         (60_000, 512),
         (131_072, 256),
         (200_000, 256),  # 2^25 / 200,000 = 167.8: at least 256
+        (40_960, 768),
     ],
 )
 @pytest.mark.parametrize("score", [token_scores, min_p_scores])

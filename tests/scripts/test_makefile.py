@@ -1,4 +1,4 @@
-"""The set-up half of the Makefile, with a Python that installs nothing."""
+"""The set-up half of the Makefile, with a Python that installs nothing; and settings that it refuses."""
 
 import os
 import shutil
@@ -6,6 +6,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
+from openrlhf_cov.cli.demo import ALL
+from openrlhf_cov.experiments.tiny_task.catalogue import TINY_TASKS
+from openrlhf_cov.experiments.tiny_task.demo_training import METHOD_FLAGS
 
 REPOSITORY = Path(__file__).parents[2]
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -26,6 +30,13 @@ esac
 """
 
 
+def make(*words, **variables):
+    """Run make as from a shell, not as a part of the make that runs these tests."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")} | variables
+    command = ["make", "-C", REPOSITORY, "--no-print-directory", *words]
+    return subprocess.run(command, capture_output=True, text=True, env=env)
+
+
 @pytest.fixture
 def set_up(tmp_path):
     """Function: run the set-up; (status, stderr, the arguments of each pip call). ``fails``: a pattern of sh."""
@@ -44,9 +55,7 @@ def set_up(tmp_path):
             (tmp_path / name).write_text(text)
             (tmp_path / name).chmod(0o755)
         variables = [f"VENV={tmp_path / 'venv'}", f"PYTHON={tmp_path / 'python'}", f"{tmp_path / 'venv'}/.ready"]
-        env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-        env["PATH"] = f"{tmp_path}:{env['PATH']}"
-        done = subprocess.run(["make", "-C", REPOSITORY, *variables], capture_output=True, text=True, env=env)
+        done = make(*variables, PATH=f"{tmp_path}:{os.environ['PATH']}")
         return done.returncode, done.stderr, log.read_text().splitlines()
 
     return run
@@ -92,6 +101,20 @@ def test_what_the_host_lacks_is_one_line_before_anything_is_installed(set_up, ho
     assert status == 2
     assert stderr.splitlines()[0].startswith(line)
     assert calls == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "line"),
+    [
+        ("METHOD=foo", f"METHOD=foo: choose one of {' '.join((*METHOD_FLAGS, ALL))}"),
+        ("TASK=foo", f"TASK=foo: choose one of {' '.join(TINY_TASKS)}"),
+        ("COV_TYPE=foo", "COV_TYPE=foo is not read: use METHOD=foo"),
+    ],
+)
+def test_a_wrong_setting_of_the_demo_is_one_line_before_anything_is_installed(tmp_path, variable, line):
+    done = make("--dry-run", f"VENV={tmp_path}", variable, "demo")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.split("*** ")[1] == f"{line}.  Stop.\n"
 
 
 def test_every_phony_target_exists():

@@ -1,6 +1,5 @@
 """Upstream's modules import on a CPU host only with the stand-ins installed; Ray and engines without processes."""
 
-import logging
 import random
 from collections.abc import Callable
 
@@ -38,18 +37,6 @@ def played_ray(monkeypatch) -> PlayedRay:
 def gpu_host(monkeypatch):
     """A host with GPUs, as far as flags and arguments follow from it."""
     monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: False)
-
-
-@pytest.fixture
-def log(caplog):
-    """``caplog`` with the messages of all modules of a training: upstream's loggers do not propagate."""
-    loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("openrlhf_cov")]
-    apart = [each for each in loggers if not each.propagate]
-    for each in apart:
-        each.addHandler(caplog.handler)
-    yield caplog
-    for each in apart:
-        each.removeHandler(caplog.handler)
 
 
 @pytest.fixture

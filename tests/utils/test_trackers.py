@@ -35,6 +35,7 @@ def test_tensorboard(tmp_path):
     assert found == RECORDED
 
 
+@pytest.mark.slow
 def test_wandb(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")

@@ -75,7 +75,7 @@ class GpuLayout:
             apart += [critic, reward]
         # Upstream reserves GPUs that models share first. Without such GPUs it starts the engines first.
         own = [shared, first] if self.colocate_all or self.colocate_actor_ref else [first, shared]
-        return [_group(tenants) for tenants in (*own, *apart) if tenants]
+        return [GpuGroup(tenants[0].count, tuple(tenants)) for tenants in (*own, *apart) if tenants]
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,3 @@ def _names(tenant: Tenant) -> Iterator[str]:
     for number in range(tenant.count):
         engine, part = divmod(number, tenant.tensor_parallel)
         yield f"{tenant.name} {engine}.{part}" if tenant.tensor_parallel > 1 else f"{tenant.name} {number}"
-
-
-def _group(tenants: list[Tenant]) -> GpuGroup:
-    return GpuGroup(tenants[0].count, tuple(tenants))

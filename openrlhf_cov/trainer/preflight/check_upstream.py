@@ -115,7 +115,10 @@ def _reward_faults(args: SimpleNamespace) -> Iterator[str]:
     """Only one source of rewards is read, and none can be normalized."""
     reward = args.reward
     if args.train.agent_func_path and reward.model_name_or_path:
-        yield "--reward.model_name_or_path has no effect with --train.agent_func_path, which gives rewards; drop it"
+        yield (
+            f"--reward.model_name_or_path {reward.model_name_or_path} has no effect with --train.agent_func_path, "
+            "which gives rewards; drop it"
+        )
     elif reward.remote_url and reward.model_name_or_path:
         yield (
             f"--reward.model_name_or_path {reward.model_name_or_path} has no effect with --reward.remote_url, which "

@@ -7,15 +7,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM, Qwen2Config
 
-from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.cluster.sizing import memory
 from openrlhf_cov.cluster.sizing.memory import ENGINE_WORKSPACE, GIB, Engine, Pass, Sharding
 from openrlhf_cov.cluster.sizing.model_shape import KNOWN, shape_of_config
 from openrlhf_cov.models import token_head
+from openrlhf_cov.trainer.actor_model import HeadScores, answering
 from openrlhf_cov.utils.engine_limits import EngineLimits
-
-cpu_host.install()  # before upstream's modules are imported
-from openrlhf_cov.trainer.actor_model import HeadScores, answering  # noqa: E402
 
 QWEN_7B = KNOWN["Qwen/Qwen2.5-7B"]
 # Parameters of it.

@@ -85,13 +85,14 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path, make_result):
             list(unpack(path))
 
 
+# Functions: up to a quarter of a gigabyte each, which nobody needs but the test.
 BOMBS = {
-    "one line": [b"0" * 2**28],
-    "a list": [b"[" + b"[]," * 2**26],
-    "empty lines": [b"\n" * 2**28],
-    "lines": [b"{}\n" * 2**26],
-    "spaces": [b'{"run": 1' + b" " * 2**27 + b"}\n"],
-    "two streams": [b"{}\n", b"{}\n" * 2**20],
+    "one line": lambda: [b"0" * 2**28],
+    "a list": lambda: [b"[" + b"[]," * 2**26],
+    "empty lines": lambda: [b"\n" * 2**28],
+    "lines": lambda: [b"{}\n" * 2**26],
+    "spaces": lambda: [b'{"run": 1' + b" " * 2**27 + b"}\n"],
+    "two streams": lambda: [b"{}\n", b"{}\n" * 2**20],
 }
 
 
@@ -99,7 +100,7 @@ BOMBS = {
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_small_file_that_unpacks_to_a_large_one_is_refused_at_once(tmp_path, name):
     path = tmp_path / "x.jsonl.xz"
-    path.write_bytes(b"".join(lzma.compress(each, preset=1) for each in BOMBS[name]))
+    path.write_bytes(b"".join(lzma.compress(each, preset=1) for each in BOMBS[name]()))
     started = time.process_time()
     tracemalloc.start()
     with pytest.raises(UsageError, match="holds no results of a study"):

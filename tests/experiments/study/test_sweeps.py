@@ -127,7 +127,8 @@ def test_critical_values_of_a_study(content, swept):
     def outcome(run):
         return learns_up_to(0.15 if run.method == "GRPO" else 0.5)(run)
 
-    answer = sweep_answer(spec, swept(spec, outcome))
+    results = swept(spec, outcome)
+    answer = sweep_answer(spec, results)
     grpo, passk = answer.rows
     assert answer.head[:4] == ("method", "runs", "critical value", "slope")
     # Four seeds learn at 0.1 and 0.15 and fail at 0.2: perfect separation, sqrt(0.15 * 0.2) = 0.173.
@@ -139,10 +140,10 @@ def test_critical_values_of_a_study(content, swept):
     assert grpo[7:] == ("", "4/4", "4/4", "0/4", "", "", "")
     # All runs of the other method learn, so the whole interval lies above the largest share.
     assert passk[2] == "above 0.5"
-    whole = document(spec, swept(spec, outcome))
+    whole = document(spec, results)
     assert "| GRPO | 12 | 0.173" in markdown(whole)
     assert "begin with" not in markdown(whole)  # base policies are those of the spec
-    assert "0.173" in in_short(spec, swept(spec, outcome))
+    assert "0.173" in in_short(spec, results)
     assert "critical value" in in_short(spec, [])
     page(whole)
 

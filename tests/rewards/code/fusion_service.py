@@ -64,7 +64,7 @@ def serving():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.requests, server.faults = [], []
     server.url = f"url:http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
         yield server

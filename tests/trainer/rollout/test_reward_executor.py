@@ -122,6 +122,25 @@ def test_a_failing_reward_is_counted_and_never_none(tmp_path, body):
     assert (output["reward"], output["scores"], output["extra_logs"]) == (-0.5, 0.0, {"reward/error_frac": 1.0})
 
 
+@pytest.fixture
+def server(openai_server, monkeypatch):
+    """A server whose replies a test chooses. Upstream's client waits a second before it tries a URL again."""
+    sleep = asyncio.sleep
+    monkeypatch.setattr(asyncio, "sleep", lambda seconds: sleep(0))
+    return openai_server
+
+
+def test_a_reward_that_a_server_does_not_give_is_counted_as_failed(server):
+    executor = RewardExecutor(server.url, RewardConfig(reward_incorrect=-0.5))
+    server.reply = lambda path, body: (200, {"rewards": [0.75], "scores": [1.0]})
+    output = execute(executor, "abc")
+    assert (output["reward"], output["scores"], output["extra_logs"]) == (0.75, 1.0, {"reward/error_frac": 0.0})
+    server.reply = lambda path, body: (503, {})
+    output = execute(executor, "abc")
+    assert (output["reward"], output["scores"], output["extra_logs"]) == (-0.5, 0.0, {"reward/error_frac": 1.0})
+    assert len(server.asked) == 1 + 5  # upstream's client tries a URL five times
+
+
 @pytest.mark.parametrize(
     ("result", "message"),
     [

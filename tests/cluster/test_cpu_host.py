@@ -20,8 +20,8 @@ def on_cpu(monkeypatch):
 
 
 @pytest.fixture
-def on_gpu(gpu_host):
-    """See ``gpu_host``."""
+def on_gpu(monkeypatch):
+    monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: False)
 
 
 @pytest.mark.parametrize(
