@@ -107,7 +107,7 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         self.waits = True
 
     async def needs_weights(self) -> bool:
-        """True if its weights are not those of its files, with which a run begins."""
+        """Return True if the weights are not those of the files of the model, with which a run begins."""
         return self.has_new_weights
 
     async def init_weight_transfer(self, init_info: dict) -> None:

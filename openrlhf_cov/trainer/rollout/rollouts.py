@@ -163,7 +163,15 @@ def check_same_fields(samples: Sequence[Sample]) -> None:
 
 
 def check_rollout_log_probs(samples: Sequence[Sample], setting: str) -> None:
-    """Raise RunStopped where a sample has no log-probs of the engine, as agents may leave them out."""
+    """Check that every sample has log-probs of the engine, which agents may leave out.
+
+    Args:
+        samples: The samples of a step.
+        setting: The setting by which the loss needs them, for the message.
+
+    Raises:
+        RunStopped: A sample has none.
+    """
     if any(sample.rollout_log_probs is None for sample in samples):
         raise RunStopped(
             f"--{setting} rollout: a response came without the log-probs of the engine; have the agent return "
