@@ -112,7 +112,8 @@ def number_samples(samples: Sequence[Sample]) -> list[Sample]:
 def scores_of(samples: Sequence[Sample]) -> list[float]:
     """Return the scores of one group, without those of samples with an abstention.
 
-    Raises RunStopped if a sample has no score, which agents may leave out.
+    Raises:
+        RunStopped: A sample has no score, which agents may leave out.
     """
     if any(sample.score is None for sample in samples):
         raise RunStopped(
@@ -146,9 +147,12 @@ def check_reward_errors(failed: int, responses: int, limit: float) -> None:
 
 
 def check_same_fields(samples: Sequence[Sample]) -> None:
-    """Raise RunStopped if an agent returned a reward, or log-probs of the engine, for some responses only.
+    """Check that an agent returned a reward, and log-probs of the engine, for all responses or for none.
 
     A sample whose reward function abstained needs no reward.
+
+    Raises:
+        RunStopped: Some responses have a field and others lack it.
     """
     for field, needs in (
         ("reward", [sample for sample in samples if not sample.abstained]),
