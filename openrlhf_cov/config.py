@@ -81,6 +81,12 @@ class RewardConfig(Settings):
     )
 
     def check(self) -> None:
+        """Check the values, as ``Settings`` describes it.
+
+        Raises:
+            ValueError: The markers of the thinking are empty or equal, the sandbox is neither ``bubblewrap`` nor a
+                URL, or a number is out of range.
+        """
         object.__setattr__(self, "thinking_markers", tuple(self.thinking_markers))  # a parsed flag is a list
         opening, closing = (marker.strip().lower() for marker in self.thinking_markers)
         if not opening or not closing or opening == closing:
@@ -185,7 +191,11 @@ RESERVED_ARGUMENTS = (
 
 
 def template_arguments(text: str, flag: str = "--data.chat_template_kwargs") -> dict[str, Any]:
-    """Return the arguments for a chat template that a flag gives as a JSON object; none for an empty text.
+    """Return the arguments for a chat template that a flag gives as a JSON object.
+
+    Args:
+        text: The value of the flag; empty for no arguments.
+        flag: The flag, for messages.
 
     Raises:
         ValueError: The text is no JSON object, or names an argument that this package sets.
@@ -227,7 +237,7 @@ class PromptConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(Settings):
-    """When a run waits and when it ends. Raises ValueError, naming the flag, for a value out of range."""
+    """Settings of a run as a whole. Raises ValueError, naming the flag, when a value is out of range."""
 
     on_signal: str = setting(
         "checkpoint",
@@ -297,6 +307,11 @@ class EngineConfig(Settings):
     )
 
     def check(self) -> None:
+        """Check the values, as ``Settings`` describes it.
+
+        Raises:
+            ValueError: A number is out of range, or an engine computes fewer tokens in a step than it has sequences.
+        """
         for name in ("vllm_max_num_seqs", "vllm_max_num_batched_tokens"):
             self.require(name, lambda count: 0 <= count <= 1 << 20, "must lie between 0 and 1,048,576")
         self.require(
@@ -315,7 +330,7 @@ class EngineConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(Settings):
-    """The permissions of a model on this host."""
+    """Settings of how models are loaded on this host."""
 
     trust_remote_code: bool = setting(
         False, "run the Python code that a model brings along (auto_map); without, such a model is refused"
@@ -328,7 +343,7 @@ LARGEST_CLUSTER = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class DryRunConfig(Settings):
-    """Plan a run instead of starting it. Raises ValueError, naming the flag, when a value is out of range."""
+    """Settings of ``--dry_run``. Raises ValueError, naming the flag, when a value is out of range."""
 
     dry_run: bool = setting(False, "check everything, print where each process goes and what memory it needs; exit")
     dry_run_nodes: int = setting(0, "plan for a cluster of N nodes; 0: for what Ray has")
@@ -341,6 +356,12 @@ class DryRunConfig(Settings):
     )
 
     def check(self) -> None:
+        """Check the values, as ``Settings`` describes it.
+
+        Raises:
+            ValueError: A number is negative or infinite, is given without ``--dry_run``, or plans for too many GPUs;
+                or nodes are given without GPUs, or GPUs without nodes.
+        """
         for name in ("dry_run_nodes", "dry_run_gpus", "dry_run_gpu_memory", "dry_run_node_memory"):
             self.require(name, lambda value: 0 <= value < math.inf, "must be a finite number of at least 0")
             if (value := getattr(self, name)) and not self.dry_run:

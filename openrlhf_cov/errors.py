@@ -2,17 +2,17 @@
 
 
 def reason_of(error: BaseException) -> str:
-    """The first line of what an error says; its type where it says nothing."""
+    """Return the first line of the message of an error, or the name of its type if the message is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 class UsageError(Exception):
-    """A setting or input that the user can mend before training starts; the message is one line that says how."""
+    """Raised for a setting or input that the user can mend before training; its message is one line that says how."""
 
 
 class RunStopped(RuntimeError):
-    """A run that ends itself; the message is one line that says why and what was done."""
+    """Raised to end a run; its message is one line that says why the run ends and what was done."""
 
 
 class StoppedBySignal(RunStopped):
-    """A run that was asked to stop and did, with everything on disk that was to be there."""
+    """Raised to end a run after a signal; its log, and a checkpoint if the flags ask for one, are then written."""

@@ -28,9 +28,13 @@ class Control:
     at_target: int = 0
 
     def moved(self, value: float, direction: int) -> float:
-        """Return the value one step up (1), down (-1) or where it is (0), within the bounds.
+        """Return the setting after one step in a direction, within the bounds.
 
-        A value that doubles goes up the ladder ..., -2 step, -step, step, 2 step, ...: twice or half its size.
+        A value that doubles takes the values ..., -2 step, -step, step, 2 step, ...; a move doubles or halves it.
+
+        Args:
+            value: The setting now.
+            direction: 1 to raise the setting, -1 to lower it, 0 to leave it unchanged.
         """
         if direction == 0:
             return value
@@ -111,7 +115,16 @@ class Controller:
         return {self.control.setting: self._value if self._open or not self.control.gated else 0.0}
 
     def step(self, entropy: float, target: float) -> dict[str, float]:
-        """Return the metrics of a step that is over; its entropy moves the value, unless it is not finite."""
+        """Move the setting by the entropy of a finished step, and return the metrics of that step.
+
+        Args:
+            entropy: Mean entropy over all tokens of the step before its updates, in nats. If it is not finite, the
+                setting stays unchanged.
+            target: ``--entropy_target`` in this step, in nats.
+
+        Returns:
+            ``control/value``, the setting during the step, and ``control/gap``, target less entropy.
+        """
         gap = target - entropy
         metrics = {"control/value": self.applied[self.control.setting], "control/gap": gap}
         if math.isfinite(gap) and self.gains:

@@ -53,7 +53,11 @@ OF_METHODS = tuple(dict.fromkeys(each.settings for each in METHODS.values() if e
 def methods_of(cov_type: str, method: str) -> list[Method[Slot]]:
     """Return the methods that ``--cov_type`` and ``--method`` name, each once, in the order of the registry.
 
-    That is one order for all ways of writing them, those by covariance first.
+    The order is the same for all ways of writing them, with methods by covariance first.
+
+    Args:
+        cov_type: The name of a method by covariance, or ``none``.
+        method: Names separated by commas, or ``none``. A name that no method has is ignored.
     """
     names = {cov_type, *_names(method)}
     return sorted((each for each in METHODS.values() if each.name in names), key=lambda each: not each.by_covariance)
@@ -198,7 +202,14 @@ class CovConfig(*OF_METHODS):
     cov_dump_tokens: int = setting(200, "tokens that such a file holds")
 
     def check(self) -> None:
-        """Called when the settings are made, after the checks of the methods."""
+        """Check the settings and their combination after the methods have checked their own.
+
+        ``Settings`` describes when it is called.
+
+        Raises:
+            ValueError: A value is out of range, a method does not exist, or two methods do not go together. The
+                message names the flags.
+        """
         self._check_methods()
         for entry in fields(self):
             if entry.metadata["fraction"]:
@@ -314,7 +325,14 @@ class CovConfig(*OF_METHODS):
         return {name: max(extremes(value)) for name, value in values.items() if value is not None}
 
     def check_reachable(self, vocabulary: int) -> None:
-        """Raise ValueError if no distribution over so many tokens has an entropy that a setting names."""
+        """Check that a distribution over the vocabulary can have the entropies that the settings name.
+
+        Args:
+            vocabulary: Number of tokens.
+
+        Raises:
+            ValueError: An entropy is not below ln(vocabulary).
+        """
         for name, highest in self.entropies.items():
             if highest >= math.log(vocabulary):
                 raise ValueError(
@@ -327,7 +345,13 @@ class CovConfig(*OF_METHODS):
         return [getattr(self, name, name) for name in named if name]
 
     def at(self, step: int, controller: Controller | None = None) -> "CovConfig":
-        """Return the settings of global step ``step`` (from 0): every schedule, and what is controlled, is a value."""
+        """Return the settings of one global step, in which every schedule is replaced by its value.
+
+        Args:
+            step: Number of the global step, from 0.
+            controller: The controller of ``--entropy_target``, which gives the setting that it moves its value; None
+                without a target.
+        """
         scheduled = {f.name: getattr(self, f.name) for f in fields(self) if f.metadata["scheduled"]}
         values = {n: v.at(step) for n, v in scheduled.items() if isinstance(v, Schedule)}
         return replace(self, **values, **(controller.applied if controller else {}))
@@ -497,7 +521,7 @@ class CovConfig(*OF_METHODS):
                 yield f"{flags} ask for {title} of different policies; let them ask for the same"
 
     def _conflicts_of_clips(self, surrogate: Method[Surrogate]) -> Iterator[str]:
-        """A surrogate has no PPO clip, so a method beside it has none, either."""
+        """Yield conflicts of a surrogate, which has no PPO clip, with methods that need one."""
         for method in self.methods:
             if fills(method, TokenPenalty) and method.keeps_run_clip(self):
                 yield f"--{method.slot.keeps_clip} has no effect with {surrogate.flag}, which has no PPO clip; drop it"
@@ -509,7 +533,7 @@ class CovConfig(*OF_METHODS):
                 )
 
     def lacks_bound(self, method: Method[Slot]) -> bool:
-        """True if ``method`` brings its own clip, or none, and stands beside a surrogate that bounds nothing."""
+        """Return True if ``method`` has its own clip, or none, and the surrogate of the run bounds no update."""
         surrogate = self.surrogate
         return bool(surrogate and method is not surrogate and method.ppo_clip and not surrogate.slot.bounded)
 

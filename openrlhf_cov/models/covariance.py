@@ -59,6 +59,10 @@ def select_largest(priority: Tensor, count: Tensor | int) -> Tensor:
     """Return the mask (B, A) of the ``count`` largest entries of ``priority`` (B, A); fewer if fewer are above -inf.
 
     Equal entries are taken in order of their position.
+
+    Args:
+        priority: Values (B, A); an entry of -inf is never selected.
+        count: How many entries to select, an integer or 0-d.
     """
     flat = priority.flatten()
     order = flat.argsort(descending=True, stable=True)

@@ -11,7 +11,15 @@ from openrlhf_cov.utils.estimates import HIGHEST_ENTROPY, SMALLEST_SPREAD, corre
 
 
 def spearman(x: Sequence[float], y: Sequence[float]) -> float:
-    """Return the rank correlation of two series, equal values sharing their mean rank; NaN if one is constant."""
+    """Return the rank correlation of two series, in which equal values share their mean rank.
+
+    Args:
+        x: The first series.
+        y: The second series, as long as the first.
+
+    Returns:
+        A number in [-1, 1]; NaN if a series is constant or empty.
+    """
     return correlation(_centred_ranks(x), _centred_ranks(y)) if len(x) else math.nan
 
 
@@ -90,9 +98,16 @@ class RunningLaw:
         self._products = np.zeros((2, 2))  # of their deviations from the means
 
     def add(self, entropy: float, reward: float) -> dict[str, float]:
-        """Return ``law/ceiling`` and ``law/r2`` with this point, which counts if ``LawPoints`` would take it.
+        """Add a point to the fit, and return ``law/ceiling`` and ``law/r2`` of the fit.
 
-        NaN before there are ``fewest_points``, and where exp(H) varies no more than by ``SMALLEST_SPREAD``.
+        Args:
+            entropy: Mean entropy of a step, in nats. A point whose entropy is not finite or larger than
+                ``HIGHEST_ENTROPY`` is left out, as ``LawPoints`` leaves it out.
+            reward: Mean reward of the step. A point whose reward is not finite is left out.
+
+        Returns:
+            Metrics by name; NaN before there are ``fewest_points`` points, and where exp(H) varies by no more than
+            ``SMALLEST_SPREAD``.
         """
         if abs(entropy) < HIGHEST_ENTROPY and math.isfinite(reward):
             self._count += 1

@@ -174,14 +174,18 @@ class Plan:
 
     @property
     def restrains(self) -> bool:
-        """Tokens were picked to lose their gradient or to be penalised, not to count more or less."""
+        """True if the plan picks tokens to mask their gradient or to penalise them, not to weigh them."""
         return self.drops or (self.weight is None and self.add is None)
 
 
 def transformed(advantages: Tensor, plans: Sequence[Plan]) -> Tensor:
-    """Return A' (B, A) from A (B, A): all that is added, then all weights, then 0 where a plan drops.
+    """Return A' (B, A) from A (B, A): first the summands, then the weights, then 0 where a plan drops tokens.
 
     An advantage of 0 makes a surrogate and its gradient exactly 0. Where no plan does anything A' is A, bit for bit.
+
+    Args:
+        advantages: A (B, A), without gradient.
+        plans: The plans of all methods for this micro-batch. Sums and weights are applied in this order.
     """
     for plan in plans:
         advantages = advantages if plan.add is None else advantages + plan.add
@@ -197,40 +201,46 @@ OtherSlot = TypeVar("OtherSlot", bound=Slot)
 
 
 def _refuses_nothing(settings: Any, flags: Mapping[str, Any]) -> str | None:
-    """The default of ``Method.refuses``."""
+    """Return None: the default of ``Method.refuses``."""
     return None
 
 
 def _is_never_idle(values: Mapping[str, float], updates: int) -> str | None:
-    """The default of ``Method.idle``."""
+    """Return None: the default of ``Method.idle``."""
     return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method(Generic[FilledSlot]):
-    """One method: what all methods have, and the record of the slot that it fills."""
+    """One method: the fields that all methods have, and the record of the slot that it fills."""
 
     name: str
     title: str
     # Where it was published.
     source: str
-    # What it does, one line of ``--help``.
+    # The effect of the method, one line of ``--help``.
     summary: str
-    # Its flags: none of them may be given without the method.
+    # The flags of the method: none of them may be given without the method.
     settings: type[Settings]
-    # What it does.
+    # The record of the slot that the method fills, with its functions.
     slot: FilledSlot
-    # What it does to tokens beside that: an estimator that weighs all advantages, or leaves responses out of the mean.
+    # A second effect on tokens, of an estimator that also weighs all advantages or leaves responses out of the mean.
     beside: TokenSlot | None = None
-    # (settings, upstream's flags) -> why the method does not go with them, None if it does.
+    # refuses(settings, flags) returns one line for the user that says why the method does not go with the flags; None
+    # if it does.
+    #   settings: the settings of the run. A scheduled one may be a ``Schedule``.
+    #   flags: the flags of the run by dotted name, such as ``actor.loss_agg_mode``. A training gives all of them. The
+    #     lab and the integrations give those that they have; a missing flag counts as its default.
     refuses: Callable[[Any, Mapping[str, Any]], str | None] = _refuses_nothing
     # Settings that ``--entropy_target`` may move, the main one first.
     controls: tuple[Control, ...] = ()
     # Settings that are mean entropies, in nats.
     entropies: tuple[str, ...] = ()
-    # Why it does nothing where a rollout gives one update.
+    # Why the method has no effect where a rollout gives one update, for a warning.
     one_update: str | None = None
-    # (metrics of a global step, number of its updates) -> why it did nothing there, None if it did.
+    # idle(values, updates) returns why the method had no effect in a global step, for a warning; None if it had one.
+    #   values: the metrics of the step over all ranks, by name.
+    #   updates: the number of updates of the step.
     idle: Callable[[Mapping[str, float], int], str | None] = _is_never_idle
 
     @property
@@ -280,5 +290,10 @@ class Method(Generic[FilledSlot]):
 
 
 def fills(method: Method[Slot], slot: type[OtherSlot]) -> TypeGuard[Method[OtherSlot]]:
-    """Return True if the method fills a slot."""
+    """Return True if the method fills a slot; type checkers then know the fields of its slot.
+
+    Args:
+        method: The method.
+        slot: The class of the slot. A base class, such as ``Restraint``, counts for the slots that inherit from it.
+    """
     return isinstance(method.slot, slot)

@@ -89,7 +89,7 @@ def policy_seen(config: CovConfig, parts: Sequence[WindowPart], moved: bool, sco
 
 
 def plan_window(step: PlanningStep, parts: Sequence[WindowPart], seen: PolicySeen) -> list[list[Plan]]:
-    """Return, for each micro-batch of an optimizer step, one plan of each of ``config.token_slots``.
+    """Return the plans of each micro-batch of an optimizer step, one plan of each of ``config.token_slots``.
 
     The methods see all tokens of the step at once, those of other ranks included, so every rank must call this
     function together.
@@ -117,6 +117,14 @@ def plan_window(step: PlanningStep, parts: Sequence[WindowPart], seen: PolicySee
 
 
 def selected_by_covariance(config: CovConfig, plans: Sequence[Sequence[Plan]]) -> list[Tensor]:
-    """Return the masks (B, A) of what the methods that select by covariance act on, micro-batch by micro-batch."""
+    """Return the masks (B, A) of the tokens on which the methods by covariance act.
+
+    Args:
+        config: The settings by which the plans were made.
+        plans: The plans of each micro-batch, as ``plan_window`` returns them.
+
+    Returns:
+        One mask for each micro-batch and method by covariance; a run has at most one such method.
+    """
     chosen = [isinstance(slot, Restraint) and slot.by_covariance for slot in config.token_slots]
     return [plan.tokens for each in plans for plan, is_chosen in zip(each, chosen, strict=True) if is_chosen]

@@ -39,7 +39,12 @@ def correctness_losses(log_ratios: Tensor, action_mask: Tensor, correct: Tensor,
 
 
 def response_log_ratios(log_ratios: Tensor, action_mask: Tensor) -> Tensor:
-    """Return the sum of q over the tokens of each response, (K,)."""
+    """Return the sum of q over the tokens of each response, (K,).
+
+    Args:
+        log_ratios: q, (K, A).
+        action_mask: True where a token belongs to the response, (K, A).
+    """
     return log_ratios.masked_fill(~action_mask, 0.0).sum(1)
 
 

@@ -36,7 +36,7 @@ def are_equal(rewards: Tensor) -> Tensor:
 
 
 def right(rewards: Tensor) -> Tensor:
-    """Return the mask of the responses that are right, of the shape of their rewards."""
+    """Return the mask of the correct responses, of the shape of their rewards."""
     return rewards > CORRECT
 
 
@@ -46,7 +46,12 @@ def about_the_mean(rewards: Tensor) -> Tensor:
 
 
 def needs_several_responses(method_flag: str, flags: Mapping[str, Any]) -> str | None:
-    """Return why an estimator that compares the responses to a prompt refuses the flags; None if it does not."""
+    """Return why an estimator that compares the responses to a prompt refuses the flags; None if it does not.
+
+    Args:
+        method_flag: The flag and value that choose the method, for the message.
+        flags: See ``Method.refuses``.
+    """
     count = flags["rollout.n_samples_per_prompt"]
     if count > 1:
         return None
@@ -54,7 +59,7 @@ def needs_several_responses(method_flag: str, flags: Mapping[str, Any]) -> str |
 
 
 def is_two_valued(rewards: Tensor) -> bool:
-    """True if all right responses have one reward, and all others one."""
+    """Return True if all correct responses have one reward, and all others one."""
     return all(len(of_kind.unique()) <= 1 for of_kind in (rewards[right(rewards)], rewards[~right(rewards)]))
 
 
@@ -90,7 +95,13 @@ def by_graded_responses(
 
 
 def group_deviations(rewards: Tensor, graded: Tensor) -> Tensor:
-    """Return the sample standard deviation of the graded rewards of each prompt, for all its responses (G, K)."""
+    """Return the sample standard deviation of the graded rewards of each prompt, for all its responses (G, K).
+
+    Args:
+        rewards: (G, K), K responses to each of G prompts.
+        graded: False where the reward function abstained, bool (G, K). A prompt with fewer than two graded responses
+            has the deviation 0.
+    """
     deviations = by_graded_responses(lambda found: found.std(1, keepdim=True).expand_as(found), rewards, graded)
     # NaN for responses that are not graded; the deviation of a prompt is the same for all its graded ones.
     return deviations.nan_to_num(0.0).amax(1, keepdim=True).expand_as(rewards)
@@ -106,9 +117,13 @@ BY_GROUP: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def step_rewards(rewards: Tensor, graded: Tensor) -> StepRewards:
-    """Return the graded rewards that are compared with others, from rewards and booleans (G, K).
+    """Return the graded rewards that are compared with others.
 
     The only graded one of several responses to a prompt is left out, as it is left out of training.
+
+    Args:
+        rewards: (G, K), K responses to each of G prompts.
+        graded: False where the reward function abstained, bool (G, K).
     """
     counts = graded.sum(1, keepdim=True)
     means = rewards.masked_fill(~graded, 0.0).sum(1, keepdim=True) / counts.clamp(min=1)
@@ -119,7 +134,11 @@ def step_rewards(rewards: Tensor, graded: Tensor) -> StepRewards:
 def mean_log_probs(log_probs: Tensor, action_mask: Tensor) -> Tensor:
     """Return the mean log-prob (B,) of the action tokens of each response, float64; 0 without a token.
 
-    Both arguments are (B, A). The mean is the length-normalised log-prob of the response.
+    The mean is the length-normalised log-prob of the response.
+
+    Args:
+        log_probs: Log-probs (B, A).
+        action_mask: Mask (B, A) of the action tokens.
     """
     mask = action_mask.bool()
     return log_probs.double().masked_fill(~mask, 0.0).sum(1) / mask.sum(1).clamp(min=1)

@@ -18,7 +18,12 @@ def sums_to_the_end(values: Tensor) -> Tensor:
 
 
 def discounted_returns(rewards: Tensor, gamma: float) -> Tensor:
-    """Return G_t = r_t + gamma G_{t+1} of rewards (B, A) that are 0 outside of the response."""
+    """Return the discounted returns G_t = r_t + gamma G_{t+1}, (B, A).
+
+    Args:
+        rewards: Rewards r (B, A), 0 outside of the response.
+        gamma: Discount of later rewards, in [0, 1].
+    """
     if gamma == 1.0:
         return sums_to_the_end(rewards)
     returns = torch.zeros_like(rewards)

@@ -162,9 +162,13 @@ def positive_share(sums: Tensor) -> Tensor:
 
 
 def accuracy_levels(samples_per_prompt: int) -> dict[str, int]:
-    """{"low" | "mid" | "high": number of correct responses} nearest to accuracies 0.125, 0.5 and 0.875 (paper Fig. 8).
+    """Return the numbers of correct responses nearest to the accuracies 0.125, 0.5 and 0.875 (paper Fig. 8).
 
-    All right and all wrong are left out: such prompts have no advantage. With one sample per prompt nothing is left.
+    Prompts with all responses correct, or none, are left out, because they have no advantage.
+
+    Returns:
+        ``low``, ``mid`` and ``high`` -> number of correct responses; -1, which no prompt has, for one response per
+        prompt.
     """
     if samples_per_prompt < 2:
         return {"low": -1, "mid": -1, "high": -1}
@@ -214,7 +218,12 @@ def entropy_metrics(entropy: Tensor, action_mask: Tensor, scores: Tensor) -> lis
 
 
 def position_metrics(entropy: Tensor, mask: Tensor) -> list[Metric]:
-    """Return means over the first, second, ... action token of every response, from (B, A) and bool (B, A)."""
+    """Return the mean entropies of the first, second, ... action token of the responses, ``POSITIONS`` metrics.
+
+    Args:
+        entropy: Entropies (B, A), in nats.
+        mask: Mask (B, A) of the action tokens, bool.
+    """
     # Number of each action token within its response, from 0. Masked and later tokens go to a last place, which is not
     # read.
     place = (mask.cumsum(1) - 1).masked_fill(~mask, POSITIONS).clamp(max=POSITIONS).flatten()

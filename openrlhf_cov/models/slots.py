@@ -9,7 +9,8 @@ So a method drops tokens, weighs advantages, adds to advantages, adds a penalty,
 computes A from the rewards of a group of responses (estimator). Two more slots set a number of the run, which a closed
 loop (``models/control.py``) moves: the PPO clip and the coefficient of the entropy bonus.
 
-All functions get the settings of the run first: any object that has the fields of the method's settings.
+All functions get the settings first: any object that has the fields of the method's settings, such as ``CovConfig``.
+Unless a comment says otherwise, they are the settings of one step, in which a schedule has its value of the step.
 """
 
 from __future__ import annotations
@@ -44,10 +45,13 @@ class Slot:
 class TokenSlot(Slot):
     """The base of the slots that act on tokens. Before each update they make a plan."""
 
-    # (settings, ``Window`` or ``LocalWindow``) -> what the method does to the tokens of each micro-batch.
+    # plan(settings, window) returns one ``Plan`` for each micro-batch of the window, in the order of the window.
+    #   settings: the settings of the step.
+    #   window: ``Window``, the tokens of one optimizer step on all ranks; with --cov_scope micro_batch it is a
+    #     ``LocalWindow``, the tokens of one micro-batch on one rank.
     plan: Callable[[Any, Any], list[Plan]]
     # The policy whose log-probs the window has, or the setting that names it: ``current``, the policy before each
-    # update, or ``old``, the one that sampled. None: the plan uses no log-probs.
+    # update, or ``old``, the policy that sampled. None: the plan does not use log-probs.
     log_probs_policy: str | None = None
     # The same for the entropies of the window.
     entropy_policy: str | None = None
@@ -57,7 +61,7 @@ class TokenSlot(Slot):
 class Restraint(TokenSlot):
     """The base of the slots that pick tokens to restrain them: ``TokenDrop`` and ``TokenPenalty``."""
 
-    # The method is a value of ``--cov_type``, and the settings of covariance concern it.
+    # True if the method is a value of ``--cov_type`` and the settings of the covariance apply to it.
     by_covariance: bool = False
     # Published range (low, high) of the PPO clip; None: the range of the run's flags.
     ppo_clip: tuple[float, float] | None = None
@@ -65,21 +69,25 @@ class Restraint(TokenSlot):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenDrop(Restraint):
-    """The plan says which tokens get A' = 0, and may give the other tokens a weight."""
+    """A slot whose plan says which tokens get A' = 0, and may give the other tokens a weight."""
 
     name = "drop"
     effect = "masks tokens"
-    # The window has the expectation of the entropy discriminator of the policy that sampled at each token.
+    # True if the window has, at each token, the expectation of the entropy discriminator of the policy that sampled.
     needs_discriminator_mean: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenPenalty(Restraint):
-    """The plan says which tokens are penalised."""
+    """A slot whose plan says which tokens are penalised."""
 
     name = "penalty"
     effect = "adds a penalty"
-    # (settings, batch, its plan) -> penalty (B, A) of the planned tokens, with gradient.
+    # penalty(settings, batch, plan) returns the penalty (B, A) of each token, with gradient. The loss takes it on the
+    # tokens of the plan alone.
+    #   settings: the settings of the step.
+    #   batch: the micro-batch; its log-probs carry the gradient.
+    #   plan: the plan of the method for this micro-batch.
     penalty: Callable[[Any, TokenBatch, Plan], Tensor]
     # The setting with a fraction p: the window has log-probs renormalised over the tokens that the policy that sampled
     # finds at least p times as probable as its most probable token.
@@ -89,29 +97,29 @@ class TokenPenalty(Restraint):
 
 
 def _of_single_tokens(settings: Any) -> bool:
-    """The default of ``TokenWeight.of_all_tokens``."""
+    """Return False: the default of ``TokenWeight.of_all_tokens``."""
     return False
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenWeight(TokenSlot):
-    """The plan gives a factor of at least 0 of each advantage."""
+    """A slot whose plan gives each advantage a factor of at least 0."""
 
     name = "weight"
     effect = "weighs advantages"
     is_shared = True
-    # The factor depends on the sign of the advantage. A run has at most one such weight.
+    # True if the factor depends on the sign of the advantage. A run has at most one such weight.
     by_sign: bool = False
-    # (settings) -> True if the factors depend on statistics of all tokens, so that no other method may leave tokens
-    # out of the mean.
+    # of_all_tokens(settings) returns True if the factors depend on statistics of all tokens, so that no other method
+    # may leave tokens out of the mean. The settings are those of the run.
     of_all_tokens: Callable[[Any], bool] = _of_single_tokens
-    # The window has the share of the prompts with a positive advantage.
+    # True if the window has the share of the prompts with a positive advantage.
     needs_positive_prompts: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenSummand(TokenSlot):
-    """The plan gives a summand of each advantage."""
+    """A slot whose plan gives each advantage a summand."""
 
     name = "add"
     effect = "adds to advantages"
@@ -119,15 +127,18 @@ class TokenSummand(TokenSlot):
 
 @dataclass(frozen=True, kw_only=True)
 class Surrogate(Slot):
-    """It replaces PPO's coefficient, the clipped ratio. The PPO clip of the run is then open."""
+    """A slot that replaces PPO's coefficient, the clipped ratio. The PPO clip of the run is then open."""
 
     name = "surrogate"
     effect = "replaces PPO's surrogate"
-    # (settings, batch with A' as its advantages) -> k (B, A), without gradient.
+    # coefficient(settings, batch) returns k (B, A), without gradient; 0 masks the gradient of a token.
+    #   settings: the settings of the step.
+    #   batch: the micro-batch, with A' as its advantages.
     coefficient: Callable[[Any, TokenBatch], Tensor]
-    # It bounds an update by itself.
+    # True if the coefficient bounds an update by itself.
     bounded: bool = False
-    # It is defined for one advantage per response, so no other method may treat the tokens of a response differently.
+    # True if the method is defined for one advantage per response, so that no other method may treat the tokens of a
+    # response differently.
     by_response: bool = False
     # Published ``--actor.loss_agg_mode``, where that is not upstream's default.
     aggregation: str | None = None
@@ -137,15 +148,17 @@ class Surrogate(Slot):
 
 @dataclass(frozen=True, kw_only=True)
 class Estimator(Slot):
-    """It computes the advantages of responses from their rewards."""
+    """A slot that computes the advantages of responses from their rewards."""
 
     name = "estimator"
     effect = "computes the advantages"
-    # (settings, groups) -> advantage (G, K) of each response, NaN for a response that is left out.
+    # estimate(settings, groups) returns the advantage (G, K) of each response, NaN for a response that is left out.
+    #   settings: the settings of the step.
+    #   groups: the rewards (G, K) of K graded responses to each of G prompts, and the numbers of the step.
     estimate: Callable[[Any, Groups], Tensor]
-    # The ``--algo.advantage.estimator`` of upstream that it takes the place of.
+    # The value of upstream's ``--algo.advantage.estimator`` that the method replaces.
     stands_for: str
-    # It is defined for one reward of correct and one of incorrect responses.
+    # True if the method is defined for one reward of correct and one of incorrect responses.
     two_valued: bool = False
     # The signs of its advantages. ``some_positive``: some groups of correct and incorrect responses have positive
     # advantages alone. ``positive`` and ``negative``: all groups have advantages of one sign alone.
@@ -154,7 +167,7 @@ class Estimator(Slot):
     ppo_clip: tuple[float, float] | None = None
     # The setting that names the policy of PPO's ratio: ``rollout``, the engine's, or ``old``.
     anchor_policy: str | None = None
-    # Why it is another method where a rollout has one prompt.
+    # Why the method becomes another one where a rollout has one prompt, for a warning.
     one_prompt: str | None = None
 
 
@@ -162,30 +175,33 @@ class Estimator(Slot):
 class ProcessEstimator(Estimator):
     """An estimator with a process reward model, which rewards tokens. Its advantages are whitened over the step."""
 
-    # (settings) -> the settings of the process reward model. A run then has that model and a reference.
+    # process_reward(settings) returns the settings of the process reward model. A run then has that model and a
+    # reference. The argument is the settings of the run, or its parsed flags.
     process_reward: Callable[[Any], ProcessReward]
-    # (settings, all prompts of a step) -> reward (K, A) of each token. It is added to the advantage of the response at
-    # its last token.
+    # token_rewards(settings, prompts) returns the reward of each token, one tensor (K, A) for each prompt. The
+    # advantage of the response is added at its last token.
+    #   settings: the settings of the step.
+    #   prompts: all prompts of the step, each with its K responses.
     token_rewards: Callable[[Any, Sequence[PromptTokens]], list[Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClipRange(Slot):
-    """It moves the PPO clip."""
+    """A slot that moves the PPO clip."""
 
     name = "clip"
     effect = "moves the PPO clip"
-    # (settings of a step) -> range (low, high) of the PPO clip in the step.
+    # clip(settings) returns the range (low, high) of the PPO clip in the step.
     clip: Callable[[Any], tuple[float, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EntropyBonus(Slot):
-    """It moves the coefficient of the entropy bonus."""
+    """A slot that moves the coefficient of the entropy bonus."""
 
     name = "bonus"
     effect = "moves the entropy bonus"
-    # (settings of a step) -> the coefficient in the step.
+    # bonus(settings) returns the coefficient of the entropy bonus in the step.
     bonus: Callable[[Any], float]
 
 

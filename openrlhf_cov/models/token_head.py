@@ -150,7 +150,12 @@ def discriminator_means(
 
 @torch.no_grad()
 def discriminator_means_of_logits(logits: Tensor, temperature: float) -> Tensor:
-    """Return what ``discriminator_means`` returns, from whole rows of logits (N, V), before the temperature."""
+    """Return what ``discriminator_means`` returns, from whole rows of logits.
+
+    Args:
+        logits: (N, V), before the temperature.
+        temperature: Divides the logits.
+    """
     log_p = (logits.float() / temperature).log_softmax(-1)
     p = log_p.exp()
     # A row that only fills the vocabulary up has p = 0 and log_p = -inf.
@@ -279,5 +284,8 @@ def _scaled(hidden: Tensor, rows: Tensor, bias: Tensor | None, temperature: floa
 
 
 def _places(targets: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
-    """(column (N, 1) within the block, any where the target is outside of it; whether it is inside (N,))."""
+    """Return the column (N, 1) of each target within the block, and a mask (N,) of the targets that are inside of it.
+
+    The column of a target outside of the block may be any of its columns.
+    """
     return (targets - start).clamp(0, end - start - 1)[:, None], (targets >= start) & (targets < end)

@@ -254,15 +254,26 @@ class Window:
 
 
 def plan_step(config: CovConfig, window: Window) -> list[list[Plan]]:
-    """Return, for each micro-batch of the window, one plan of each of ``config.token_slots``."""
+    """Return the plans of each micro-batch of the window, one plan of each of ``config.token_slots``.
+
+    Args:
+        config: The settings of the step.
+        window: The tokens of the optimizer step. Every rank must call this function with its own micro-batches.
+    """
     of_slots = [slot.plan(config, window) for slot in config.token_slots]
     return [list(plans) for plans in zip(*of_slots, strict=True)]
 
 
 class LocalWindow:
-    """A window of one micro-batch of one rank, as in the published code, for methods that select by covariance.
+    """A window of one micro-batch of one rank, as in the published code.
 
-    It has the means of this micro-batch. Ties are broken by position, and uniform samples come from ``generator``.
+    It has means of its own, orders equal values by position and samples with its generator. It has what methods by
+    covariance need, and nothing else.
+
+    Args:
+        batch: The micro-batch.
+        ppo_clip: The range (low, high) of the PPO clip in force.
+        generator: Source of the random numbers of ``sample_uniformly``, on the device of the batch.
     """
 
     def __init__(self, batch: TokenBatch, ppo_clip: tuple[float, float], generator: torch.Generator) -> None:
@@ -326,7 +337,10 @@ def kth_largest(scores: Tensor, k: int, ranks: Ranks = ALONE) -> Tensor:
 
 
 def _by_digits(scores: Tensor, k: int, ranks: Ranks) -> Tensor:
-    """Each round fixes 16 bits: the digit at which the counts from above reach k. No value is read by the host."""
+    """Return ``kth_largest`` by its digits of 16 bits, one a round: the digit at which the counts from above reach k.
+
+    The host reads no value.
+    """
     unsigned = scores ^ NOT_A_CANDIDATE  # the same order, as 64 bits without a sign
     among = torch.ones_like(scores, dtype=torch.bool)
     found = scores.new_zeros(())

@@ -35,7 +35,7 @@ ROUNDING = 1e-4
 
 
 class CovActor(Actor):
-    """Upstream's, whose output head answers with log-probs and entropies of the action tokens instead of logits.
+    """Upstream's actor, whose output head returns log-probs and entropies of the action tokens instead of logits.
 
     The head does so inside of its own call, where ZeRO-3 has gathered its weight. Prompts and padding do not reach it.
     Upstream's forward pass runs where that is not possible or may change the result: images, ring attention, compiled
@@ -126,9 +126,12 @@ class CovActor(Actor):
 
     @cached_property
     def _sharing(self) -> "Sharing | None":
-        """None where samples of one prompt cannot share it: attention takes no mask of tokens, positions mean what the
-        longest of them says, the model has experts (how many tokens each of them reads changes rounding, and their
-        balance), or it is seen to read them otherwise."""
+        """Return the limits within which samples share a prompt, None where they cannot.
+
+        They cannot where attention takes no mask of tokens, where rotary frequencies follow the longest sequence,
+        where the model has experts (how many tokens each of them reads changes rounding, and their balance), and where
+        a trial shows that the model reads shared prompts otherwise.
+        """
         config = next(each for each in self.model.modules() if isinstance(each, PreTrainedModel)).config
         config = config.get_text_config()
         numbers = {name: value for name, value in config.to_dict().items() if type(value) is int and value > 0}
@@ -150,8 +153,10 @@ class CovActor(Actor):
 
     @torch.no_grad()
     def _reads_alike(self) -> bool:
-        """True if two samples of one prompt get the logits of rows of their own side by side, nothing of the first
-        goes into the second, and places are told by positions."""
+        """Return True if two samples side by side behind one prompt get the logits of separate rows.
+
+        Nothing of the first sample may reach the second one, and the model must tell places by their positions.
+        """
         weight = next(self.model.parameters())
         # Two short samples that begin with the same tokens; the ids exist in any vocabulary.
         sequences = torch.tensor([[2, 1, 3, 4, 0, 1], [2, 1, 3, 0, 2, 4]], device=self.model.device)
@@ -291,7 +296,7 @@ class Sharing(NamedTuple):
 
 
 def draws_in_training(model: nn.Module) -> bool:
-    """True if the model or its config has dropout or noise, with which a pass in training gives other log-probs."""
+    """Return True if the model or its config has dropout or noise, by which a training pass gives other log-probs."""
     rates: list[Any] = [module.p for module in model.modules() if isinstance(module, nn.Dropout)]
     for config in (getattr(module, "config", None) for module in model.modules()):
         if isinstance(config, PretrainedConfig):
@@ -319,7 +324,12 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def answering(head: nn.Module, answer: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Replace the output of a head by ``answer`` of its input while the body runs."""
+    """Replace the output of a head by ``answer`` of its input while the body runs.
+
+    Args:
+        head: The output head, whose ``forward`` is replaced.
+        answer: Takes the input of the head, (..., width), and returns the output that the model then sees.
+    """
     head.forward = answer
     try:
         yield
@@ -328,9 +338,18 @@ def answering(head: nn.Module, answer: Callable[[Tensor], Tensor]) -> Iterator[N
 
 
 class HeadScores:
-    """Log-probs (N,) of ``targets`` (N,) that an output head gives in place of logits, for ``rows`` (N,) of its input.
+    """An output head that returns log-probs of chosen tokens in place of logits.
 
-    ``entropy``, ``proxy`` and ``discriminator_mean`` (N,) exist after the call if they were asked for.
+    ``entropy``, ``proxy`` and ``discriminator_mean``, each (N,), exist after the call if the arguments request them.
+
+    Args:
+        head: The output head.
+        rows: Which rows of its flattened input are scored, (N,).
+        targets: The token id of which each row gives the log-prob, (N,).
+        temperature: Divides the logits.
+        with_entropy: True to compute entropies, in nats.
+        min_p: The p of ``min_p_scores``; None to compute no such log-probs.
+        with_discriminator_mean: True to compute ``discriminator_means``.
     """
 
     entropy: Tensor
@@ -356,7 +375,7 @@ class HeadScores:
         self.min_p = min_p
 
     def answer(self, hidden: Tensor) -> Tensor:
-        """Return the output of the head for its input (..., width)."""
+        """Return the log-probs (N,) for the input of the head, (..., width)."""
         head = self.head
         asked = functional.embedding(self.rows, hidden.flatten(0, -2))  # indexing adds gradients of a row in any order
         of_tokens = asked, head.weight, head.bias, self.targets, self.temperature

@@ -57,9 +57,10 @@ def gradient_of(parameter: nn.Parameter) -> Tensor | None:
 
 
 def gradients_are_finite(gradients: Iterable[Tensor | None]) -> bool:
-    """True if no gradient has a NaN or an infinity, on no rank; every rank comes to the same answer.
+    """Return True if no gradient of any rank has a NaN or an infinity; the answer is equal on all ranks.
 
-    The largest absolute value tells, which takes no memory beside the gradients and does not overflow as a norm may.
+    It is read off the largest absolute value, which takes no memory beside the gradients and does not overflow as a
+    norm may.
     """
     # The maximum of a tensor with a NaN is NaN.
     largest = [torch.linalg.vector_norm(each, ord=math.inf) for each in gradients if each is not None and each.numel()]
@@ -70,7 +71,15 @@ def gradients_are_finite(gradients: Iterable[Tensor | None]) -> bool:
 
 
 class BadUpdates:
-    """Watches the optimizer of a DeepSpeed engine (``check_every_gradient``); counts and keeps what was skipped."""
+    """The updates that a DeepSpeed engine skips by ``check_every_gradient``: their number, and their micro-batches.
+
+    Args:
+        engine: The DeepSpeed engine of the model.
+        on_nan: ``--train.on_nan``, ``skip`` or ``stop``.
+        folder: Folder for the micro-batches of skipped updates; made when the first of them is kept.
+        rank: Number of this rank, for the names of files.
+        model: Name of the model in messages.
+    """
 
     def __init__(self, engine: Any, on_nan: str, folder: Path, rank: int, model: str = "policy") -> None:
         self.engine = engine
@@ -83,13 +92,19 @@ class BadUpdates:
 
     @property
     def gradient(self) -> str:
-        """The gradient's name in messages."""
+        """Return the name of the gradient in messages."""
         return "the gradient" if self.model == "policy" else f"the gradient of the {self.model}"
 
     def check(self, global_step: int, micro_batch: Any) -> bool:
-        """True if the update that was just asked for was skipped; its last micro-batch is then saved.
+        """Return True if the last update was skipped, which is equal on all ranks, and save its last micro-batch.
 
-        Every rank comes to the same answer. Raises RunStopped as ``--train.on_nan`` says.
+        Args:
+            global_step: Number of the global step, from 0, for the message and the name of the file.
+            micro_batch: The last micro-batch of the update. Those of the first ``KEPT_BATCHES`` skipped updates are
+                saved.
+
+        Raises:
+            RunStopped: ``IN_A_ROW`` updates in a row were skipped, with ``--train.on_nan stop``.
         """
         if not getattr(self.engine.optimizer, "overflow", False):
             self.in_a_row = 0

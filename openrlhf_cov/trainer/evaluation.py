@@ -53,7 +53,11 @@ MEAN_SCORE = "eval/mean/avg"
 
 @contextmanager
 def flags_of_training() -> Iterator[None]:
-    """Let UsageErrors of the evaluation harness name the training's flags."""
+    """Let UsageErrors of the evaluation harness name the training's flags while the body runs.
+
+    Raises:
+        UsageError: The body raised one; its message has the flags of the training in place of those of ``evaluate``.
+    """
     try:
         yield
     except UsageError as error:
@@ -62,19 +66,39 @@ def flags_of_training() -> Iterator[None]:
 
 @flags_of_training()
 def benchmarks_of(args: SimpleNamespace) -> list[benchmarks.Benchmark]:
-    """Return the benchmarks that ``--eval.dataset`` names. Raises UsageError."""
+    """Return the benchmarks that ``--eval.dataset`` names.
+
+    Raises:
+        UsageError: A benchmark does not exist.
+    """
     return benchmarks.select(benchmarks.names_in(args.eval.dataset) or "")
 
 
 @flags_of_training()
 def check_problems(args: SimpleNamespace, benchmark: benchmarks.Benchmark) -> None:
-    """Raise UsageError if the problems of a benchmark cannot be read."""
+    """Check that the problems of a benchmark can be read.
+
+    Args:
+        args: The flags of the run, of which ``--eval.data_dir`` is read.
+        benchmark: The benchmark.
+
+    Raises:
+        UsageError: They cannot be read.
+    """
     load_problems(benchmark, _data_dir(args))
 
 
 @flags_of_training()
 def plan_of(args: SimpleNamespace, tokenizer: Any) -> EvaluationPlan:
-    """Return the plan that the flags of a training describe. Raises UsageError."""
+    """Return the plan of an evaluation on benchmarks that the flags of a training describe.
+
+    Args:
+        args: The flags of the run.
+        tokenizer: The tokenizer of the policy, which makes token ids of the prompts; None to leave them texts.
+
+    Raises:
+        UsageError: Benchmarks, data, template or settings cannot be used.
+    """
     config = EvaluationConfig.from_args(args)
     protocol = benchmarks.get_protocol(args.eval_protocol)
     overrides = {
@@ -170,7 +194,8 @@ class PromptEvaluation:
     def run(self, engines: EngineGroup) -> dict[str, float]:
         """Return the metrics of the policy whose weights the engines have.
 
-        Raises RunStopped if too many rewards failed: an accuracy without them would be wrong.
+        Raises:
+            RunStopped: Too many rewards failed, without which an accuracy would be wrong, or a response has no reward.
         """
         evaluation = self.args.eval
         with awake(engines, self.args.vllm.enable_sleep):

@@ -34,7 +34,11 @@ EDGE = 64 * 1024
 
 
 def open_backend(args: argparse.Namespace) -> "Engines | Server":
-    """Return the backend that the flags select. Raises UsageError."""
+    """Return the backend that the flags select.
+
+    Raises:
+        UsageError: A value is out of range, or a flag has no effect on the selected backend.
+    """
     for name in ("num_engines", "tensor_parallel_size", "max_model_len", "concurrency", "limit"):
         value = getattr(args, name)
         if value is not None and value < 1:
@@ -78,8 +82,14 @@ class Engines:  # ``Server`` has the same methods
         return name
 
     def settings(self, plan: EvaluationPlan) -> dict[str, Any]:
-        """The fields of ``RunSettings`` that describe the model, with room for the longest prompt and response, if the
-        model can hold them."""
+        """Return the fields of ``RunSettings`` that describe the model.
+
+        ``max_model_len`` is that of the flags; without one, it has room for the longest prompt and response, as far as
+        the model has positions for them.
+
+        Raises:
+            UsageError: ``--max_model_len`` is more than the model has positions.
+        """
         from transformers import AutoConfig
 
         config = AutoConfig.from_pretrained(self.args.model, trust_remote_code=self.args.trust_remote_code)
@@ -100,7 +110,15 @@ class Engines:  # ``Server`` has the same methods
     def generate(
         self, requests: Sequence[Request], settings: RunSettings
     ) -> Iterator[tuple[Request, Completion | None]]:
-        """Yield completions from engines that are started here and stopped at the end."""
+        """Yield the requests with their completions, from engines that are started here and stopped at the end.
+
+        Args:
+            requests: The requests, in any order. Completions come as they finish.
+            settings: The settings of the evaluation, of which the longest length is used.
+
+        Yields:
+            A request and its completion; None, from a server alone, where the prompt leaves no room for a response.
+        """
         cpu_host.install()
         import ray
 
@@ -171,7 +189,7 @@ class Server:
     def generate(
         self, requests: Sequence[Request], settings: RunSettings
     ) -> Iterator[tuple[Request, Completion | None]]:
-        """Yield completions of the server."""
+        """Yield the requests with their completions; see ``Engines.generate``."""
         return self.endpoint.generate(requests)
 
 

@@ -28,7 +28,12 @@ def sample_means(samples: Sequence[Sample], numbers: Mapping[str, Tensor]) -> di
 
 
 def rollout_statistics(samples: Sequence[Sample], rewards: Tensor) -> dict[str, float]:
-    """Return the ``rollout/*`` metrics of a step; ``rewards`` (N,) are those that advantages are estimated from."""
+    """Return the ``rollout/*`` metrics of a step.
+
+    Args:
+        samples: The samples of the step, N of them.
+        rewards: The rewards (N,) that advantages are estimated from, with upstream's length penalties.
+    """
     lengths = _column([sample.response_length for sample in samples])
     return {
         "rollout/reward_mean": float(rewards.double().mean()),

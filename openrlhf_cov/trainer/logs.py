@@ -106,7 +106,15 @@ class TrainingLogs:
         warn_of_large_ratios(metrics)
 
     def write_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write the line of an evaluation after a global step. Raises RunStopped if the disk refuses it."""
+        """Write the line of an evaluation after a global step.
+
+        Args:
+            step: The number of completed global steps; 0 for an evaluation before the first one.
+            metrics: The numbers of the evaluation.
+
+        Raises:
+            RunStopped: The disk refuses the line.
+        """
         _on_disk(self.evaluations, step, metrics)
         self.adapters.log(step, metrics)
         for tracker in self.trackers:

@@ -229,7 +229,7 @@ class TrainingLoop:
             )
 
     def stop_if_asked(self, rollout: Rollout, state: LoopState, saved: bool) -> None:
-        """End the run after a signal or the death of an engine, with a checkpoint as ``--ckpt.on_signal`` says."""
+        """Raise RunStopped after a signal or an engine's death, with a checkpoint as ``--ckpt.on_signal`` says."""
         reason = ending(stop_requested(), state.dead_engines, rollout.is_last)
         if reason is None:
             return

@@ -44,7 +44,12 @@ class LoopState:
 
     @classmethod
     def fresh(cls, args: SimpleNamespace, config: CovConfig) -> "LoopState":
-        """Return the state before the first step."""
+        """Return the state before the first step.
+
+        Args:
+            args: The flags of the run.
+            config: The settings of the policy loss, with their schedules; they make the controller.
+        """
         kl = args.algo.kl
         adapts = bool(kl.target)
         controller = (

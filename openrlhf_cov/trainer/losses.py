@@ -49,7 +49,12 @@ def kl_loss(
 
 
 def token_batch(micro_batch: MicroBatch, log_probs: Tensor) -> TokenBatch:
-    """Return what the loss sees of a micro-batch; ``log_probs`` (B, A) carry the gradient."""
+    """Return the tensors of a micro-batch that the policy loss takes.
+
+    Args:
+        micro_batch: The samples, with the log-probs of the policy before the updates of the step.
+        log_probs: Log-probs (B, A) of the policy now, with gradient.
+    """
     return TokenBatch(
         log_probs,
         micro_batch.log_probs,
@@ -76,6 +81,10 @@ def means_over_tokens(numbers: dict[str, Tensor | None], tokens: Tensor) -> list
     """Return metrics that average 0-d values of micro-batches with their action tokens as weights.
 
     Upstream's means of a micro-batch without action tokens are NaN. They have no weight and are left out.
+
+    Args:
+        numbers: Name -> mean over the action tokens of one micro-batch, 0-d; None where the run has no such number.
+        tokens: Number of these action tokens, 0-d.
     """
     return [
         Mean(name, value.detach().masked_fill(tokens == 0, 0.0) * tokens, tokens)

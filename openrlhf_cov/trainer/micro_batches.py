@@ -16,7 +16,7 @@ class _State:
     spread: int
 
     def __lt__(self, other: "_State") -> bool:
-        """True if this one is to be merged before the other."""
+        """Return True if this state is to be merged before the other."""
         return (self.spread, self.parts[0]) > (other.spread, other.parts[0])
 
 
@@ -25,7 +25,13 @@ def balanced_partitions(lengths: Sequence[int], count: int) -> list[list[int]]:
 
     The result is that of upstream's ``get_seqlen_balanced_partitions`` with ``equal_size=False``. Upstream carries
     all ``count`` parts through every merge, although few of them hold a sample before the end.
-    Raises ValueError if there are fewer lengths than parts.
+
+    Args:
+        lengths: Length of each sample, in tokens.
+        count: Number of parts, each of which gets at least one sample.
+
+    Raises:
+        ValueError: There are fewer lengths than parts.
     """
     if len(lengths) < count:
         raise ValueError(f"{len(lengths)} samples do not make {count} parts")
@@ -44,7 +50,10 @@ def _state(parts: list[Part], count: int) -> _State:
 
 
 def _merged(first: list[Part], second: list[Part], count: int) -> _State:
-    """The largest parts of one with the smallest of the other; of all ``count`` those without samples are the last."""
+    """Join the largest parts of one with the smallest parts of the other.
+
+    Of all ``count`` parts those without samples count as the smallest.
+    """
     pairs = zip(first[count - len(second) :], reversed(second), strict=False)
     together = [(one[0] + other[0], one[1] + other[1], one[2] + other[2]) for one, other in pairs]
     alone = first[: count - len(second)] + second[: count - len(first)]

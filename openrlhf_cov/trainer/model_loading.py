@@ -134,7 +134,15 @@ def load_critic(strategy: Any, pretrain: str, max_steps: int) -> LoadedCritic:
 
 
 def load_reference(strategy: Any, pretrain: str) -> CovActor:
-    """Load the reference policy, which is never trained."""
+    """Load the reference policy, which is never trained.
+
+    Args:
+        strategy: The strategy of the rank, after ``setup_distributed``.
+        pretrain: Name or folder of the model.
+
+    Returns:
+        The model in evaluation mode, in a DeepSpeed engine.
+    """
     args = strategy.args
     reference = CovActor(
         pretrain,
@@ -150,7 +158,15 @@ def load_reference(strategy: Any, pretrain: str) -> CovActor:
 
 
 def load_reward_model(strategy: Any, pretrain: str) -> Any:
-    """Load a reward model, which is never trained; return its DeepSpeed engine."""
+    """Load a reward model, which is never trained.
+
+    Args:
+        strategy: The strategy of the rank, after ``setup_distributed``.
+        pretrain: Name or folder of the model.
+
+    Returns:
+        Its DeepSpeed engine, in evaluation mode.
+    """
     args = strategy.args
     model = get_llm_for_sequence_regression(
         pretrain,

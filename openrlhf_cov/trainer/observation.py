@@ -27,7 +27,12 @@ OLD_OVERLAP = "cov/old_overlap"
 
 
 def rollout_of(samples: Sequence[TrainSample], device: torch.device | str) -> RolloutTokens:
-    """Return the samples of a rank as tensors, padded on the right."""
+    """Return the samples of a rank as tensors, padded on the right.
+
+    Args:
+        samples: The samples of the rank, at least one. Fields are None in all of them or in none.
+        device: Where the tensors lie.
+    """
 
     def padded(name: str) -> Tensor:
         return pad_sequence([getattr(sample, name) for sample in samples], batch_first=True).to(device)
@@ -46,7 +51,12 @@ def rollout_of(samples: Sequence[TrainSample], device: torch.device | str) -> Ro
 
 
 def all_reduce_over(ranks: Ranks, device: torch.device | str) -> AllReduce:
-    """Provide the reductions that ``MetricBuffer.reduce`` needs, by collectives of the data-parallel ranks."""
+    """Return the function by which ``MetricBuffer.reduce`` adds over the ranks or takes the maximum.
+
+    Args:
+        ranks: The data-parallel ranks; all of them must call the function together.
+        device: Where tensors lie when ranks exchange them. Results lie on the CPU.
+    """
 
     def all_reduce(tensor: Tensor, op: str) -> Tensor:
         tensor = tensor.to(device)
@@ -97,7 +107,12 @@ class StepDiagnostics:
 
     @torch.no_grad()
     def observe(self, ids: Tensor, record: LossRecord) -> None:
-        """Note what the loss did with a micro-batch of samples ``ids`` (B,); the host waits for nothing here."""
+        """Note what the loss did with a micro-batch; the host waits for nothing here.
+
+        Args:
+            ids: Numbers (B,) of the samples.
+            record: The record of the loss on these samples, tensors (B, A).
+        """
         self.metrics.add(*update_metrics(record))
         picked = record.selected
         update = record.update
@@ -117,7 +132,13 @@ class StepDiagnostics:
 
     @torch.no_grad()
     def compare(self, current: Sequence[Tensor], old: Sequence[Tensor]) -> None:
-        """Note the masks that an update selects by the log-probs of the policy before it, and by the rollout's."""
+        """Note how much the selection of an update depends on whose log-probs the methods see (``cov/old_overlap``).
+
+        Args:
+            current: Masks (B, A) of the tokens selected by the log-probs of the policy before the update, one for each
+                micro-batch.
+            old: The same by the log-probs of the rollout.
+        """
         both = torch.stack([(one & other).sum() for one, other in zip(current, old, strict=True)]).sum()
         self.metrics.add(Mean(OLD_OVERLAP, both, torch.stack([one.sum() for one in current]).sum()))
 

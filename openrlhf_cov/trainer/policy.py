@@ -117,7 +117,12 @@ class Policy:
         )
 
     def forward(self, micro_batch: MicroBatch, with_entropy: bool) -> TrainingPass:
-        """Run the model on a micro-batch with gradient."""
+        """Run the model on a micro-batch with gradient.
+
+        Args:
+            micro_batch: The samples, on the device of the policy.
+            with_entropy: True to compute entropies, which then carry gradient as well.
+        """
         log_probs, output = self.actor(
             micro_batch.tokens,
             micro_batch.action_mask,

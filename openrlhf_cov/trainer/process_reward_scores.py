@@ -74,6 +74,13 @@ def labelled_samples(samples: Sequence[Sample], scores: Sequence[Scores]) -> lis
 
     Samples whose reward function abstained have no action token, so that they do not count. Advantages and other
     numbers of the policy are zeros.
+
+    Args:
+        samples: The samples of a step.
+        scores: The outputs of the models for each of them, with the log-probs of the reference.
+
+    Returns:
+        The samples in the same order. Their ``score`` is 1 for a correct response and 0 for any other one.
     """
     labelled = []
     for sample, each, correct in zip(samples, scores, correctness(samples).tolist(), strict=True):

@@ -11,9 +11,10 @@ _received: dict[str, Any] = {}
 
 
 def share(value: Any) -> ray.ObjectRef:
-    """A reference to be passed as an argument itself, not inside of one: the method that is called gets the value.
+    """Return a Ray reference to a value that many calls take as an argument.
 
-    All calls that reach one process share the value there, so nobody may change it. A process keeps the last one.
+    The reference has to be the argument itself, not a part of one: the method that is called then gets the value. All
+    calls that reach one process share the value there, so nobody may change it. A process keeps the last one.
     """
     return ray.put(_Shared(value))
 

@@ -16,13 +16,23 @@ ADAPTER = "adapter"
 
 
 class CovStrategy(DeepspeedStrategy):
-    """Upstream's, which restores the checkpoint that all trained models have."""
+    """Upstream's strategy, which restores the newest checkpoint that all trained models have."""
 
-    # Tag and global step of what this process has loaded.
+    # Tag and global step of the checkpoint that this process has loaded; None after a fresh start.
     restored: tuple[str, int] | None = None
 
     def load_ckpt(self, model: Any, load_dir: str, *args, **kwargs) -> tuple:
-        """Upstream's, which gets no tag from its actors."""
+        """Load the checkpoint of ``tag_to_restore``; upstream's actors give no tag.
+
+        Args:
+            model: The DeepSpeed engine.
+            load_dir: The folder of the checkpoints of the model.
+            args: Upstream's arguments behind the tag.
+            kwargs: The same by name.
+
+        Returns:
+            The path of the checkpoint, None if nothing was loaded, and its client states.
+        """
         path, states = super().load_ckpt(model, load_dir, tag_to_restore(self.args, Path(load_dir)), *args, **kwargs)
         if path is not None:
             # before upstream's actors offload the states of a new run (--ds.enable_sleep)

@@ -24,7 +24,12 @@ Record = dict[str, Any]
 
 
 def is_due(every: int, global_step: int) -> bool:
-    """True in every ``every``-th global step, the first one being number 0; never with ``every`` 0."""
+    """Return True if a file is due after a global step.
+
+    Args:
+        every: ``--cov_dump_every``, in global steps; 0 for never.
+        global_step: Number of the global step, from 0.
+    """
     return every > 0 and (global_step + 1) % every == 0
 
 
@@ -131,12 +136,22 @@ def token_records(
 
 
 def merge_records(parts: Iterable[list[Record]], count: int) -> list[Record]:
-    """Return the ``count`` records of highest covariance of all ranks, in an order that is equal for any ranks."""
+    """Return the records of highest covariance of all ranks, in an order that does not depend on the ranks.
+
+    Args:
+        parts: The records of each rank.
+        count: Number of records, fewer where all ranks together have fewer.
+    """
     records = [record for part in parts for record in part]
     return sorted(records, key=lambda record: (-record["cov"], record["sample_id"], record["position"]))[:count]
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:
-    """Write one JSON object per line; the file appears when it is complete."""
+    """Write one JSON object per line; the file appears when it is complete.
+
+    Args:
+        path: The file; its folder is made if it does not exist.
+        records: Objects without NaN and infinities, which JSON does not have.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     write_lines(path, [json.dumps(record, ensure_ascii=False, allow_nan=False) for record in records])

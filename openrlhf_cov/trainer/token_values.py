@@ -97,7 +97,12 @@ def token_values(
 
 
 def whitened(values: Sequence[TokenValues], by_deviation: bool) -> list[TokenValues]:
-    """Subtract the mean of the advantages over all tokens; with ``by_deviation`` divide by their deviation, too."""
+    """Return the samples with advantages less their mean over all counted tokens of the step.
+
+    Args:
+        values: The samples of the step.
+        by_deviation: True to divide by the population standard deviation of the advantages as well.
+    """
     counted = torch.cat([each.counted for each in values])
     advantages = torch.cat([each.advantages for each in values])[counted].double()
     mean = advantages.mean()
@@ -108,13 +113,23 @@ def whitened(values: Sequence[TokenValues], by_deviation: bool) -> list[TokenVal
 
 
 def whitens(settings: AdvantageSettings, config: CovConfig) -> bool:
-    """Return True if the advantages of the run are whitened over all tokens of a step."""
+    """Return True if the advantages of the run are whitened over all tokens of a step.
+
+    Args:
+        settings: The flags of the estimator, which decide without an estimator of a method.
+        config: The settings of the step; of the methods' estimators only one with process rewards is whitened.
+    """
     if config.estimator is None:
         return settings.whitens
     return isinstance(config.estimator.slot, ProcessEstimator)
 
 
 def mean_entropy(entropies: Sequence[Tensor], masks: Sequence[Tensor]) -> float:
-    """Return the mean entropy over the action tokens of all samples, in nats; one tensor (A,) per sample."""
+    """Return the mean entropy over the action tokens of all samples, in nats; 0 without a token.
+
+    Args:
+        entropies: Entropies in nats, one tensor (A,) of its own length for each sample.
+        masks: True for action tokens, one tensor (A,) for each sample.
+    """
     found = torch.cat([entropy[mask] for entropy, mask in zip(entropies, masks, strict=True)])
     return float(found.double().sum() / max(1, len(found)))

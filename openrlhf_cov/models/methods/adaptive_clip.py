@@ -18,7 +18,7 @@ from openrlhf_cov.settings import Scheduled, Settings, setting
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveClipSettings(Settings):
-    """Raises ValueError, naming the flag, when a value is out of range."""
+    """Flags of adaptive clip-high. Raises ValueError, naming the flag, when a value is out of range."""
 
     adaptive_clip_eps: float = setting(
         0.6, "the ratio is clipped to [1 - this, 1 / (1 - this) + --adaptive_clip_high], which is even in logarithms"

@@ -15,7 +15,7 @@ from openrlhf_cov.settings import Scheduled, Settings, setting
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveEntropySettings(Settings):
-    """Raises ValueError, naming the flag, when a value is out of range."""
+    """Flags of the adaptive entropy bonus. Raises ValueError, naming the flag, when a value is out of range."""
 
     entropy_bonus: Scheduled = setting(
         0.0, "coefficient of the mean entropy in the objective; with --entropy_target, its start", scheduled=True
@@ -35,7 +35,12 @@ def bonus(settings: AdaptiveEntropySettings) -> float:
 
 
 def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
-    """A coefficient that nothing moves is upstream's own flag, and that flag is of the same number."""
+    """Return why the flags do not go with the adaptive bonus, None if they do.
+
+    The method sets the coefficient of ``--actor.entropy_coef``, and has no effect if that coefficient stays 0.
+
+    Arguments and result are described at ``Method.refuses``.
+    """
     if flags["actor.entropy_coef"]:
         return (
             f"--actor.entropy_coef {flags['actor.entropy_coef']:g} has no effect with --method adaptive_entropy, "

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CegppoSettings(Settings):
-    """Raises ValueError, naming the flag, when a value is out of range."""
+    """Flags of CE-GPPO. Raises ValueError, naming the flag, when a value is out of range."""
 
     cegppo_beta1: float = setting(
         0.75, "share of the gradient that tokens of negative advantage below the clip keep: lowers entropy (GPPO: 1)"
@@ -28,6 +28,12 @@ class CegppoSettings(Settings):
     cegppo_dual_clip: float = setting(10.0, "ratio above which a token with a negative advantage has no gradient")
 
     def check(self) -> None:
+        """Check the values, as ``Settings`` describes it.
+
+        Raises:
+            ValueError: A share is negative, LOW of the clip is outside of [0, 1], HIGH is negative or infinite, or the
+                dual clip is not above 1.
+        """
         for name in ("cegppo_beta1", "cegppo_beta2"):
             self.require(name, lambda share: 0.0 <= share < math.inf, "must be a share of a gradient of at least 0")
         low, high = self.cegppo_clip
@@ -37,7 +43,10 @@ class CegppoSettings(Settings):
 
 
 def coefficient(settings: CegppoSettings, batch: TokenBatch) -> Tensor:
-    """Return the ratio (B, A); beta times the border where PPO clips; 0 beyond the dual clip, which comes after."""
+    """Return the ratio (B, A), but beta times the border of the clip where PPO clips, and 0 beyond the dual clip.
+
+    Arguments and result are described at ``Surrogate.coefficient``.
+    """
     low, high = settings.cegppo_clip
     ratio = batch.ratio
     positive = batch.advantages > 0

@@ -1,4 +1,4 @@
-"""CISPO (arXiv 2506.13585): REINFORCE with a capped importance weight, so that no token loses its gradient."""
+"""CISPO (arXiv 2506.13585): REINFORCE with a capped importance weight, so that every token contributes a gradient."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CispoSettings(Settings):
-    """Raises ValueError, naming the flag, when a value is out of range."""
+    """Flags of CISPO. Raises ValueError, naming the flag, when a value is out of range."""
 
     cispo_cap: float = setting(
         5.0, "largest importance weight, the ratio itself (5: ScaleRL); verl, SkyRL and slime take this number minus 1"
@@ -36,7 +36,10 @@ class CispoSettings(Settings):
 def coefficient(settings: CispoSettings, batch: TokenBatch) -> Tensor:
     """Return the ratio (B, A) between floor and cap: loss = -clip(ratio) * A * log_prob, its weight without gradient.
 
-    Same gradient as published. The loss that is logged is -clip(ratio) * A, which does not contain the log-prob.
+    The gradient is the published one. The loss that is logged is -clip(ratio) * A, which does not contain the
+    log-prob.
+
+    Arguments and result are described at ``Surrogate.coefficient``.
     """
     return batch.ratio.clamp(settings.cispo_floor, settings.cispo_cap)
 
@@ -45,7 +48,7 @@ METHOD = Method(
     name="cispo",
     title="CISPO",
     source="arXiv 2506.13585",
-    summary="importance weights are capped instead of clipped: no token loses its gradient",
+    summary="importance weights are capped instead of clipped: every token contributes a gradient",
     settings=CispoSettings,
     slot=Surrogate(coefficient=coefficient),
     one_update="its cap has no effect: the policy is still the one that sampled, so every ratio is 1",

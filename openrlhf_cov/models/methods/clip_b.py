@@ -1,4 +1,4 @@
-"""Clip_B (arXiv 2602.03392): punished tokens that would lower the entropy most lose their gradient.
+"""Clip_B (arXiv 2602.03392): masks tokens of negative advantage that would lower the entropy most.
 
 The rule compares a token with the whole step: the bound is so many standard deviations below the mean. It is
 one-sided, since tokens of positive advantage always train.
@@ -72,9 +72,10 @@ def drop(window: Window, tokens: Sequence[Tensor], mean: str) -> list[Plan]:
     """Return plans that drop the tokens of the masks (B, A).
 
     Args:
+        window: The optimizer step, whose counts of tokens ``kept`` needs.
         tokens: One mask of action tokens for each micro-batch.
-        mean: ``all``: the loss is still divided by all N tokens. ``kept``: the others weigh N / N_kept, both of the
-            optimizer step.
+        mean: ``all``: the loss is still divided by all N tokens. ``kept``: the tokens that are kept weigh N / N_kept,
+            both counts of the optimizer step.
     """
     if mean == "all":
         return [Plan(each, drops=True) for each in tokens]
@@ -89,6 +90,11 @@ def plan(settings: ClipBSettings, window: Window) -> list[Plan]:
 
     Mean and population standard deviation run over all action tokens of the optimizer step, also those with A = 0.
     Where S has no spread, nothing is dropped.
+
+    Arguments and result are described at ``TokenSlot.plan``.
+
+    Raises:
+        RuntimeError: The window has no entropies.
 
     Reference:
         arXiv 2602.03392, by ``clipb_advantage.py`` of its released code, which takes the statistics over the rollout
@@ -107,10 +113,11 @@ def refuses_for(method_flag: str, mean_flag: str, mean: str, settings: Any, flag
     """Return why the flags do not go with a method that drops punished tokens, None if they do.
 
     Args:
-        method_flag: How the method is chosen.
-        mean_flag: The flag that says what the loss is divided by, and ``mean``, its value.
-        settings: Those of the run.
-        flags: Upstream's.
+        method_flag: The flag and value that choose the method, for the message.
+        mean_flag: The flag that says what the loss is divided by.
+        mean: The value of that flag, ``all`` or ``kept``.
+        settings: The settings of the run.
+        flags: See ``Method.refuses``.
     """
     mode = flags["actor.loss_agg_mode"]
     estimator = settings.estimator
@@ -122,7 +129,10 @@ def refuses_for(method_flag: str, mean_flag: str, mean: str, settings: Any, flag
 
 
 def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
-    """Return why the flags do not go with Clip_B, None if they do."""
+    """Return why the flags do not go with Clip_B, None if they do.
+
+    Arguments and result are described at ``Method.refuses``.
+    """
     return refuses_for("--method clip_b", "--clip_b_mean", settings.clip_b_mean, settings, flags)
 
 

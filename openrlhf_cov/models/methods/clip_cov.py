@@ -1,4 +1,4 @@
-"""Clip-Cov (arXiv 2505.22617, equations 11 and 12): some tokens of a band of covariance lose their gradient."""
+"""Clip-Cov (arXiv 2505.22617, equations 11 and 12): masks random tokens within a band of covariance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ClipCovSettings(Settings):
-    """Raises ValueError, naming the flag, when a value is out of range."""
+    """Flags of Clip-Cov. Raises ValueError, naming the flag, when a value is out of range."""
 
     clip_cov_ratio: Scheduled = setting(
         2e-4, "fraction of action tokens whose gradient is dropped", scheduled=True, fraction=True
@@ -26,6 +26,11 @@ class ClipCovSettings(Settings):
     clip_cov_ub: float = setting(5.0, "upper bound of the covariance band")
 
     def check(self) -> None:
+        """Check the values, as ``Settings`` describes it.
+
+        Raises:
+            ValueError: The lower bound of the band is not below the upper one.
+        """
         if not self.clip_cov_lb < self.clip_cov_ub:
             raise ValueError(
                 f"--clip_cov_lb {self.clip_cov_lb}: must lie below --clip_cov_ub, which is {self.clip_cov_ub}"
@@ -33,9 +38,11 @@ class ClipCovSettings(Settings):
 
 
 def plan(settings: ClipCovSettings, window: Window) -> list[Plan]:
-    """Drop at most ``clip_cov_ratio`` of all action tokens, drawn among those of the band that PPO does not clip.
+    """Drop at most ``clip_cov_ratio`` of all action tokens, sampled uniformly from those of the band.
 
-    No candidate, no token. Both follow the published code.
+    Tokens that PPO clips are no candidates. Without a candidate no token is dropped. Both follow the published code.
+
+    Arguments and result are described at ``TokenSlot.plan``.
     """
     candidates = [
         (cov > settings.clip_cov_lb) & (cov < settings.clip_cov_ub) & ~clipped
@@ -45,7 +52,10 @@ def plan(settings: ClipCovSettings, window: Window) -> list[Plan]:
 
 
 def idle(values: Mapping[str, float], updates: int) -> str | None:
-    """Return a message if an update had no candidate."""
+    """Return a message if an update had no candidate, None if every update had one.
+
+    Arguments and result are described at ``Method.idle``.
+    """
     if not values["cov/empty_update_frac"] > 0:
         return None
     return (

@@ -1,4 +1,4 @@
-"""Clip_V (arXiv 2602.03392): punished tokens that lower the entropy of their own state most lose their gradient.
+"""Clip_V (arXiv 2602.03392): masks tokens of negative advantage that lower the entropy of their own state most.
 
 Unlike Clip_B, the rule compares a token with the expectation over the vocabulary at its own position, not with the
 mean of the step.
@@ -51,6 +51,8 @@ def plan(settings: ClipVSettings, window: Window) -> list[Plan]:
     is about its mean over all action tokens of the step, but the bound is not centred. Where x has no spread, nothing
     is dropped. Equal x at the limit are chosen by the tokens' keys.
 
+    Arguments and result are described at ``TokenSlot.plan``.
+
     Raises:
         RuntimeError: The window has no entropies, or no expectations of the discriminator.
 
@@ -70,7 +72,10 @@ def plan(settings: ClipVSettings, window: Window) -> list[Plan]:
 
 
 def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
-    """Return why the flags do not go with Clip_V, None if they do. A rank needs whole rows of logits."""
+    """Return why the flags do not go with Clip_V, None if they do. A rank needs whole rows of logits.
+
+    Arguments and result are described at ``Method.refuses``.
+    """
     for name in ("ds.ring_attn_size", "ds.tensor_parallel_size"):
         if flags.get(name, 1) != 1:
             return f"--{name} {flags[name]}: --method clip_v compares all tokens of a row, which it splits; drop it"

@@ -23,6 +23,8 @@ def plan(settings: Settings, window: Window) -> list[Plan]:
     c is the covariance of log-prob and advantage (paper eq. 10 of 2505.22617). All means run over the optimizer step:
     the paper says batch and group in turn, and there is no code. Where all covariances are equal, weights are 1. They
     do not depend on the size of the advantages, by the largest of which c is divided.
+
+    Arguments and result are described at ``TokenSlot.plan``.
     """
     # By the largest advantage of the step, so that equal rewards in another unit give equal weights.
     size = window.maximum([item.batch.advantages.double().abs() for item in window.items]).clamp(min=TINY)

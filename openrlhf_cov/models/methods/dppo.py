@@ -1,4 +1,4 @@
-"""DPPO (arXiv 2602.04879): tokens lose their gradient by a divergence from the policy that sampled, not by a ratio.
+"""DPPO (arXiv 2602.04879): masks tokens by a divergence from the policy that sampled, not by a ratio.
 
 Traps: compared with the old policy, as in verl, nothing is ever dropped with one update per rollout. Beyond the cap
 the gradient goes on at the cap, it is not 0; verl means 20 and its config says 3. -k * A and -k * A * log_prob have
@@ -29,7 +29,7 @@ LOG_PROBS = (-100.0, -1e-7)
 
 @dataclass(frozen=True, kw_only=True)
 class DppoSettings(Settings):
-    """Raises ValueError, naming the flag, when a value is out of range."""
+    """Flags of DPPO. Raises ValueError, naming the flag, when a value is out of range."""
 
     dppo_divergence: str = setting(
         "tv",
@@ -45,6 +45,12 @@ class DppoSettings(Settings):
     )
 
     def check(self) -> None:
+        """Check the values, as ``Settings`` describes it.
+
+        Raises:
+            ValueError: The divergence is negative or as large as the largest possible one (1 for tv), or the cap is
+                below 1 or infinite.
+        """
         highest = 1.0 if self.dppo_divergence == "tv" else math.inf
         if not 0.0 <= self.dppo_delta < highest:
             raise ValueError(
@@ -98,7 +104,10 @@ def divergence(log_p: Tensor, log_q: Tensor, kind: str) -> Tensor:
 
 
 def refuses(settings: DppoSettings, flags: Mapping[str, Any]) -> str | None:
-    """The engine's log-probs count once."""
+    """Return why the flags do not go with DPPO: a rollout correction beside the anchor ``rollout`` corrects twice.
+
+    Arguments and result are described at ``Method.refuses``.
+    """
     level = flags.get("algo.advantage.is_correction_level", "off")
     if settings.dppo_anchor == "old" or level == "off":
         return None

@@ -34,6 +34,11 @@ class DrGrpoSettings(Settings):
     )
 
     def check(self) -> None:
+        """Check the values, as ``Settings`` describes it.
+
+        Raises:
+            ValueError: The length is not a finite number above 0.
+        """
         length = self.dr_grpo_length
         if length is not None and not 0.0 < length < math.inf:
             raise ValueError(f"--dr_grpo_length {length}: must be a finite number of tokens above 0")
@@ -60,6 +65,8 @@ def plan(settings: DrGrpoSettings, window: Window) -> list[Plan]:
 
     B is the number of responses with a token in the optimizer step, over all micro-batches and ranks. Without
     ``dr_grpo_length`` no advantage changes.
+
+    Arguments and result are described at ``TokenSlot.plan``.
     """
     if settings.dr_grpo_length is None:
         return [Plan(item.mask & False) for item in window.items]
@@ -68,7 +75,10 @@ def plan(settings: DrGrpoSettings, window: Window) -> list[Plan]:
 
 
 def refuses(settings: DrGrpoSettings, flags: Mapping[str, Any]) -> str | None:
-    """Return why the flags do not go with Dr. GRPO: the constant replaces the number of tokens of a token mean."""
+    """Return why the flags do not go with Dr. GRPO: the constant replaces the number of tokens of a token mean.
+
+    Arguments and result are described at ``Method.refuses``.
+    """
     mode = flags["actor.loss_agg_mode"]
     if settings.dr_grpo_length is not None and mode != "token-mean":
         return (

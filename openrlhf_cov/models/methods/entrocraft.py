@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class EntrocraftSettings(Settings):
-    """Raises ValueError, naming the flag, when a value is out of range."""
+    """Flags of Entrocraft. Raises ValueError, naming the flag, when a value is out of range."""
 
     entrocraft_low: Scheduled = setting(
         0.6, "mean entropy, nats, below which wrong responses alone train (published: 0.6:0.4:STEPS)", scheduled=True
@@ -28,6 +28,12 @@ class EntrocraftSettings(Settings):
     )
 
     def check(self) -> None:
+        """Check the values, as ``Settings`` describes it.
+
+        Raises:
+            ValueError: A bound is no entropy above 0, or the lower one is not below the upper one in a step of their
+                schedules.
+        """
         for name in ("entrocraft_low", "entrocraft_high"):
             self.require(name, lambda nats: 0.0 < nats < math.inf, "must be an entropy above 0, in nats")
         band = (self.entrocraft_low, self.entrocraft_high)
@@ -43,10 +49,12 @@ class EntrocraftSettings(Settings):
 def estimate(settings: EntrocraftSettings, groups: Groups) -> Tensor:
     """Return the advantages (G, K) of GRPO, or outside of the band of entropies those of one kind of responses.
 
-    Above the band right responses have 1 and the others 0; below it wrong ones have -1 and the others 0.
+    Above the band correct responses have 1 and the others 0; below it incorrect ones have -1 and the others 0.
 
     The released code takes max(reward, 0) and min(reward, 0), so that with rewards 0 and 1 nothing would train below
-    the band; here right and wrong are 1 and -1 whatever their rewards.
+    the band; here correct and incorrect are 1 and -1 whatever their rewards.
+
+    Arguments and result are described at ``Estimator.estimate``.
     """
     signs = right(groups.rewards).to(groups.rewards.dtype) * 2 - 1
     if groups.entropy > settings.entrocraft_high:
@@ -57,7 +65,10 @@ def estimate(settings: EntrocraftSettings, groups: Groups) -> Tensor:
 
 
 def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
-    """It is a closed loop itself."""
+    """Return why the flags do not go with Entrocraft: it holds the entropy itself, so no target may hold it as well.
+
+    Arguments and result are described at ``Method.refuses``.
+    """
     if settings.entropy_target is None:
         return None
     return (

@@ -46,13 +46,24 @@ class EntropicSettings(Settings):
 
 
 def probable(settings: EntropicSettings, window: Window) -> list[Tensor]:
-    """Return the masks (B, A) of the action tokens with p > theta under the current policy."""
+    """Return the masks (B, A) of the action tokens with p > theta under the current policy.
+
+    Args:
+        settings: With theta, a probability in (0, 1).
+        window: The optimizer step, with the log-probs of the policy before its update.
+
+    Returns:
+        One mask for each micro-batch of the window.
+    """
     bound = math.log(settings.entropic_theta)
     return [item.mask & (item.batch.log_probs > bound) for item in window.items]
 
 
 def plan(settings: EntropicSettings, window: Window) -> list[Plan]:
-    """Weigh the probable tokens: A' = (1 + alpha sign(A)) A, and A elsewhere. In the penalty form A' is A."""
+    """Weigh the probable tokens: A' = (1 + alpha sign(A)) A, and A elsewhere. In the penalty form A' is A.
+
+    Arguments and result are described at ``TokenSlot.plan``.
+    """
     plans = []
     for item, tokens in zip(window.items, probable(settings, window), strict=True):
         weight = None
@@ -68,6 +79,8 @@ def penalty_plan(settings: EntropicSettings, window: Window) -> list[Plan]:
 
     The factor N / N_probable, both of the optimizer step, turns the mean over all tokens into one over the probable
     ones.
+
+    Arguments and result are described at ``TokenSlot.plan``.
     """
     if settings.entropic_form == "weight":
         return [Plan(item.mask & False) for item in window.items]
@@ -95,7 +108,10 @@ def penalty(settings: EntropicSettings, batch: TokenBatch, plan: Plan) -> Tensor
 
 
 def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
-    """Return why the flags do not go with EntroPIC: an alpha that stays 0 changes nothing."""
+    """Return why the flags do not go with EntroPIC: an alpha that stays 0 changes nothing.
+
+    Arguments and result are described at ``Method.refuses``.
+    """
     if settings.controlled == "entropic_alpha" or set(extremes(settings.entropic_alpha)) != {0.0}:
         return None
     return (

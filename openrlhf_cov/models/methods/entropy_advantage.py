@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class EntropyAdvantageSettings(Settings):
-    """Raises ValueError, naming the flag, when a value is out of range."""
+    """Flags of the entropy advantage. Raises ValueError, naming the flag, when a value is out of range."""
 
     entropy_advantage_coef: Scheduled = setting(
         0.4, "alpha: the bonus is this times the token's entropy (0.4 for GRPO, 0.1 for PPO)", scheduled=True
@@ -44,7 +44,9 @@ def plan(settings: EntropyAdvantageSettings, window: Window) -> list[Plan]:
     """Add min(alpha * H, |A| / kappa) to the advantage A of every token, the entropy without gradient.
 
     Each update starts from the advantages of the estimator; the published snippet adds in place, so that with several
-    epochs the bonus piles up. A = 0 stays 0. The bonus of a wrong token is added, too: it is punished less.
+    epochs the bonus piles up. A = 0 stays 0. A negative advantage gets the bonus, too, so its token is penalised less.
+
+    Arguments and result are described at ``TokenSlot.plan``.
     """
     plans = []
     for item in window.items:

@@ -1,4 +1,4 @@
-"""ERC (arXiv 2512.05591): tokens whose entropy moved too far since the rollout lose their gradient."""
+"""ERC (arXiv 2512.05591): masks tokens whose entropy has moved too far since the rollout."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ TINY = 1e-8
 
 @dataclass(frozen=True, kw_only=True)
 class ErcSettings(Settings):
-    """Raises ValueError, naming the flag, when a value is out of range."""
+    """Flags of ERC. Raises ValueError, naming the flag, when a value is out of range."""
 
-    erc_low: float = setting(0.95, "a token whose entropy fell below this times its old one loses its gradient")
-    erc_high: float = setting(1.05, "and one whose entropy rose above this times its old one")
+    erc_low: float = setting(0.95, "a token whose entropy fell below this times its old one contributes no gradient")
+    erc_high: float = setting(1.05, "the same for a token whose entropy rose above this times its old one")
 
     def check(self) -> None:
         self.require("erc_low", lambda ratio: 0.0 <= ratio < 1.0, "must be a ratio of entropies in [0, 1)")
@@ -34,6 +34,8 @@ def plan(settings: ErcSettings, window: Window) -> list[Plan]:
     """Drop the tokens with (H + 1e-8) / (H_old + 1e-8) outside (low, high); they stay in the mean.
 
     The published loss keeps their value; here it is 0, and the gradient is the same.
+
+    Arguments and result are described at ``TokenSlot.plan``.
     """
     plans = []
     for item in window.items:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GmpoSettings(Settings):
-    """Raises ValueError, naming the flag, when a value is out of range."""
+    """Flags of GMPO. Raises ValueError, naming the flag, when a value is out of range."""
 
     gmpo_clip: float = setting(0.4, "bound of a token's log ratio, in nats: 0.4 is a ratio in (0.67, 1.49)")
 
@@ -33,6 +33,8 @@ def coefficient(settings: GmpoSettings, batch: TokenBatch) -> Tensor:
 
     A log ratio is clipped on the side to which the advantage pushes it. A token that is clipped still scales the
     others of its sequence.
+
+    Arguments and result are described at ``Surrogate.coefficient``.
     """
     bound = settings.gmpo_clip
     positive = batch.advantages > 0
@@ -45,7 +47,10 @@ def coefficient(settings: GmpoSettings, batch: TokenBatch) -> Tensor:
 
 
 def refuses(settings: GmpoSettings, flags: Mapping[str, Any]) -> str | None:
-    """One advantage per response."""
+    """Return why the flags do not go with GMPO, which needs one advantage for all tokens of a response.
+
+    Arguments and result are described at ``Method.refuses``.
+    """
     of_tokens = {
         "--algo.advantage.estimator gae": flags.get("algo.advantage.estimator") == "gae",
         f"--algo.advantage.gamma {flags.get('algo.advantage.gamma')}": flags.get("algo.advantage.gamma", 1) != 1,

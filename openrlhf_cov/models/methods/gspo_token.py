@@ -16,13 +16,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GspoTokenSettings(Settings):
-    """Raises ValueError, naming the flag, when a value is out of range."""
+    """Flags of GSPO-token. Raises ValueError, naming the flag, when a value is out of range."""
 
     gspo_token_clip: tuple[float, float] = setting(
         (3e-4, 4e-4), "lower and upper range of the clip of a sequence's ratio, a thousandth of PPO's"
     )
 
     def check(self) -> None:
+        """Check the values, as ``Settings`` describes it.
+
+        Raises:
+            ValueError: LOW of the clip is outside of [0, 1], or HIGH is negative or infinite.
+        """
         low, high = self.gspo_token_clip
         if not (0.0 <= low <= 1.0 and 0.0 <= high < math.inf):
             raise ValueError(f"--gspo_token_clip {low} {high}: must be distances from 1, LOW in [0, 1] and HIGH")
@@ -33,6 +38,8 @@ def coefficient(settings: GspoTokenSettings, batch: TokenBatch) -> Tensor:
 
     s = exp(mean log ratio of the sequence). Upstream's GSPO lets the gradient flow through s, which averages over the
     sequence whatever a method does to single tokens; here a token has its own.
+
+    Arguments and result are described at ``Surrogate.coefficient``.
     """
     low, high = settings.gspo_token_clip
     ratio = batch.sequence_ratio

@@ -23,7 +23,7 @@ ROUNDING = 1e-5
 
 @dataclass(frozen=True, kw_only=True)
 class KlCovSettings(Settings):
-    """Raises ValueError, naming the flag, when a value is out of range."""
+    """Flags of KL-Cov. Raises ValueError, naming the flag, when a value is out of range."""
 
     kl_cov_ratio: Scheduled = setting(
         2e-3,
@@ -41,7 +41,10 @@ class KlCovSettings(Settings):
 
 
 def plan(settings: KlCovSettings, window: Window) -> list[Plan]:
-    """Penalise the ``kl_cov_ratio`` of all action tokens with the highest covariance, at least one."""
+    """Penalise the ``kl_cov_ratio`` of all action tokens with the highest covariance, at least one.
+
+    Arguments and result are described at ``TokenSlot.plan``.
+    """
     return [Plan(tokens) for tokens in window.largest(window.covariance(), settings.kl_cov_ratio)]
 
 
@@ -61,10 +64,12 @@ def penalty(settings: KlCovSettings, batch: TokenBatch, plan: Plan) -> Tensor:
 
 
 def idle(values: Mapping[str, float], updates: int) -> str | None:
-    """Return a message if the selected tokens had the probabilities they were sampled with.
+    """Return a message if the selected tokens had the probabilities they were sampled with, else None.
 
     The log ratio of a single update is rounding in any precision. In bfloat16 it is as large as what training moves,
     so the number of updates tells; ``ROUNDING`` finds a policy that stood still through several updates in float32.
+
+    Arguments and result are described at ``Method.idle``.
     """
     if updates > 1 and not values["cov/selected_abs_log_ratio"] < ROUNDING:
         return None

@@ -58,7 +58,10 @@ def estimate(settings: LitePpoSettings, groups: Groups) -> Tensor:
 
 
 def refuses(settings: LitePpoSettings, flags: Mapping[str, Any]) -> str | None:
-    """Return why the flags do not go with Lite PPO: a group needs two responses."""
+    """Return why the flags do not go with Lite PPO: a group needs two responses.
+
+    Arguments and result are described at ``Method.refuses``.
+    """
     return needs_several_responses("--method lite_ppo", flags)
 
 

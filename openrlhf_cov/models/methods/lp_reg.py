@@ -1,4 +1,4 @@
-"""Lp-Reg (arXiv 2510.03222): improbable wrong tokens that are no noise are held to the probable part of the policy."""
+"""Lp-Reg (arXiv 2510.03222): regularises improbable tokens of negative advantage toward the min-p-filtered policy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ K3_LIMIT = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class LpRegSettings(Settings):
-    """Raises ValueError, naming the flag, when a value is out of range."""
+    """Flags of Lp-Reg. Raises ValueError, naming the flag, when a value is out of range."""
 
     lp_reg_frac: float = setting(
         0.01,
@@ -45,6 +45,8 @@ def plan(settings: LpRegSettings, window: Window) -> list[Plan]:
 
     The proxy is the policy that sampled, without its improbable tokens and renormalised. Counts are of the optimizer
     step; the published code counts in each micro-batch, and a quota of one token does nothing there.
+
+    Arguments and result are described at ``TokenSlot.plan``.
     """
     # Only tokens of negative advantage: those of positive advantage are not pushed down.
     wrong = [item.batch.advantages < 0 for item in window.items]
@@ -80,7 +82,12 @@ def penalty(settings: LpRegSettings, batch: TokenBatch, plan: Plan) -> Tensor:
 
 
 def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
-    """A rank has whole rows of logits; the tokens that are held have PPO's surrogate without its clip."""
+    """Return why the flags do not go with Lp-Reg, None if they do.
+
+    A rank needs whole rows of logits, and the penalised tokens need PPO's surrogate without a clip.
+
+    Arguments and result are described at ``Method.refuses``.
+    """
     if settings.surrogate is not None:
         return (
             f"--method lp_reg holds tokens beside PPO's unclipped surrogate, in whose place {settings.surrogate.flag} "

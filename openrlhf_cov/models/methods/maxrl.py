@@ -54,7 +54,10 @@ def estimate(settings: Settings, groups: Groups) -> Tensor:
 
 
 def refuses(settings: Settings, flags: Mapping[str, Any]) -> str | None:
-    """Return why the flags do not go with MaxRL: incorrect responses need the reward 0, and a group two responses."""
+    """Return why the flags do not go with MaxRL: incorrect responses need the reward 0, and a group two responses.
+
+    Arguments and result are described at ``Method.refuses``.
+    """
     incorrect = flags.get("reward_incorrect", 0.0)
     if incorrect != 0:
         return (

@@ -1,7 +1,7 @@
-"""NSR (arXiv 2506.01347): wrong responses alone train, each with the advantage -1; the others leave the batch.
+"""NSR (arXiv 2506.01347): incorrect responses alone train, each with the advantage -1; the others leave the batch.
 
-Traps: those of PSR, with right and wrong exchanged. A second estimator that leaves some groups no wrong response, as
-QAE, would leave nothing of them: a run has one.
+Traps: those of PSR, with correct and incorrect exchanged. A second estimator that leaves some groups no incorrect
+response, such as QAE, would leave nothing of these groups: a run has one estimator.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def estimate(settings: Settings, groups: Groups) -> Tensor:
-    """Return -1 for a wrong response, NaN, left out, for the others (G, K)."""
+    """Return -1 for an incorrect response, and NaN for a correct one, which is left out; (G, K).
+
+    Arguments and result are described at ``Estimator.estimate``.
+    """
     return groups.rewards.new_tensor(math.nan).where(right(groups.rewards), groups.rewards.new_tensor(-1.0))
 
 

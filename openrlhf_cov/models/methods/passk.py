@@ -1,8 +1,9 @@
-"""Pass@k training (arXiv 2508.10751): the reward is of a set of k responses, one right among which is enough.
+"""Pass@k training (arXiv 2508.10751): rewards sets of k responses, of which one has to be correct.
 
 Traps: ``grpo_passk`` of verl and EasyR1 is another method (arXiv 2503.19595), in which the best response alone has an
-advantage. k has to be below the size of a group, or there is one set and no advantage. Rewards between right and
-wrong have no place in the count. Where fewer than k are wrong, every set has a right one and nothing trains.
+advantage. k has to be below the size of a group, or there is one set and no advantage. Rewards between correct and
+incorrect have no place in the count. With fewer than k incorrect responses every set has a correct one and no response
+trains.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ EPSILON = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class PasskSettings(Settings):
-    """Raises ValueError, naming the flag, when a value is out of range."""
+    """Flags of pass@k training. Raises ValueError, naming the flag, when a value is out of range."""
 
     passk_k: int = setting(4, "responses of a set; 1 is GRPO with the population's deviation")
 
@@ -35,7 +36,12 @@ class PasskSettings(Settings):
 
 
 def estimate(settings: PasskSettings, groups: Groups) -> Tensor:
-    """Return advantages (G, K): the mean, over all sets of k responses with this one in it, of the set's advantage."""
+    """Return advantages (G, K): the mean, over all sets of k responses with this one in it, of the set's advantage.
+
+    All advantages are 0 where a group has fewer than k graded responses.
+
+    Arguments and result are described at ``Estimator.estimate``.
+    """
     is_right = right(groups.rewards)
     n = groups.rewards.shape[1]
     if n < settings.passk_k:  # abstentions left fewer responses than a set has
@@ -66,7 +72,10 @@ def advantages(n: int, c: int, k: int) -> tuple[float, float]:
 
 
 def refuses(settings: PasskSettings, flags: Mapping[str, Any]) -> str | None:
-    """A group has more responses than a set."""
+    """Return why the flags do not go with pass@k training: a group needs more responses than a set.
+
+    Arguments and result are described at ``Method.refuses``.
+    """
     n = flags["rollout.n_samples_per_prompt"]
     if settings.passk_k < n:
         return None

@@ -1,4 +1,4 @@
-"""Positive-advantage reweighting (arXiv 2511.05993): right answers count less than wrong ones."""
+"""Positive-advantage reweighting (arXiv 2511.05993): correct responses count less than incorrect ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PositiveWeightSettings(Settings):
-    """Raises ValueError, naming the flag, when a value is out of range."""
+    """Flags of the weight of positive advantages. Raises ValueError, naming the flag, when a value is out of range."""
 
     positive_weight: Scheduled = setting(
         1.0,
@@ -31,7 +31,10 @@ class PositiveWeightSettings(Settings):
 
 
 def plan(settings: PositiveWeightSettings, window: Window) -> list[Plan]:
-    """Weigh the advantage by lambda where A > 0."""
+    """Weigh the advantage by lambda where A > 0.
+
+    Arguments and result are described at ``TokenSlot.plan``.
+    """
     plans = []
     for item in window.items:
         advantages = item.batch.advantages
@@ -42,7 +45,13 @@ def plan(settings: PositiveWeightSettings, window: Window) -> list[Plan]:
 
 
 def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
-    """A factor that stays 1 is plain GRPO, and so is any without positive advantages; 0 may take all of a group."""
+    """Return why the flags do not go with the weight of positive advantages, None if they do.
+
+    A factor that stays 1 changes nothing, and neither does any factor without positive advantages. A factor of 0 may
+    leave a group without a gradient.
+
+    Arguments and result are described at ``Method.refuses``.
+    """
     estimator = settings.estimator
     if estimator and estimator.slot.signs == "negative":
         return (

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PrimeSettings(Settings):
-    """Settings of PRIME. Raises ValueError, naming the flag, when a value is out of range."""
+    """Flags of PRIME. Raises ValueError, naming the flag, when a value is out of range."""
 
     prime_beta: float = setting(0.05, "scale of the log ratios of the process reward model to its reference")
     prime_lr: float = setting(1e-6, "learning rate of the process reward model, constant")
@@ -54,6 +54,11 @@ class PrimeSettings(Settings):
     )
 
     def check(self) -> None:
+        """Check the values, as ``Settings`` describes it.
+
+        Raises:
+            ValueError: A value is outside of its range, or both weights of rewards are 0.
+        """
         self.require("prime_beta", lambda beta: 0.0 < beta < float("inf"), "must be a finite number above 0")
         self.require("prime_lr", lambda rate: 0.0 < rate < float("inf"), "must be a finite number above 0")
         self.require(
@@ -66,13 +71,19 @@ class PrimeSettings(Settings):
 
 
 def estimate(settings: PrimeSettings, groups: Groups) -> Tensor:
-    """Return the weighted outcome of each response less the mean of the others, (G, K)."""
+    """Return the weighted outcome of each response less the mean outcome of the others, (G, K).
+
+    Arguments and result are described at ``Estimator.estimate``.
+    """
     outcomes = right(groups.rewards).to(groups.rewards.dtype)
     return settings.prime_outcome_coef * outcomes_against_others(outcomes)
 
 
 def token_rewards(settings: PrimeSettings, prompts: Sequence[PromptTokens]) -> list[Tensor]:
-    """Return the weighted process rewards with their baseline, (K, A) of each prompt of the step."""
+    """Return the weighted process rewards less their baseline, (K, A) of each prompt of the step.
+
+    Arguments and result are described at ``ProcessEstimator.token_rewards``.
+    """
     rewards = [process_rewards(each.log_ratios, each.action_mask, settings.prime_beta) for each in prompts]
     scale = settings.prime_process_coef
     if settings.prime_norm == "step":
@@ -97,7 +108,10 @@ def process_reward(settings: PrimeSettings) -> ProcessReward:
 
 
 def refuses(settings: PrimeSettings, flags: Mapping[str, Any]) -> str | None:
-    """Return why PRIME does not go with these flags, None if it does."""
+    """Return why the flags do not go with PRIME, None if they do.
+
+    Arguments and result are described at ``Method.refuses``.
+    """
     count = flags["rollout.n_samples_per_prompt"]
     if count < 2:
         return (

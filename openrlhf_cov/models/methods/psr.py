@@ -1,8 +1,8 @@
-"""PSR (arXiv 2506.01347): right responses alone train, each with the advantage 1; the others leave the batch.
+"""PSR (arXiv 2506.01347): correct responses alone train, each with the advantage 1; the others leave the batch.
 
 Traps: leaving the batch makes the mean one over fewer tokens, which no advantage of 0 does. Released code compares
-rewards with exactly 0 and 1, and lets others pass as advantages; here right is above 0.5. Group normalisation would
-bring the baseline that the method does without. A step without a right response trains on none.
+rewards with exactly 0 and 1, and lets others pass as advantages; here a reward above 0.5 is correct. Group
+normalisation would bring the baseline that the method does without. A step without a correct response trains on none.
 """
 
 from __future__ import annotations
@@ -24,14 +24,19 @@ if TYPE_CHECKING:
 
 
 def estimate(settings: Settings, groups: Groups) -> Tensor:
-    """Return 1 for a right response, NaN, left out, for the others (G, K)."""
+    """Return 1 for a correct response, and NaN for the others, which are left out; (G, K).
+
+    Arguments and result are described at ``Estimator.estimate``.
+    """
     return groups.rewards.new_tensor(1.0).where(right(groups.rewards), groups.rewards.new_tensor(math.nan))
 
 
 def plan(settings: Settings, window: Window) -> list[Plan]:
-    """Drop the tokens of responses that the estimator left out, those of advantage 0, from the mean, too.
+    """Drop the tokens of responses that the estimator left out, those of advantage 0, also from the mean.
 
-    Others weigh N / N_kept, both of the whole optimizer step, so that the mean is over those kept.
+    The other tokens weigh N / N_kept, both counts of the whole optimizer step, so that the mean is over those kept.
+
+    Arguments and result are described at ``TokenSlot.plan``.
     """
     # A response that is left out has advantages of 0; correct ones have 1.
     kept = [item.mask & (item.batch.advantages != 0) for item in window.items]
@@ -47,7 +52,7 @@ def mean_of_tokens(method: str, settings: Settings, flags: Mapping[str, Any]) ->
     Args:
         method: Name of the method, for the message.
         settings: Settings of the run, which this check does not use.
-        flags: Upstream's flags by name.
+        flags: See ``Method.refuses``.
     """
     mode = flags["actor.loss_agg_mode"]
     if mode == "token-mean":

@@ -20,7 +20,7 @@ EPSILON = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class QaeSettings(Settings):
-    """Raises ValueError, naming the flag, when a value is out of range."""
+    """Flags of QAE. Raises ValueError, naming the flag, when a value is out of range."""
 
     qae_quantile: float = setting(0.4, "level K of the quantile; a larger one keeps entropy higher (0.6)")
     qae_baseline: str = setting(
@@ -37,8 +37,10 @@ class QaeSettings(Settings):
 def estimate(settings: QaeSettings, groups: Groups) -> Tensor:
     """Return (reward - quantile) / (sample standard deviation + 1e-6), (G, K).
 
-    Of rewards 0 and 1 only the right responses of a group get an advantage where at most 1 - K of it are right, and
-    only the wrong ones elsewhere.
+    With rewards 0 and 1, only the correct responses of a group get an advantage where at most 1 - K of it are correct,
+    and only the incorrect ones elsewhere.
+
+    Arguments and result are described at ``Estimator.estimate``.
     """
     rewards = groups.rewards
     if settings.qae_baseline == "linear":
@@ -51,7 +53,10 @@ def estimate(settings: QaeSettings, groups: Groups) -> Tensor:
 
 
 def refuses(settings: QaeSettings, flags: Mapping[str, Any]) -> str | None:
-    """A group has more than one response."""
+    """Return why the flags do not go with QAE: a group needs two responses.
+
+    Arguments and result are described at ``Method.refuses``.
+    """
     n = flags["rollout.n_samples_per_prompt"]
     return None if n > 1 else f"--method qae compares a group's responses: --rollout.n_samples_per_prompt is {n}"
 

@@ -1,4 +1,4 @@
-"""Random drop: as many tokens as another method takes, picked blindly. What does not beat it selects for nothing."""
+"""Random drop: masks random tokens, a control. A method that does not beat it gains nothing by its selection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomDropSettings(Settings):
-    """Raises ValueError, naming the flag, when a value is out of range."""
+    """Flags of random drop. Raises ValueError, naming the flag, when a value is out of range."""
 
     random_drop_ratio: Scheduled = setting(
         2e-4, "fraction of action tokens, drawn at random, whose gradient is dropped", scheduled=True, fraction=True
@@ -26,9 +26,11 @@ class RandomDropSettings(Settings):
 
 
 def plan(settings: RandomDropSettings, window: Window) -> list[Plan]:
-    """Drop the ``random_drop_ratio`` of all action tokens, at least one, by the same draws and quota as Clip-Cov's.
+    """Drop the ``random_drop_ratio`` of all action tokens, at least one, sampled and counted as Clip-Cov's tokens are.
 
-    With ``positive`` they are drawn among the tokens of advantages above 0; all of these if there are fewer.
+    With ``positive`` they are sampled from the tokens of advantages above 0; all of these if there are fewer.
+
+    Arguments and result are described at ``TokenSlot.plan``.
     """
     # The control of Clip-Cov: as many tokens, chosen without their covariance.
     candidates = [item.mask for item in window.items]

@@ -1,9 +1,9 @@
-"""REPO-R (arXiv 2603.11682): rare right tokens gain, rare wrong ones are spared.
+"""REPO-R (arXiv 2603.11682): raises the advantages of improbable tokens in proportion to their surprisal.
 
-Traps: the log-prob is that of the current policy, which every update moves. From a surprisal of 1 / zeta on, wrong
-tokens have an advantage of 0, more of them each time zeta doubles. The mean advantage rises, so the bonus comes after
-the normalisation of groups. bfloat16 log-probs collapse entropy by themselves: compare in float32. The derivation is
-of first order, the paper's runs train LoRA adapters.
+Traps: the log-prob is that of the current policy, which every update moves. From a surprisal of 1 / zeta on, tokens of
+negative advantage have an advantage of 0, more of them each time zeta doubles. The mean advantage rises, so the bonus
+comes after the normalisation of groups. bfloat16 log-probs collapse entropy by themselves: compare in float32. The
+derivation is of first order, the paper's runs train LoRA adapters.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ZETA = Control("repo_zeta", low=-1.0, high=1.0, step=1e-4, doubles=True)
 
 @dataclass(frozen=True, kw_only=True)
 class RepoRSettings(Settings):
-    """Raises ValueError, naming the flag, when a value is out of range."""
+    """Flags of REPO-R. Raises ValueError, naming the flag, when a value is out of range."""
 
     repo_zeta: Scheduled = setting(
         0.01,
@@ -42,6 +42,8 @@ def plan(settings: RepoRSettings, window: Window) -> list[Plan]:
     """Replace A by max(0, A (1 - zeta * log pi)) where A > 0, and by min(0, A (1 + zeta * log pi)) where A < 0.
 
     log pi is that of the current policy. As a summand: -zeta * |A| * log pi, cut where A would change its sign.
+
+    Arguments and result are described at ``TokenSlot.plan``.
     """
     plans = []
     for item in window.items:

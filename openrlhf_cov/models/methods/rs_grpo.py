@@ -63,7 +63,10 @@ def estimate(settings: RsGrpoSettings, groups: Groups) -> Tensor:
 
 
 def refuses(settings: RsGrpoSettings, flags: Mapping[str, Any]) -> str | None:
-    """Return why the flags do not go with RS-GRPO: a group needs two responses."""
+    """Return why the flags do not go with RS-GRPO: a group needs two responses.
+
+    Arguments and result are described at ``Method.refuses``.
+    """
     return needs_several_responses("--method rs_grpo", flags)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SapoSettings(Settings):
-    """Raises ValueError, naming the flag, when a value is out of range."""
+    """Flags of SAPO. Raises ValueError, naming the flag, when a value is out of range."""
 
     sapo_tau_pos: float = setting(1.0, "steepness of the gate of tokens with a positive advantage")
     sapo_tau_neg: float = setting(1.05, "the same with a negative one; larger, so that these fade sooner")
@@ -30,6 +30,8 @@ def coefficient(settings: SapoSettings, batch: TokenBatch) -> Tensor:
     """Return 4 s (1 - s) r (B, A) with s = sigmoid(tau (r - 1)): the gradient of the gate (4 / tau) s.
 
     It is 1 at r = 1, as PPO's, and fades on both sides. The value that is logged is -k * A, not that of the gate.
+
+    Arguments and result are described at ``Surrogate.coefficient``.
     """
     ratio = batch.ratio
     distance = (ratio - 1) * settings.sapo_tau_pos

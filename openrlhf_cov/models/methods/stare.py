@@ -1,4 +1,4 @@
-"""STARE (arXiv 2606.19236): below a target entropy, the most surprising tokens weigh more, or are punished less."""
+"""STARE (arXiv 2606.19236): below a target entropy, the most surprising tokens weigh more, or are penalised less."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class StareSettings(Settings):
-    """Raises ValueError, naming the flag, when a value is out of range."""
+    """Flags of STARE. Raises ValueError, naming the flag, when a value is out of range."""
 
     stare_frac: float = setting(0.1, "fraction of the tokens of one sign, the most surprising, that are weighted")
     stare_strength: Scheduled = setting(
@@ -53,6 +53,8 @@ def plan(settings: Any, window: Window) -> list[Plan]:
 
     Counts are of the optimizer step; the published code counts in each micro-batch, so small ones select more. The
     gate is the entropy of the rollouts of this step, before its updates.
+
+    Arguments and result are described at ``TokenSlot.plan``.
     """
     surprisals = [-item.batch.log_probs for item in window.items]
     target = settings.stare_gate if settings.entropy_target is None else settings.entropy_target

@@ -23,7 +23,7 @@ PROBABLE = 1e-8
 
 @dataclass(frozen=True, kw_only=True)
 class SteerSettings(Settings):
-    """Raises ValueError, naming the flag, when a value is out of range."""
+    """Flags of STEER. Raises ValueError, naming the flag, when a value is out of range."""
 
     steer_form: str = setting(
         "exponential",
@@ -61,6 +61,8 @@ def plan(settings: SteerSettings, window: Window) -> list[Plan]:
     Both extremes are of the whole optimizer step; the published code takes those of a micro-batch, where the same
     token weighs otherwise. Tokens with A = 0 have Omega = 0. Where all are equal, the linear weights are the middle of
     the range.
+
+    Arguments and result are described at ``TokenSlot.plan``.
     """
     omegas = changes(window)
     largest = window.maximum(omegas)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TopEntropySettings(Settings):
-    """Raises ValueError, naming the flag, when a value is out of range."""
+    """Flags of 80/20. Raises ValueError, naming the flag, when a value is out of range."""
 
     top_entropy_frac: float = setting(0.2, "fraction of action tokens, of highest entropy, that keep their gradient")
     top_entropy_policy: str = setting(
@@ -45,6 +45,8 @@ def plan(settings: TopEntropySettings, window: Window) -> list[Plan]:
 
     The published threshold is one of a (micro-)batch; this one is of the whole optimizer step. The quota is rounded
     down, ties are broken by the tokens' keys, so exactly the quota is kept wherever the tokens lie.
+
+    Arguments and result are described at ``TokenSlot.plan``.
     """
     kept = window.largest([item.entropy for item in window.items], settings.top_entropy_frac)
     # The mean over N tokens times N / N_kept is the mean over the kept ones.
@@ -55,7 +57,10 @@ def plan(settings: TopEntropySettings, window: Window) -> list[Plan]:
 
 
 def refuses(settings: TopEntropySettings, flags: Mapping[str, Any]) -> str | None:
-    """The mean over kept tokens is one of tokens."""
+    """Return why the flags do not go with 80/20: a mean over the kept tokens needs a loss that is a mean over tokens.
+
+    Arguments and result are described at ``Method.refuses``.
+    """
     mode = flags["actor.loss_agg_mode"]
     if settings.top_entropy_mean == "all" or mode == "token-mean":
         return None

@@ -82,7 +82,10 @@ def correct_weights(log_probs: Tensor, correct: Tensor, tau: float) -> Tensor:
 
 
 def refuses(settings: UcpoSettings, flags: Mapping[str, Any]) -> str | None:
-    """Return why the flags do not go with UCPO: a group needs two responses."""
+    """Return why the flags do not go with UCPO: a group needs two responses.
+
+    Arguments and result are described at ``Method.refuses``.
+    """
     return needs_several_responses("--method ucpo", flags)
 
 

@@ -1,7 +1,8 @@
-"""W-REINFORCE (arXiv 2506.01347): REINFORCE without a baseline, right responses weighing less than wrong ones.
+"""W-REINFORCE (arXiv 2506.01347): REINFORCE without a baseline; correct responses weigh less than incorrect ones.
 
 Traps: both kinds stay in the mean, unlike with PSR and NSR. Released code compares rewards with exactly 0 and 1, so
--1 or a bonus would pass as an advantage; here right is above 0.5. lambda is no learning rate: one sign is scaled.
+-1 or a bonus would pass as an advantage; here a reward above 0.5 is correct. lambda is no learning rate: it scales the
+advantages of one sign.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class WReinforceSettings(Settings):
-    """Raises ValueError, naming the flag, when a value is out of range."""
+    """Flags of W-REINFORCE. Raises ValueError, naming the flag, when a value is out of range."""
 
     w_reinforce_lambda: float = setting(0.1, "advantage of a right response; a wrong one has -1")
 
@@ -34,7 +35,10 @@ class WReinforceSettings(Settings):
 
 
 def estimate(settings: WReinforceSettings, groups: Groups) -> Tensor:
-    """Return lambda for a right response, -1 for a wrong one (G, K); both stay in the batch."""
+    """Return lambda for a correct response, -1 for an incorrect one, (G, K); both stay in the batch.
+
+    Arguments and result are described at ``Estimator.estimate``.
+    """
     rewards = groups.rewards
     return rewards.new_tensor(settings.w_reinforce_lambda).where(right(rewards), rewards.new_tensor(-1.0))
 

@@ -41,6 +41,11 @@ class WapoSettings(Settings):
     )
 
     def check(self) -> None:
+        """Check the values, as ``Settings`` describes it.
+
+        Raises:
+            ValueError: The length is not a finite number above 0.
+        """
         length = self.wapo_length
         if length is not None and not 0.0 < length < math.inf:
             raise ValueError(f"--wapo_length {length}: must be a finite number of tokens above 0")
@@ -68,6 +73,8 @@ def plan(settings: WapoSettings, window: Window) -> list[Plan]:
     The published loss of a rollout of G prompts is a sum over tokens divided by K L G+, where G+ counts the prompts
     with a positive advantage. An optimizer step with B of the G K responses stands for G K / B steps, so the factor is
     N / (K L G+) * G K / B = N / (B L) / (G+ / G). Without ``wapo_length`` no advantage changes.
+
+    Arguments and result are described at ``TokenSlot.plan``.
     """
     if settings.wapo_length is None:
         return [Plan(item.mask & False) for item in window.items]
@@ -80,7 +87,10 @@ def plan(settings: WapoSettings, window: Window) -> list[Plan]:
 
 
 def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
-    """Return why the flags do not go with WAPO, None if they do."""
+    """Return why the flags do not go with WAPO, None if they do.
+
+    Arguments and result are described at ``Method.refuses``.
+    """
     mode = flags["actor.loss_agg_mode"]
     surrogate = settings.surrogate
     level = flags.get("algo.advantage.is_correction_level", "off")

@@ -201,22 +201,27 @@ def _error_of(part: Callable[[], None]) -> str | None:
 
 
 def writes_checkpoints(args: Any) -> bool:
-    """True if these flags may lead to a checkpoint, as DeepSpeed's or as an exported model."""
+    """Return True if these flags may lead to a checkpoint, as DeepSpeed's or as an exported model."""
     return args.ckpt.save_steps > 0 or args.on_signal == "checkpoint"
 
 
 def keeps_best(args: Any) -> bool:
-    """True if these flags may lead to an exported model of the best evaluation."""
+    """Return True if these flags may lead to an exported model of the best evaluation."""
     return bool(args.eval.dataset) and args.ckpt.best_metric_key != "none"
 
 
 def uses_checkpoints(args: Any) -> bool:
-    """True if these flags may lead to a DeepSpeed checkpoint, or continue from one."""
+    """Return True if these flags may lead to a DeepSpeed checkpoint, or continue from one."""
     return args.ckpt.load_enable or (writes_checkpoints(args) and not args.ckpt.disable_ds)
 
 
 def checkpoint_folder(args: Any, model: str) -> Path:
-    """Return the folder of the DeepSpeed checkpoints of ``actor``, ``critic`` or ``prm``."""
+    """Return the folder of the DeepSpeed checkpoints of a model.
+
+    Args:
+        args: The flags of the run.
+        model: ``actor``, ``critic`` or ``prm``.
+    """
     return Path(args.ckpt.path) / f"_{model}"
 
 
@@ -227,7 +232,7 @@ def trained_models(args: Any) -> list[str]:
 
 
 def can_resume(args: Any) -> bool:
-    """True if every trained model has a checkpoint to continue from.
+    """Return True if every trained model has a checkpoint to continue from.
 
     A run that was killed before its first save, or during it, has none for at least one model. It starts afresh.
     """
@@ -245,10 +250,17 @@ def start_afresh_without_checkpoint(args: Any) -> None:
 
 
 def tag_to_restore(args: Any, folder: Path) -> str | None:
-    """Return what ``latest`` in ``folder`` names, or the newest that all trained models have.
+    """Return the tag of the newest checkpoint that all trained models have; without one, that of this folder.
 
-    A kill while a step was saved leaves some of them a checkpoint ahead. None, as upstream has it, without ``latest``;
-    and for a universal checkpoint, which DeepSpeed looks up by a pointer of its own.
+    A kill while a step was saved leaves some models a checkpoint ahead.
+
+    Args:
+        args: The flags of the run.
+        folder: The folder of the checkpoints of one model.
+
+    Returns:
+        A tag that a file ``latest`` names. None where ``folder`` has no such file, as in upstream, and for a universal
+        checkpoint, which DeepSpeed looks up by a pointer of its own.
     """
     if args.ds.use_universal_ckpt:
         return None
@@ -259,7 +271,12 @@ def tag_to_restore(args: Any, folder: Path) -> str | None:
 
 
 def pointed_to(folder: Path, name: str = LATEST) -> str | None:
-    """Return the checkpoint that a pointer names; None without that file, or if its content is no plain name."""
+    """Return the tag of the checkpoint that a pointer file names; None if it does not exist or has no plain name.
+
+    Args:
+        folder: The folder of the checkpoints of one model.
+        name: The pointer file in that folder, ``LATEST`` or ``UNIVERSAL``.
+    """
     pointer = folder / name
     tag = pointer.read_text(encoding="utf-8", errors="replace").strip() if pointer.is_file() else ""
     return tag if TAG.fullmatch(tag) else None
@@ -407,9 +424,13 @@ def saved_settings(args: Any) -> tuple[Path, dict[str, Any]] | None:
 
 
 def point_back(folder: Path, tag: str) -> None:
-    """Let ``latest`` name the checkpoint that a run goes on from, where a newer one had no counterpart.
+    """Let ``latest`` name the checkpoint from which a run resumes, where another model lacks a newer one.
 
     The next save of that newer step then has the same tag in the folders of policy and critic.
+
+    Args:
+        folder: The folder of the checkpoints of one model. Without a file ``latest`` nothing is written.
+        tag: Name of a complete checkpoint in that folder.
     """
     if pointed_to(folder) not in (None, tag) and (folder / tag / RUN_FILE).is_file():
         _point_to(folder, tag)

@@ -25,6 +25,10 @@ TITLES = {"critic": "critic", "prm": "process reward model"}
 def restored_states(args: SimpleNamespace, groups: ModelGroups) -> Mapping[str, Any]:
     """Return the client states of the checkpoint that the models restored; empty after a fresh start.
 
+    Args:
+        args: The flags of the run. ``--ckpt.load_enable`` is switched off in place where no checkpoint exists.
+        groups: The models, which have loaded their checkpoints.
+
     Raises:
         RunStopped: The trained models and this process do not continue from the same checkpoint.
     """

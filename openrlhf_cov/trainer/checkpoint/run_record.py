@@ -93,7 +93,12 @@ def selects_tokens(args: SimpleNamespace) -> bool:
 
 
 def is_free(name: str, args: SimpleNamespace) -> bool:
-    """Return True if a flag may change on a resume without being accepted by ``--ckpt.allow_changed``."""
+    """Return True if a flag may change on a resume without being accepted by ``--ckpt.allow_changed``.
+
+    Args:
+        name: The name of the flag, as ``flags_of`` yields it.
+        args: The flags of the run, on some of which the answer depends.
+    """
     if name == "train.num_episodes":  # other schedules spread over the steps of all episodes
         return args.actor.lr_scheduler == "constant"
     if name in MICRO_BATCH_FLAGS and args.cov_scope == "micro_batch" and selects_tokens(args):
@@ -107,7 +112,12 @@ def is_free(name: str, args: SimpleNamespace) -> bool:
 
 
 def flags_of(args: SimpleNamespace, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) of every flag, with names as on the command line and without the dashes."""
+    """Yield (name, value) of every flag, with names as on the command line and without the dashes.
+
+    Args:
+        args: The parsed flags, as upstream nests them, or one of their groups.
+        prefix: The dotted name of the group with a dot at its end; empty for all flags.
+    """
     for name, value in vars(args).items():
         if isinstance(value, SimpleNamespace):
             yield from flags_of(value, f"{prefix}{name}.")
@@ -142,6 +152,10 @@ def changed_names(saved: Mapping[str, Any], record: Mapping[str, Any]) -> list[s
     """Return the names whose values differ, in the order of ``record``.
 
     A name that one of the two lacks does not count: the versions that wrote them know different settings.
+
+    Args:
+        saved: The record in the checkpoint.
+        record: The record of this run.
     """
     return [name for name in record if name in saved and saved[name] != record[name]]
 
@@ -163,7 +177,12 @@ def parse_names(text: str) -> list[str]:
 
 
 def digest_of_rows(rows: Any, data: SimpleNamespace) -> str:
-    """Return the number of rows and a digest of prompts, labels, images and sources, in order."""
+    """Return one line with the number of rows and a digest of prompts, labels, images and sources, in order.
+
+    Args:
+        rows: The rows of the training data, a Hugging Face dataset.
+        data: The flags ``--data``, which name the columns.
+    """
     keys = [data.input_key, data.label_key, getattr(data, "image_key", None), "datasource", "source"]
     found = {column_of(rows.column_names, key) for key in keys if key}
     columns = sorted(column for column in found if column is not None)
@@ -176,7 +195,15 @@ def digest_of_rows(rows: Any, data: SimpleNamespace) -> str:
 
 
 def digest_of_files(name: str | None, patterns: Iterable[str]) -> str | None:
-    """Return a digest of the files of a model folder; the name itself where it is one of the hub."""
+    """Return a digest of the files of a model folder.
+
+    Args:
+        name: A folder, or the name of a model on the hub; None or empty for no model.
+        patterns: Patterns of the names of the files that count. Large files are read in samples.
+
+    Returns:
+        The digest; ``name`` itself if it is no folder here.
+    """
     folder = Path(name) if name else None
     if folder is None or not folder.is_dir():
         return name

@@ -55,7 +55,7 @@ def request_stop(signum: int) -> None:
 
 
 def stop_requested() -> int | None:
-    """Number of the signal that asked this Ray job to stop; None without one."""
+    """Return the number of the signal that asked this Ray job to stop; None without one."""
     value = internal_kv._internal_kv_get(_key())
     return None if value is None else int(value)
 

@@ -117,7 +117,18 @@ class CovArgumentParser(Parser):
         self._action_groups[:] = [*ours, *of_upstream]
 
     def parse_args(self, args=None, namespace=None) -> argparse.Namespace:
-        """Parse the flags and check them against each other."""
+        """Parse the flags and check them against each other.
+
+        Args:
+            args: The words of the command line; None for those of this process.
+            namespace: As argparse takes it.
+
+        Returns:
+            The flags by dotted name, with the values of a preset and of the methods in those that were not given.
+
+        Raises:
+            SystemExit: A flag is unknown, has a wrong value or does not go with another; stderr has one line about it.
+        """
         argv = sys.argv[1:] if args is None else list(args)
         parsed = super().parse_args(argv, namespace)
         if parsed.dry_run_gpu_memory:
@@ -266,7 +277,7 @@ class CovArgumentParser(Parser):
             )
 
     def _check_evaluation(self, args: argparse.Namespace, given: set[str]) -> None:
-        """``bench:`` takes the protocol's settings; the flags of benchmarks need ``bench:``."""
+        """Give ``bench:`` the settings of its protocol, and refuse flags of benchmarks without ``bench:``."""
         self._check_best(args)
         if args.eval_at_start and not getattr(args, "eval.dataset"):
             self.error("--eval.at_start: there is nothing to evaluate; add --eval.dataset, or drop it")
@@ -396,7 +407,12 @@ def parse_args() -> SimpleNamespace:
 
 
 def preset_lines(parser: CovArgumentParser, width: int = 100) -> str:
-    """Return what a preset set as indented lines that a shell takes for one, each flag beside its values."""
+    """Return what a preset set as indented lines that a shell reads as one, each flag beside its values.
+
+    Args:
+        parser: The parser, after it has parsed the flags.
+        width: Columns of a line.
+    """
     continued = " \\"
     lines = [" "]
     for words in _preset_flags(parser):
@@ -419,7 +435,12 @@ def _preset_flags(parser: CovArgumentParser) -> list[list[str]]:
 
 
 def unread_flags(config: CovConfig, given: Collection[str]) -> Iterator[str]:
-    """Yield why settings of the loss among the ``given`` ones would do nothing."""
+    """Yield why settings of the policy loss would have no effect, one line each.
+
+    Args:
+        config: The settings of the run.
+        given: Names of the settings that the user gave; the others are not looked at.
+    """
     for entry in fields(CovConfig):
         if entry.name not in given:
             continue
@@ -442,7 +463,12 @@ def unread_flags(config: CovConfig, given: Collection[str]) -> Iterator[str]:
 
 
 def unread_clip(config: CovConfig, given: Mapping[str, Any]) -> Iterator[str]:
-    """Yield why ``given`` flags of the PPO clip, name -> value, would do nothing beside the methods."""
+    """Yield why flags of the PPO clip would have no effect beside the methods, one line each.
+
+    Args:
+        config: The settings of the run.
+        given: Flags of the PPO clip that the user gave, dotted name -> value.
+    """
     first = config.at(0)
     for method in config.methods:
         if fills(method, ClipRange):

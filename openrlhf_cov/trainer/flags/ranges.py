@@ -90,7 +90,12 @@ def range_faults(args: Mapping[str, Any]) -> Iterator[str]:
 
 
 def lies_in(span: str, value: float) -> bool:
-    """True if ``value`` lies in an interval such as "[0, 1)"; NaN lies in none."""
+    """Return True if a value lies in an interval; NaN lies in none.
+
+    Args:
+        span: The interval in the notation of mathematics, such as "[0, 1)" or "(0, inf]".
+        value: The value.
+    """
     low, high = map(float, span[1:-1].split(","))
     inside = low <= value <= high and not math.isnan(value)
     return inside and (span[0] == "[" or value != low) and (span[-1] == "]" or value != high)

@@ -287,7 +287,12 @@ LOGGING = (
 
 
 def optimizer_flags(role: str, learning_rate: float) -> tuple[Flag, ...]:
-    """Return the flags of the optimizer and learning-rate schedule of ``role``, which is ``actor`` or ``critic``."""
+    """Return the flags of the optimizer and the learning-rate schedule of a model.
+
+    Args:
+        role: ``actor`` or ``critic``, the first part of the names.
+        learning_rate: Default of the learning rate of AdamW.
+    """
     return (
         Flag(f"{role}.optim", str, "adam", "Optimizer.", ("adam", "muon")),
         Flag(f"{role}.adam.lr", float, learning_rate, "Learning rate of AdamW."),

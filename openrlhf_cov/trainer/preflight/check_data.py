@@ -163,7 +163,7 @@ def _place(names: str, row: int) -> str:
 
 
 def _is_json_array(path: Path) -> bool:
-    """Return whether a file holds one array of JSON, whose rows may take any number of lines."""
+    """Return True if a file holds one array of JSON, whose rows may take any number of lines."""
     with path.open("rb") as file:
         return file.read(4096).removeprefix(BOM).lstrip()[:1] == b"["
 
@@ -189,7 +189,11 @@ def refuse_local_name(flag: str, name: str, kind: str) -> None:
 
 
 def check_strategy(args: SimpleNamespace) -> None:
-    """Check that upstream accepts the flags of DeepSpeed, which this function imports."""
+    """Check that upstream accepts the flags of DeepSpeed, which this function imports.
+
+    Raises:
+        UsageError: Upstream refuses a combination of ``--ds`` flags.
+    """
     try:
         get_strategy(args)
     except AssertionError as error:  # on combinations of --ds flags

@@ -1,6 +1,6 @@
-"""Checks of where a run writes and of whether its numbers fit together.
+"""Check where a run writes and that its numbers fit together.
 
-What is called faults gives one line for each that there is; the others raise UsageError with the first.
+Functions whose name ends with ``faults`` yield one line for each fault; the others raise UsageError for the first one.
 """
 
 import difflib
@@ -30,7 +30,11 @@ WEIGHT_FILES = ("model*.safetensors", "pytorch_model*.bin")
 
 
 def check_entropies(args: SimpleNamespace) -> None:
-    """Check that ``--entropy_target`` and similar flags are entropies that the policy can have."""
+    """Check that ``--entropy_target`` and similar flags are entropies that the policy can have.
+
+    Raises:
+        UsageError: An entropy is not below that of the uniform distribution over the vocabulary.
+    """
     settings = CovConfig.from_args(args)
     if not settings.entropies:
         return
@@ -46,7 +50,12 @@ def check_entropies(args: SimpleNamespace) -> None:
 def check_output(args: SimpleNamespace, models: dict[str, str | None]) -> None:
     """Check that ``--ckpt.output_dir`` can be written and holds neither another run nor a model.
 
-    ``models``: flag -> folder of each model that the run reads.
+    Args:
+        args: The flags of the run.
+        models: The flag of each model that the run reads -> its folder or name on the hub; None without a model.
+
+    Raises:
+        UsageError: The folder cannot be written, is that of such a model, or holds another run or a model.
     """
     folder = Path(args.ckpt.output_dir)
     for flag, model in models.items():
@@ -66,7 +75,12 @@ def check_output(args: SimpleNamespace, models: dict[str, str | None]) -> None:
 
 
 def check_checkpoints(args: SimpleNamespace) -> None:
-    """Check that ``--ckpt.path`` can be written and read as the flags want, and holds no other run's checkpoints."""
+    """Check that ``--ckpt.path`` can be written and read as the flags want, and holds no other run's checkpoints.
+
+    Raises:
+        UsageError: The folder cannot be written, holds checkpoints of another run, or has checkpoints that this run
+            cannot resume from with ``--ckpt.load_enable``.
+    """
     folder = Path(args.ckpt.path)
     ckpt = args.ckpt
     if ckpt.load_enable and checkpoints.can_resume(args):
@@ -95,7 +109,13 @@ def check_checkpoints(args: SimpleNamespace) -> None:
 def check_settings(args: SimpleNamespace, rows: Any) -> None:
     """Check that a resumed run has the settings, data and models of its checkpoint, or that changes were accepted.
 
-    The record of this run is attached to ``args`` for its own checkpoints; ``rows`` are those of the training data.
+    Args:
+        args: The flags of the run. The record of this run is attached in place, for its own checkpoints.
+        rows: The rows of the training data, a Hugging Face dataset.
+
+    Raises:
+        UsageError: A setting differs that ``--ckpt.allow_changed`` does not name, or that flag names a setting that is
+            not compared or is given without ``--ckpt.load_enable``.
     """
     allowed = run_record.parse_names(args.allow_changed)
     if allowed and not args.ckpt.load_enable:
@@ -137,7 +157,10 @@ def number_faults(args: SimpleNamespace) -> Iterator[str]:
 
 
 def _kl_faults(args: SimpleNamespace) -> Iterator[str]:
-    """k1, log pi - log pi_ref, has the score as its gradient, whose mean over samples of pi is 0: noise, no pull."""
+    """Yield a fault if the estimator k1 is a loss.
+
+    k1, log pi - log pi_ref, has the gradient of log pi, whose mean over samples of pi is 0: noise without a pull.
+    """
     kl = args.algo.kl
     if kl.use_loss and kl.init_coef > 0 and kl.estimator == "k1" and not kl.unbiased_gradient:
         yield (
@@ -147,7 +170,7 @@ def _kl_faults(args: SimpleNamespace) -> Iterator[str]:
 
 
 def _colocation_faults(args: SimpleNamespace) -> Iterator[str]:
-    """Models that share GPUs have the same size; upstream asserts that when its actors already start."""
+    """Yield faults of models that share GPUs and differ in size, which upstream notices when its actors start."""
     train = args.train
     has_ref = has_reference(args)
     if has_ref and train.colocate_all:
@@ -168,7 +191,7 @@ def _colocation_faults(args: SimpleNamespace) -> Iterator[str]:
 
 
 def _length_faults(args: SimpleNamespace) -> Iterator[str]:
-    """A prompt keeps at least one token: upstream cuts it to the length limit less the tokens to generate."""
+    """Yield a fault if prompts keep no token: upstream cuts them to the length limit less the tokens to generate."""
     new = args.rollout.max_new_tokens or 1
     if new >= args.data.max_len:
         yield (
@@ -178,7 +201,10 @@ def _length_faults(args: SimpleNamespace) -> Iterator[str]:
 
 
 def _batch_faults(args: SimpleNamespace) -> Iterator[str]:
-    """A step is generated whole; DeepSpeed divides it into updates of micro-batch x ranks x accumulation steps."""
+    """Yield faults of the sizes of batches.
+
+    A step is generated whole, and DeepSpeed divides it into updates of micro-batch x ranks x accumulation steps.
+    """
     generated = args.rollout.vllm_generate_batch_size
     rollout = args.rollout.batch_size
     if generated < rollout:
@@ -216,6 +242,13 @@ def check_step_size(args: SimpleNamespace, num_rows: int) -> None:
     """Check that a rollout is a whole number of optimizer steps, and that the data suffice for one.
 
     Warn of methods that have no effect with one optimizer step per rollout.
+
+    Args:
+        args: The flags of the run.
+        num_rows: Rows of the training data.
+
+    Raises:
+        UsageError: A rollout has fewer samples than one optimizer step, or is no multiple of it.
     """
     rollout = args.rollout
     batch = args.train.batch_size
@@ -274,7 +307,11 @@ def _size(name: str, group: SimpleNamespace) -> str:
 
 
 def _check_resumed(args: SimpleNamespace, folder: Path) -> None:
-    """The folder holds a run's metrics: that run must be continued, from a checkpoint."""
+    """Check that the run whose metrics a folder holds is resumed, from a checkpoint.
+
+    Raises:
+        UsageError: It is not resumed, or no checkpoint exists beside its exported model.
+    """
     ckpt_path = Path(args.ckpt.path)
     if not args.ckpt.load_enable:
         raise UsageError(
@@ -292,8 +329,9 @@ def _check_resumed(args: SimpleNamespace, folder: Path) -> None:
 def _check_fresh_start(args: SimpleNamespace) -> None:
     """Warn that a run starts afresh which was killed before its first checkpoint was complete.
 
-    Raises UsageError where one of two models has more than the first checkpoint and the other has none: a kill does
-    not leave that behind, and a fresh start would replace them.
+    Raises:
+        UsageError: One of two models has more than the first checkpoint and the other has none. A kill does not leave
+            that behind, and a fresh start would replace the checkpoints.
     """
     for model in checkpoints.trained_models(args):
         whole = checkpoints.whole_checkpoints(checkpoints.checkpoint_folder(args, model))
@@ -315,7 +353,11 @@ def _check_fresh_start(args: SimpleNamespace) -> None:
 
 
 def _check_resumable(args: SimpleNamespace, folder: Path, model: str) -> None:
-    """The newest checkpoint is of this ``model`` and of as many ranks; half-written ones are named and passed over."""
+    """Check that the newest checkpoint is of this ``model`` and of as many ranks; warn of incomplete checkpoints.
+
+    Raises:
+        UsageError: The checkpoint differs from this run, or a pointer file names none.
+    """
     for name in checkpoints.partial_checkpoints(folder):
         logger.warning(f"--ckpt.path: {folder / name} was never completed and is passed over")
     _check_pointer(folder, args.ds.use_universal_ckpt)
@@ -332,12 +374,16 @@ def _check_resumable(args: SimpleNamespace, folder: Path, model: str) -> None:
 
 
 def _is_of_the_pointer(difference: str) -> bool:
-    """True if ``checkpoints.differences`` found a pointer that leads nowhere, and no checkpoint of another run."""
+    """Return True if ``checkpoints.differences`` found a pointer that leads nowhere, not another run's checkpoint."""
     return difference.startswith((checkpoints.LATEST, checkpoints.UNIVERSAL))
 
 
 def _check_pointer(folder: Path, universal: bool) -> None:
-    """The kind of checkpoint that the flags ask for is there, whole, and the newest."""
+    """Check that the kind of checkpoint that the flags select exists, is complete, and is the newest.
+
+    Raises:
+        UsageError: The other kind exists alone or is newer, or a universal checkpoint lacks the state of the sampler.
+    """
     plain, converted = (checkpoints.pointed_to(folder, name) for name in (checkpoints.LATEST, checkpoints.UNIVERSAL))
     if universal and plain and not converted:
         raise UsageError(
@@ -374,12 +420,20 @@ def _or_resume(folder: Path) -> str:
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """True if upstream finds a checkpoint of the policy to resume from: DeepSpeed's file ``latest`` names it."""
+    """Return True if a folder has a checkpoint of the policy that a pointer file of DeepSpeed names."""
     return any((folder / "_actor" / name).is_file() for name in (checkpoints.LATEST, checkpoints.UNIVERSAL))
 
 
 def require_writable(flag: str, folder: Path) -> None:
-    """Make a folder if there is none. Raises UsageError if no file can be written into it."""
+    """Make a folder if it does not exist, and check that a file can be written into it.
+
+    Args:
+        flag: The flag that names the folder, for the message.
+        folder: The folder.
+
+    Raises:
+        UsageError: The folder cannot be made, or no file can be written into it.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Tried out, because permissions do not tell everything: the disk may be full or mounted read-only.

@@ -38,7 +38,10 @@ LORA_DEFAULTS = {flag.name: flag.default for flag in DEEPSPEED if flag.name.star
 
 
 def _lora_faults(args: SimpleNamespace) -> Iterator[str]:
-    """Only our sender over gloo merges adapters; upstream's sends the names that PEFT gives, which vLLM refuses."""
+    """Yield faults of LoRA flags.
+
+    Only our sender over gloo merges adapters. Upstream's senders use the names that PEFT gives, which vLLM refuses.
+    """
     rank = args.ds.lora.rank
     if not rank:
         for flag, default in LORA_DEFAULTS.items():
@@ -85,7 +88,7 @@ def _ema_faults(args: SimpleNamespace) -> Iterator[str]:
 
 
 def _muon_faults(args: SimpleNamespace) -> Iterator[str]:
-    """DeepSpeed has 5 Newton-Schulz steps and Nesterov's momentum, whatever it is told."""
+    """Yield faults of flags of Muon that DeepSpeed ignores: it has 5 Newton-Schulz steps and Nesterov's momentum."""
     for name in ("actor", "critic"):
         muon = getattr(args, name).muon
         if muon.ns_steps != 5:
@@ -95,7 +98,7 @@ def _muon_faults(args: SimpleNamespace) -> Iterator[str]:
 
 
 def _mixture_faults(data: SimpleNamespace) -> Iterator[str]:
-    """Each data set of ``--data.prompt_dataset`` needs one probability."""
+    """Yield a fault unless each data set of ``--data.prompt_dataset`` has one probability."""
     if data.prompt_probs is None:
         return
     count = len((data.prompt_dataset or "").split(","))
@@ -112,7 +115,7 @@ def _mixture_faults(data: SimpleNamespace) -> Iterator[str]:
 
 
 def _reward_faults(args: SimpleNamespace) -> Iterator[str]:
-    """Only one source of rewards is read, and none can be normalized."""
+    """Yield faults of two sources of rewards, of which a run reads one, and of normalization."""
     reward = args.reward
     if args.train.agent_func_path and reward.model_name_or_path:
         yield (
@@ -135,6 +138,10 @@ def lora_model_fault(args: SimpleNamespace, config: Mapping[str, Any]) -> str | 
     """Return why the model of ``config`` cannot have the adapters that the flags ask for; None if it can.
 
     The model is built without memory for its weights.
+
+    Args:
+        args: The flags of the run, of which ``--ds.lora`` is read.
+        config: The config of the model, name -> value.
     """
     import torch
     from peft import LoraConfig, TaskType, get_peft_model

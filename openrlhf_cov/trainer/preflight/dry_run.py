@@ -23,7 +23,15 @@ PROMPTS_TO_MEASURE = 1000
 
 
 def run(args: SimpleNamespace, complain: Callable[[str], int]) -> int:
-    """Print the plan of a run; 0 if it would run, else 2 after ``complain`` was called with every shortfall."""
+    """Print the plan of a run, and return the exit status.
+
+    Args:
+        args: The flags of the run.
+        complain: Prints one shortfall and returns the exit status that it means, 2.
+
+    Returns:
+        0 if the run would start, otherwise the status that ``complain`` returned.
+    """
     from openrlhf_cov.trainer.preflight import preflight
 
     found = Findings()
@@ -44,7 +52,7 @@ def run(args: SimpleNamespace, complain: Callable[[str], int]) -> int:
 
 @contextmanager
 def leaves_no_folders(*folders: Path) -> Iterator[None]:
-    """Afterwards remove what the body has made of these folders and of those above them."""
+    """Remove the folders that the body has made, of these and of those above them, when it ends."""
     new = [path for folder in folders for path in (folder, *folder.parents) if not path.exists()]
     try:
         yield

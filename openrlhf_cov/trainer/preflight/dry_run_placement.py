@@ -176,7 +176,7 @@ Kinds = tuple[str, ...]
 
 
 def _budgets(plan: Placement, budget_of: Callable[[Kinds], Budget]) -> dict[Kinds, tuple[str, Budget]]:
-    """Title and budget of every kind of GPU; those that found no room would need as much elsewhere."""
+    """Return title and budget of every kind of GPU; those without room would need as much elsewhere."""
     placed = Counter(gpu.kinds for gpu in plan.gpus)
     room = [sum(group.slots for group in plan.unplaced)]
     unplaced = Counter(gpu.kinds for gpu in place(plan.unplaced, room).gpus)
@@ -195,7 +195,7 @@ def _memory_of_gpus(
     cluster: Cluster,
     plan: Placement,
 ) -> list[str]:
-    """A table for each kind of GPU, the engines and the hosts; shortfalls where something does not fit."""
+    """Return a table for each kind of GPU, the engines and the hosts; add shortfalls where something does not fit."""
     engine = engine_of(args, cluster.gpu_bytes) if cluster.gpu_bytes and has_engines(args) else None
 
     def budget_of(kinds: Kinds) -> Budget:
@@ -221,7 +221,7 @@ def _memory_of_gpus(
 
 
 def _hosts(found: Findings, parts: dict[int, dict[str, float]], cluster: Cluster) -> list[str]:
-    """The fullest host; shortfalls of all."""
+    """Return the lines about the fullest host; add the shortfalls of all hosts."""
     names = list(cluster.gpus)
     needs = {names[node]: sum(each.values()) for node, each in parts.items()}
     _compare_nodes(found, needs, cluster, "beside the GPUs, for what sleeps or is offloaded", MEND_NODE)
@@ -268,7 +268,7 @@ def _compare(found: Findings, kind: str, table: Budget, capacity: float | None) 
 
 
 def _compare_nodes(found: Findings, needs: dict[str, float], cluster: Cluster, what: str, mend: str) -> None:
-    """A shortfall for each amount of memory that is not there, however many nodes lack it."""
+    """Add a shortfall for each amount of memory that is missing, however many nodes lack it."""
     short: dict[str, list[str]] = {}
     for name, need in needs.items():
         if cluster.memory and need > cluster.memory[name]:

@@ -243,7 +243,14 @@ def check_model(flag: str, path: str | None, *, required: bool, trusted: bool) -
 
 
 def load_reward(remote_url: list[str] | None) -> ModuleType | None:
-    """Return the module of a ``reward_func.py``; None for reward servers, reward models and agents."""
+    """Return the module of a ``reward_func.py``; None for reward servers, reward models and agents.
+
+    Args:
+        remote_url: ``--reward.remote_url``; None or empty without that flag.
+
+    Raises:
+        UsageError: The file does not exist, cannot be imported or defines no reward function.
+    """
     if not remote_url or not remote_url[0].endswith(".py"):
         return None
     path = Path(remote_url[0])

@@ -20,7 +20,9 @@ def score_texts(engines: list[Any], texts: list[list[int]], asleep: bool) -> lis
     vLLM insists on generating is greedy, so that no random number is drawn and rollouts stay as they are.
 
     Args:
-        asleep: The engines sleep; they are woken, and sleep again afterwards (``--vllm.enable_sleep``).
+        engines: Handles of the engines.
+        texts: The token ids of each text, at least two.
+        asleep: True if the engines sleep; they are woken, and sleep again afterwards (``--vllm.enable_sleep``).
     """
     settings = SamplingParams(
         temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY

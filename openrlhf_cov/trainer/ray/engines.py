@@ -27,7 +27,12 @@ SHARED_PART = 0.2
 
 
 def needs_of_engines(num_engines: int, tensor_parallel_size: int) -> Needs:
-    """Return what the engines of an evaluation need of Ray."""
+    """Return the resources that the engines of an evaluation request from Ray.
+
+    Args:
+        num_engines: Engines to start.
+        tensor_parallel_size: GPUs of one engine.
+    """
     return Needs(
         [{"GPU": 1.0, "CPU": 1.0}] * (num_engines * tensor_parallel_size),
         training_processes=1,
@@ -164,7 +169,7 @@ def _place(
     shared: PlacementGroup | None = None,
     warm: bool = False,
 ) -> list[Any]:
-    """Start engines in a placement group; ``warm`` takes engines that the last run of a study has left."""
+    """Start engines in a placement group; with ``warm`` take engines that the last run of a study has left."""
     actor_class = ray.remote(CovRolloutActor)
     is_sharded = tensor_parallel_size > 1
     part = 1 if shared is None else SHARED_PART

@@ -115,7 +115,12 @@ class ReferenceRole(ModelRole):
     """The frozen reference policy, with which KL terms compare the policy and PRIME its process reward model."""
 
     def load(self, strategy: CovStrategy, pretrain: str) -> None:
-        """Load the model."""
+        """Load the model; called on every rank.
+
+        Args:
+            strategy: The strategy of the run.
+            pretrain: Name or folder of the model.
+        """
         self.setup(strategy)
         self.model = load_reference(strategy, pretrain)
 
@@ -152,13 +157,23 @@ class RewardRole(ModelRole):
     """A reward model."""
 
     def load(self, strategy: CovStrategy, pretrain: str) -> None:
-        """Load the model."""
+        """Load the model; called on every rank.
+
+        Args:
+            strategy: The strategy of the run.
+            pretrain: Name or folder of the model.
+        """
         self.setup(strategy)
         self.model = load_reward_model(strategy, pretrain)
 
     @torch.no_grad()
     def score(self, tokens: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return the rewards of samples, float32 (B,) on the CPU; the arguments are (B, T)."""
+        """Return the rewards of samples, float32 (B,) on the CPU.
+
+        Args:
+            tokens: Token ids, int64 (B, T).
+            attention_mask: 1 where a token is no padding, (B, T).
+        """
         with self.share_of_threads():
             rewards = self.model(
                 tokens.to(self.device),
@@ -181,7 +196,7 @@ class TrainedRole(ModelRole):
 
     @property
     def engine(self) -> Any:
-        """The DeepSpeed engine of the model."""
+        """The DeepSpeed engine of the model; a subclass returns it. Raises NotImplementedError here."""
         raise NotImplementedError
 
     def setup(self, strategy: CovStrategy) -> None:
@@ -377,7 +392,18 @@ class PolicyRole(TrainedRole):
         return log_probs
 
     def update(self, settings: StepSettings, share: RankSamples) -> StepResult:
-        """Train on the samples of this rank: all updates of one global step."""
+        """Train the policy on the samples of this rank: all updates of one global step; called on every rank.
+
+        Args:
+            settings: The settings of the step.
+            share: The samples of this rank.
+
+        Returns:
+            See ``update_policy``.
+
+        Raises:
+            RunStopped: See ``update_policy``.
+        """
         self.empty_cache()
         result = update_policy(self.policy, settings, share.samples())
         self.empty_cache()
@@ -514,7 +540,7 @@ class CriticRole(TrainedRole):
         return values.float().cpu()
 
     def update(self, settings: StepSettings, share: RankSamples) -> StepResult:
-        """Train on the samples of this rank: all updates of one global step."""
+        """Train the critic on the samples of this rank; see ``PolicyRole.update`` and ``update_critic``."""
         self.empty_cache()
         result = update_critic(self.critic, settings, share.samples())
         self.empty_cache()
@@ -581,7 +607,7 @@ class ProcessRewardRole(TrainedRole):
         return log_probs.float().cpu()
 
     def update(self, settings: StepSettings, share: RankSamples) -> StepResult:
-        """Train on the samples of this rank, once."""
+        """Train on the samples of this rank, once; see ``PolicyRole.update`` and ``update_process_reward``."""
         self.empty_cache()
         result = update_process_reward(self.prm, settings, share.samples())
         self.empty_cache()

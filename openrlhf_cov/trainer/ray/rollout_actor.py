@@ -91,9 +91,13 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         await self.llm.check_health()
 
     async def begin_a_run(self) -> dict[str, int] | None:
-        """Return the files that get its output, with their bytes so far; None if it does not wait for a run.
+        """Give the engine to a new run if it waits for one, and load the reward function anew.
 
-        The run has it from now on, with a reward function that is loaded anew. Raises as ``check_health``.
+        Returns:
+            The files that get the output of this process -> their bytes so far; None if it does not wait for a run.
+
+        Raises:
+            EngineDeadError: See ``check_health``.
         """
         if not self.waits:
             return None
@@ -107,7 +111,7 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         self.waits = True
 
     async def needs_weights(self) -> bool:
-        """True if its weights are not those of its files, with which a run begins."""
+        """Return True if the weights are not those of the files of the model, with which a run begins."""
         return self.has_new_weights
 
     async def init_weight_transfer(self, init_info: dict) -> None:
@@ -130,7 +134,8 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
     async def finish_weight_update(self) -> None:
         """Close a weight update; cached prefixes belong to the old weights and are dropped.
 
-        Raises RunStopped where a response on its way still reads one of them.
+        Raises:
+            RunStopped: A response that is being generated still reads one of them.
         """
         await self.llm.finish_weight_update()
         self.has_new_weights = True

@@ -26,16 +26,18 @@ ANSWER_SECONDS = 60.0
 
 # Engines of the run in this process.
 _lent: list[Any] = []
-# Where those that had a run before say what they have to say, and the bytes that are of others: Ray shows it to the
-# run that started them alone.
+# File with the output of an engine of an earlier run -> bytes that earlier runs wrote into it. Ray shows the output
+# only to the run that started the engine.
 _outputs: dict[str, int] = {}
 
 
 def are_kept(args: SimpleNamespace) -> bool:
-    """True where that is asked for and a run of these flags samples alike with a new engine and with a used one.
+    """Return True if a run takes over engines, and leaves its own to the next run.
 
-    The engine's own seed and its NCCL group are of one run: samples are to have seeds of their own, and weights to
-    come over gloo. Engines that sleep, those of asynchronous training and of agents are begun anew.
+    The environment variable ``OPENRLHF_COV_KEEP_ENGINES`` must be 1, and a used engine must sample as a new one does.
+    The seed and the NCCL group of an engine belong to one run, so samples need seeds of their own
+    (``--rollout_seeded``), and weights must come over gloo. Engines that sleep, share GPUs with the models, or serve
+    asynchronous training or agents are started anew.
     """
     if os.environ.get(KEEP_ENGINES) != "1":
         return False
@@ -44,7 +46,15 @@ def are_kept(args: SimpleNamespace) -> bool:
 
 
 def engine(actor_class: Any, arguments: dict[str, Any]) -> Any:
-    """Return the handle of an engine of these arguments: one that waits, or a new one, which waits after the run."""
+    """Return the handle of an engine with these arguments: one that an earlier run has left, or a new one.
+
+    Args:
+        actor_class: The Ray actor class of engines.
+        arguments: The arguments of the engine. A used engine has equal ones, except for the seed.
+
+    Returns:
+        The handle. ``give_back`` leaves the engine to the next run.
+    """
     its_own = {name: value for name, value in arguments.items() if name != "seed"}
     of_job = ray.get_runtime_context().runtime_env
     pickled = cloudpickle.dumps((sorted(its_own.items()), sorted(of_job.items())))  # pyright: ignore[reportPrivateImportUsage]
@@ -62,7 +72,7 @@ def engine(actor_class: Any, arguments: dict[str, Any]) -> Any:
 
 
 def give_back() -> None:
-    """Leave the engines of a run that has ended well to the next; one that has died by now is left to nobody."""
+    """Leave the engines of a run that has ended well to the next run, except engines that have died."""
     for each in _lent:
         with suppress(RayError):
             ray.get(each.wait_for_a_run.remote())
@@ -70,7 +80,7 @@ def give_back() -> None:
 
 
 def show_outputs() -> None:
-    """Write what engines that had a run before have said in this one to stderr."""
+    """Write to stderr what engines of an earlier run have written during this one."""
     for path, begin in _outputs.items():
         with suppress(OSError), Path(path).open("rb") as file:
             file.seek(begin)

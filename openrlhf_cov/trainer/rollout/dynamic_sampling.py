@@ -74,6 +74,10 @@ def first_rate(kept: Sequence[bool], missing: int) -> float | None:
     """Return the share of the finished groups of the first round that were kept; None before half of ``missing``.
 
     Fewer say little, and short responses finish first.
+
+    Args:
+        kept: For each group that has finished in the round, True if it was kept.
+        missing: Groups that the batch still needed when the round began.
     """
     return sum(kept) / len(kept) if kept and 2 * len(kept) >= missing else None
 
@@ -85,7 +89,12 @@ class PassRate:
         self.rounds: deque[tuple[int, int]] = deque(maxlen=WINDOW)
 
     def add(self, kept: int, tried: int) -> None:
-        """Count one round."""
+        """Count one round.
+
+        Args:
+            kept: Groups that passed the filter.
+            tried: Groups that finished.
+        """
         self.rounds.append((kept, tried))
 
     @property
@@ -114,7 +123,12 @@ class SamplingCounts:
     failed_rewards: int = 0
 
     def add(self, group: Group, kept: bool) -> None:
-        """Count one finished group."""
+        """Count one finished group.
+
+        Args:
+            group: The group.
+            kept: True if it passed the filter; otherwise its tokens are wasted.
+        """
         self.tried += 1
         self.kept += kept
         if group.scores:
@@ -154,6 +168,10 @@ class GroupBuffer:
 
         The policy of step n has the weights of version n. A group is stale if the weights that sampled it are more
         than ``max_staleness`` versions older.
+
+        Args:
+            step: Number of the global step, from 0.
+            max_staleness: Largest difference of versions that is accepted.
         """
         stale = [group for group in self.groups if step - group.version > max_staleness]
         self.groups = [group for group in self.groups if step - group.version <= max_staleness]

@@ -18,7 +18,7 @@ ANSWER_SECONDS = 60.0
 
 
 def is_death(error: RayError) -> bool:
-    """True if a call failed because the engine is gone: its process, as Ray says, or vLLM's core behind it."""
+    """Return True if a call failed because the process of the engine died, or vLLM's core behind it."""
     return isinstance(error, RayActorError) or isinstance(getattr(error, "cause", None), EngineDeadError)
 
 

@@ -56,7 +56,18 @@ class EngineGroup:
         return [self.engines[place] for place in self.unfinished]
 
     def assign(self, count: int, avoid: int | None = None) -> list[int]:
-        """Return the engine of each of ``count`` new groups. Raises RunStopped if no engine is left."""
+        """Choose an engine for each new group, and count the groups as unfinished there.
+
+        Args:
+            count: Number of groups.
+            avoid: Place of an engine that gets none of them unless it is the only one left; None to avoid no engine.
+
+        Returns:
+            The places of the engines, one for each group.
+
+        Raises:
+            RunStopped: No engine is left.
+        """
         if not self.unfinished:
             raise RunStopped("no vLLM engine answers any more; look for the cause in their logs above")
         places = []
@@ -80,9 +91,13 @@ class EngineGroup:
 
 @contextmanager
 def awake(engines: EngineGroup, enabled: bool) -> Iterator[None]:
-    """Wake the engines for the block and put them to sleep after it, if ``enabled`` (``--vllm.enable_sleep``).
+    """Wake the engines for the body and put them to sleep after it.
 
     Engines that do not answer within ``engines.no_progress_timeout`` seconds are ended and lost.
+
+    Args:
+        engines: The engines.
+        enabled: ``--vllm.enable_sleep``; with False nothing is done.
     """
     if not enabled:
         yield

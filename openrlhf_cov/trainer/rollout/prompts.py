@@ -71,7 +71,12 @@ def load_evaluation_prompts(args: SimpleNamespace, strategy: Any, tokenizer: Any
 
 
 def scheduled_updates(args: SimpleNamespace, prompts: int) -> int:
-    """Return the number of optimizer steps over which the learning rate is scheduled, for so many prompts."""
+    """Return the number of optimizer steps over which the learning rate is scheduled.
+
+    Args:
+        args: The flags of the run.
+        prompts: Number of prompts of the data.
+    """
     updates_of_episode = prompts * args.rollout.n_samples_per_prompt // args.train.batch_size
     return updates_of_episode * args.train.num_episodes * args.train.max_epochs
 
@@ -147,7 +152,12 @@ class PromptOrder:
         return drawn
 
     def move_to(self, episode: int, place: int = 0) -> None:
-        """Continue in an episode after ``place`` of its prompts."""
+        """Continue within an episode.
+
+        Args:
+            episode: Number of the episode, from 0.
+            place: Number of its prompts that are passed over, because they were drawn before.
+        """
         self.episode = episode
         self.place = place
         self._permutation = self.permutation(episode)

@@ -112,7 +112,8 @@ def number_samples(samples: Sequence[Sample]) -> list[Sample]:
 def scores_of(samples: Sequence[Sample]) -> list[float]:
     """Return the scores of one group, without those of samples with an abstention.
 
-    Raises RunStopped if a sample has no score, which agents may leave out.
+    Raises:
+        RunStopped: A sample has no score, which agents may leave out.
     """
     if any(sample.score is None for sample in samples):
         raise RunStopped(
@@ -146,9 +147,12 @@ def check_reward_errors(failed: int, responses: int, limit: float) -> None:
 
 
 def check_same_fields(samples: Sequence[Sample]) -> None:
-    """Raise RunStopped if an agent returned a reward, or log-probs of the engine, for some responses only.
+    """Check that an agent returned a reward, and log-probs of the engine, for all responses or for none.
 
     A sample whose reward function abstained needs no reward.
+
+    Raises:
+        RunStopped: Some responses have a field and others lack it.
     """
     for field, needs in (
         ("reward", [sample for sample in samples if not sample.abstained]),
@@ -163,7 +167,15 @@ def check_same_fields(samples: Sequence[Sample]) -> None:
 
 
 def check_rollout_log_probs(samples: Sequence[Sample], setting: str) -> None:
-    """Raise RunStopped where a sample has no log-probs of the engine, as agents may leave them out."""
+    """Check that every sample has log-probs of the engine, which agents may leave out.
+
+    Args:
+        samples: The samples of a step.
+        setting: The setting by which the loss needs them, for the message.
+
+    Raises:
+        RunStopped: A sample has none.
+    """
     if any(sample.rollout_log_probs is None for sample in samples):
         raise RunStopped(
             f"--{setting} rollout: a response came without the log-probs of the engine; have the agent return "

@@ -81,7 +81,7 @@ class Sampler:
         return self._limit_is_reached or not usable_groups(len(self.buffer) + left, self.args)
 
     def next_batch(self, version: int) -> Rollout | None:
-        """Generate the next rollout; None if the data is used up or the limit of rollouts is reached.
+        """Generate the next rollout; return None if the data is used up or the limit of rollouts is reached.
 
         Args:
             version: Version of the weights that the engines have: the number of steps before them.

@@ -70,8 +70,11 @@ def adapter_parameters(layer: Any) -> list[nn.Parameter]:
 def merged_weight(param: nn.Parameter, layer: Any) -> Tensor:
     """Return W + scale B A as a new tensor of the weight's type, or the weight itself where no adapter changes it.
 
-    The sum is rounded once, from fp32. The weight and its adapters stay as they are. With ZeRO-3 the caller gathers
-    ``param`` and ``adapter_parameters(layer)`` first.
+    The sum is rounded once, from fp32. The weight and its adapters stay as they are.
+
+    Args:
+        param: The weight W. With ZeRO-3 the caller gathers it and ``adapter_parameters(layer)`` first.
+        layer: The layer that adapts it, as of ``adapted_layers``; None without one.
     """
     if layer is None:
         return param.data
@@ -85,6 +88,16 @@ def merged_state_dict(model: PeftModel, zero_stage: int) -> dict[str, Tensor]:
     """Return the state of the plain model with all adapters merged, on the CPU; called on every rank.
 
     Buffers that belong into a checkpoint are included; a tied head is left out, as the embedding stands for it.
+
+    Args:
+        model: The model with adapters, inside of the DeepSpeed engine.
+        zero_stage: ``--ds.zero_stage``. At stage 3 the ranks gather each weight from its shards.
+
+    Returns:
+        Name in the plain model -> tensor.
+
+    Raises:
+        ValueError: See ``adapted_layers``.
     """
     layers = adapted_layers(model)
     state: dict[str, Tensor] = {}
@@ -99,7 +112,12 @@ def merged_state_dict(model: PeftModel, zero_stage: int) -> dict[str, Tensor]:
 
 
 def gathered(params: list[nn.Parameter], zero_stage: int) -> AbstractContextManager:
-    """Return a context in which ZeRO-3's shards are whole parameters; other stages need none."""
+    """Return a context in which parameters are whole on every rank; with ZeRO-3 all ranks enter it together.
+
+    Args:
+        params: The parameters.
+        zero_stage: ``--ds.zero_stage``; below 3 the context does nothing, because no parameter is sharded.
+    """
     if zero_stage < 3:
         return nullcontext()
     import deepspeed

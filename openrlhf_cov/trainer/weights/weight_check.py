@@ -156,7 +156,11 @@ class WeightCheck:
         self._require_finite(self._policy[0], "the policy", "before")
 
     def before_transfer(self) -> None:
-        """Score the engines with the weights that they have. Raises RunStopped if one has another model."""
+        """Score the engines with the weights that they have before the transfer.
+
+        Raises:
+            RunStopped: An engine does not have the weights of the policy, or log-probs are not finite.
+        """
         if self._policy is None or self._engines is not None:
             return
         self._engines = self.score_engines(self._texts)
@@ -171,7 +175,11 @@ class WeightCheck:
                 )
 
     def after_transfer(self) -> None:
-        """Compare the changes of policy and engines. Raises RunStopped if an engine did not get the weights."""
+        """Compare the changes of log-probs of policy and engines.
+
+        Raises:
+            RunStopped: An engine did not get the new weights, or log-probs are not finite.
+        """
         if self._policy is None or self._engines is None:
             return
         policy_after = self.score_policy(self._texts)

@@ -96,7 +96,12 @@ def transfer_weights(model: nn.Module, sender: GlooWeightSender | None, zero_sta
 
 
 def buckets(named: Iterable[tuple[str, nn.Parameter]], max_bytes: int) -> Iterator[list[tuple[str, nn.Parameter]]]:
-    """Split parameters, in order, into lists of at most ``max_bytes``; a larger parameter gets a list of its own."""
+    """Split parameters, in order, into lists of limited size; a larger parameter gets a list of its own.
+
+    Args:
+        named: (name, parameter); a shard of ZeRO-3 counts with its full size.
+        max_bytes: Largest size of a list.
+    """
     bucket = []
     size = 0
     for name, param in named:
@@ -144,7 +149,12 @@ def join_group(host: str, port: int, rank: int, world_size: int):
 
 
 def broadcast(group, buffer: Tensor) -> None:
-    """Send ``buffer`` from rank 0 of ``group``, or receive into it."""
+    """Send a buffer from rank 0 of a group to its other ranks; every rank calls this function.
+
+    Args:
+        group: The group of ``join_group``.
+        buffer: The tensor, on the CPU. On ranks other than 0 it is overwritten; it has the size of that of rank 0.
+    """
     options = torch.distributed.BroadcastOptions()
     options.rootRank = options.rootTensor = 0
     group.broadcast([buffer], options).wait()
