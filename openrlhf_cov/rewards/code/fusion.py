@@ -169,7 +169,7 @@ class Service:
         return stdout
 
     def _post(self, body: bytes, timeout: float) -> dict[str, Any]:
-        """The answer to a request, tried again where there is none."""
+        """Return the answer to a request. Failed attempts are repeated up to ``ATTEMPTS`` times."""
         # The answer has the output as JSON, which writes some characters with six.
         most = (self.budget.output_mb << 20) * 8 + (1 << 20)
         fault = ""

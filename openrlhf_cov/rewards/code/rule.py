@@ -31,21 +31,26 @@ GRADE_STATUS: dict[str, Status] = {"no_code": "no_answer", "syntax": "unparsable
 
 
 class Verdicts:
-    """The last verdicts, by program and tests. What took too long is not kept: the machine may have been busy."""
+    """The last verdicts, by program and tests. Timeouts are not kept: the machine may have been busy."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Verdict] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: str) -> Verdict | None:
-        """Return the verdict of this key, if it is still there."""
+        """Return the verdict of this key; None if it is not kept."""
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
             return self._kept.get(key)
 
     def put(self, key: str, verdict: Verdict) -> None:
-        """Keep a verdict."""
+        """Keep a verdict, and drop the oldest ones above ``REMEMBERED``.
+
+        Args:
+            key: The digest of the program, its tests and the settings.
+            verdict: The verdict. A timeout is not kept.
+        """
         if verdict.status == "time":
             return
         with self._lock:

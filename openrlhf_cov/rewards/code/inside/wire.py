@@ -23,7 +23,11 @@ Refer = Callable[[Any], Any]
 
 
 def no_reference(value: Any) -> Any:
-    """Refuse objects where only plain data has a meaning."""
+    """Refuse an object where only plain data has a meaning.
+
+    Raises:
+        TypeError: Always; the message names the type of the value.
+    """
     raise TypeError(f"no plain data: {type(value).__name__}")
 
 
