@@ -10,7 +10,11 @@ REWARD_TOKEN = "OPENRLHF_COV_REWARD_TOKEN"
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceLimits(Settings):
-    """Limits of the reward service. Raises ValueError, naming the flag, when a value is out of range."""
+    """Limits of the reward service.
+
+    Raises:
+        ValueError: A value is out of range; the message names its flag.
+    """
 
     max_request_mb: int = setting(64, "size of a request, in 10^6 bytes; a larger one is refused with 413")
     max_total_mb: int = setting(

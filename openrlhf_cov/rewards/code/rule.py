@@ -62,13 +62,14 @@ class Verdicts:
 _verdicts = Verdicts()
 
 
-def grade_code(response: str, label: str, config: RewardConfig) -> Grade:
+def grade_code(response: str, label: str, config: RewardConfig, prompt: str = "") -> Grade:
     """Return the grade of the program in a response: correct if it passes all tests of the label.
 
     Args:
         response: The response without thinking.
         label: The tests as JSON, see ``tests.py``.
         config: Settings of the rewards.
+        prompt: Not used; every rule takes one.
 
     Raises:
         ValueError: The label has no tests.

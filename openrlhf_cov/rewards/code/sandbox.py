@@ -174,7 +174,11 @@ class RunningProgram:
 
 
 class Sandbox:
-    """One warm sandbox, for one thread, with which it ends. Raises SandboxError where this machine has none."""
+    """One warm sandbox, for the thread that makes it, with which it ends.
+
+    Raises:
+        SandboxError: This machine cannot run a sandbox.
+    """
 
     def __init__(self) -> None:
         path = shutil.which(BUBBLEWRAP)

@@ -81,10 +81,19 @@ SENTENCE_END = re.compile(rf"(?:[.!]\s+(?!(?i:{REVISION}))[A-Z\"'(].*|[.!?]\s*)\
 
 
 def extract_answer(response: str, mode: str) -> str | None:
-    """Return the answer that ``response`` gives in the form ``mode`` (a key of ``EXTRACTORS``); None if it gives none.
+    """Return the answer that a response gives. Takes linear time.
 
-    End-of-text tokens are dropped first. The answer is stripped of white space and never empty. Takes linear time.
-    Raises ValueError for an unknown mode.
+    End-of-text tokens are dropped first. The answer is stripped of white space and never empty.
+
+    Args:
+        response: Text of the response without thinking.
+        mode: The form in which the answer is given, a key of ``EXTRACTORS``.
+
+    Returns:
+        The answer; None if the response has none in this form.
+
+    Raises:
+        ValueError: ``mode`` is unknown.
     """
     if mode not in EXTRACTORS:
         raise ValueError(f"--reward_format is one of {', '.join(EXTRACTORS)}, got {mode!r}")
