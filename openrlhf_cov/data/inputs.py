@@ -92,7 +92,7 @@ class TrainingSet:
 
 
 def _programs(path: str, file: str, name: str, convert: Converter, judge: str = "") -> TrainingSet:
-    """A set of programs, whose rows on the hub have fields of their own."""
+    """Return a training set of programs, whose rows on the hub have fields of their own."""
     hub = HubDataset(path=path, split="train")
     return TrainingSet(hub=hub, file=file, source=f"code/{name}", convert=convert, judge=judge)
 
@@ -176,6 +176,10 @@ def open_sources(
 def check_sources(datasets: str, data_dir: Path | None) -> None:
     """Check the names of ``--dataset`` as ``open_sources`` does, but without asking the hub.
 
+    Args:
+        datasets: The value of ``--dataset``.
+        data_dir: Folder of the sets known by name; None if these are read from the hub.
+
     Raises:
         UsageError: A dataset does not exist.
     """
@@ -211,7 +215,7 @@ def _open(name: str, data_dir: Path | None, keys: Keys, rule: str | None, part: 
 
 
 def _named_file(name: str, data_dir: Path) -> Path:
-    """Return the file of a data set that is known by name. Raises UsageError where it is missing."""
+    """Return the file of a data set that is known by name. Raise UsageError if it is missing."""
     path = data_dir / TRAINING_SETS[name].file
     if not path.is_file():
         raise UsageError(f"--data_dir {data_dir}: no file {path.name}, which {name} needs")
@@ -256,7 +260,7 @@ def _rows(rows: PlacedRows, name: str, keys: Keys, rule: str | None) -> Iterator
 
 
 def _row(place: str, row: dict[str, Any], name: str, number: int, keys: Keys, rule: str | None) -> Row:
-    """Return a row in the form of the trainer. Raises UsageError for a row without a key, and for wrong values."""
+    """Return a row in the form of the trainer. Raise UsageError for a row without a key, and for wrong values."""
     found = {
         "id": find_key(row, keys.id, Keys.id, ()),
         "problem": find_key(row, keys.problem, Keys.problem, PROBLEM_KEYS),
@@ -302,7 +306,7 @@ def _rule_of(place: str, row: dict[str, Any], rule: str | None) -> str:
 def _converted(
     place: str, row: dict[str, Any], name: str, number: int, known: TrainingSet, convert: Converter
 ) -> Iterator[Row]:
-    """The row of a dataset with fields of its own, if it is one of its problems."""
+    """Yield the row of a dataset with fields of its own, if it is one of its problems."""
     try:
         converted = convert(row)
     except datasets.FAULTS as error:
@@ -316,7 +320,7 @@ def _converted(
 
 
 def _with_rule(place: str, source: str, rule: str | None) -> str:
-    """The source as it is if it names a rule, else after ``rule`` and a slash."""
+    """Return a source that names a rule as it is, and any other source after ``rule`` and a slash."""
     if source.partition("/")[0].lower() in SOURCES:
         return source
     if rule is None:
@@ -349,7 +353,7 @@ def _hub_source(name: str, known: TrainingSet) -> Source:
 
 
 def _hub_rows(place: str, row: dict[str, Any], name: str, number: int, known: TrainingSet) -> Iterator[Row]:
-    """The row of a dataset on the hub, if it is one of its problems."""
+    """Yield the row of a dataset on the hub, if it is one of its problems."""
     if known.convert:
         yield from _converted(place, row, name, number, known, known.convert)
         return

@@ -33,7 +33,12 @@ class EvaluationSets:
     _by_words: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, name: str, problem: str) -> None:
-        """Add a problem called ``name``."""
+        """Add a problem.
+
+        Args:
+            name: The name of the problem in reports, ``set/id``.
+            problem: Text of the problem.
+        """
         self._by_letters.setdefault(letters(problem), []).append(name)
         for run in set(_runs(problem, self.ngram)):
             self._by_words.setdefault(run, []).append(name)

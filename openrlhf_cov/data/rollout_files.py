@@ -153,7 +153,12 @@ class RolloutFileError(ValueError):
 
 
 def rollout_path(folder: str | Path, step: int) -> Path:
-    """Return the path of the file of a global step, counted from 1."""
+    """Return the path of the file of a global step.
+
+    Args:
+        folder: Folder of the recorded rollouts. It need not exist.
+        step: The global step, from 1.
+    """
     return Path(folder) / f"step_{step:06}.safetensors"
 
 

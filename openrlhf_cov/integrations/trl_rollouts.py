@@ -99,7 +99,11 @@ class RolloutFiles:
             )
 
     def write(self, step: int, samples: Sequence[RecordedSample]) -> None:
-        """Write the file of a step, from 1, with the samples of all ranks.
+        """Write the file of a step.
+
+        Args:
+            step: The rollout, from 1.
+            samples: The samples of all ranks.
 
         Raises:
             ValueError: The file cannot be written.

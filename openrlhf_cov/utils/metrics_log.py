@@ -76,8 +76,10 @@ class MetricsLog:
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
-    """The lines of steps in a metrics file, in order; a line that is none, such as a last one that was cut in the
-    middle, is left out."""
+    """Return the lines of steps in a metrics file, in order.
+
+    A line that is no record of a step, such as a last line that was cut in the middle, is left out.
+    """
     return [
         parse_object(line) for line in read_bounded(Path(path), MAX_BYTES).splitlines() if _step_of(line) != math.inf
     ]
@@ -104,7 +106,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _step_of(line: bytes) -> float:
-    """The global step of a line; infinity for one that is none of a step."""
+    """Return the global step of a line; infinity for a line that is no record of a step."""
     try:
         step = parse_object(line).get("step")
     except ValueError:
