@@ -123,7 +123,12 @@ class Regression:
 
     @classmethod
     def least_squares(cls, design: Design, y: ArrayLike) -> "Regression":
-        """Return the fit of least squares to ``y`` (n,) on the n rows of a design."""
+        """Return the fit of least squares.
+
+        Args:
+            design: The regressors, of n rows.
+            y: The response (n,).
+        """
         y = np.asarray(y, dtype=np.float64)
         scores = design.q.T @ y
         residuals = y - design.q @ scores
@@ -166,7 +171,7 @@ class Regression:
         )
 
     def statistic(self, tested: int) -> float:
-        """Wald statistic of the last ``tested`` coefficients; 0 where there is no noise and nothing to explain."""
+        """Return the Wald statistic of the last ``tested`` coefficients; 0 without noise."""
         scores = self.design.r @ self.coefficients
         return float(_wald(scores[None], self.score_covariance[None], tested)[0])
 
@@ -206,7 +211,7 @@ class Regression:
         return Draws(self.coefficients - errors, np.sqrt(variance / variances), statistic)
 
     def _resampled_noise(self, resamples: int, rng: np.random.Generator) -> Floats:
-        """Noise series (resamples, n)."""
+        """Return noise series (resamples, n)."""
         phi = self.noise.autocorrelation
         innovations = self.innovations
         length = self.block_length
@@ -306,7 +311,7 @@ def thinned(series: Floats, most: int = MAX_POINTS) -> Floats:
 
 
 def _quadratic(a: Floats, b: Floats, powers: Floats) -> Floats:
-    """a'Sb (g, k, k) for every row of ``powers`` (g, n): phi^0, phi^1, ...; S[i, j] = phi^|i - j|."""
+    """Return a'Sb (g, k, k) for every row of ``powers`` (g, n): phi^0, phi^1, ..., with S[i, j] = phi^|i - j|."""
     points = len(a)
     by_lag = np.empty((a.shape[1], b.shape[1], points))
     for i, j in np.ndindex(*by_lag.shape[:2]):
@@ -318,7 +323,7 @@ def _quadratic(a: Floats, b: Floats, powers: Floats) -> Floats:
 
 
 def _wald(scores: Floats, covariances: Floats, tested: int) -> Floats:
-    """s' C^-1 s of the last ``tested`` of scores (m, k) with covariances (m, k, k); 0 where C is 0."""
+    """Return s' C^-1 s of the last ``tested`` of scores (m, k) with covariances (m, k, k); 0 where C is 0."""
     scores = scores[:, -tested:]
     covariances = covariances[:, -tested:, -tested:]
     if not covariances.any():

@@ -161,7 +161,10 @@ def _influence(ranks_of_x: Ranks, ranks_of_y: Ranks) -> Floats:
 
 
 def _mid_ranks(values: Floats) -> Ranks:
-    """Ranks (n,) from -1/2 to 1/2, equal values sharing theirs; and the place (n,) of each among the distinct ones."""
+    """Return the ranks (n,) of values, and the place (n,) of each value among the distinct ones.
+
+    Ranks go from -1/2 to 1/2. Equal values share the mean of their ranks.
+    """
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     return ((counts.cumsum() - counts / 2) / len(values))[place] - 0.5, place
 
@@ -215,7 +218,7 @@ def _mean_regression(series: Floats) -> Regression:
 
 
 def _mean_errors(series: Floats, resamples: int) -> Floats:
-    """Plausible means (resamples,) of a series, minus its own."""
+    """Return plausible means (resamples,) of a series, minus its own mean."""
     regression = _mean_regression(series)
     return regression.draws(resamples=resamples).coefficients[:, 0] - regression.coefficients[0]
 

@@ -188,7 +188,11 @@ def _fit_reasons(points: LawPoints, fit: LawFit, highest_reward: float | None) -
 
 
 def _entropy_reasons(points: LawPoints) -> list[Reason]:
-    """Entropy of the first and the last tenth of the points, at least three, and what the noise of a step explains."""
+    """Return the reason that the entropy does not fall, if it does not.
+
+    The medians of the first and the last tenth of the points are compared, of at least three points each. Their
+    difference must exceed what the noise of single steps explains.
+    """
     if len(points) < FEWEST_POINTS:
         return []
     count = max(3, len(points) // 10)

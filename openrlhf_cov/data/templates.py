@@ -1,4 +1,4 @@
-"""The exact texts and token ids that models are asked with. Nothing else in the package makes one (pure)."""
+"""The exact texts and token ids of all prompts. No other module of the package makes a prompt (pure)."""
 
 import json
 import re

@@ -18,7 +18,11 @@ from openrlhf_cov.utils.text_table import aligned
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """The sampling settings. Raises ValueError for impossible settings, such as repeated greedy decoding."""
+    """The sampling settings.
+
+    Raises:
+        ValueError: The settings are impossible, such as repeated greedy decoding.
+    """
 
     # Responses per problem.
     samples: int
@@ -86,7 +90,7 @@ class Protocol:
     sampling: Sampling | None
 
     def sampling_of(self, benchmark: Benchmark) -> Sampling:
-        """The sampling of one benchmark."""
+        """Return the sampling of one benchmark: that of the protocol, or else the benchmark's own."""
         return self.sampling or benchmark.sampling
 
 
@@ -113,7 +117,7 @@ def _programs(
     judge: str = "",
     version: int = 1,
 ) -> Benchmark:
-    """A benchmark of programs; ``path`` is that on the hub, where its rows have fields of their own."""
+    """Return a benchmark of programs. ``path`` is its name on the hub, where its rows have fields of their own."""
     hub = HubDataset(path=path, id=id, config=config)
     return Benchmark(
         name=name, version=version, title=title, rows=rows, grader="code", hub=hub, convert=convert, judge=judge
@@ -228,8 +232,9 @@ PREFIX = "bench:"
 def select(names: str) -> list[Benchmark]:
     """Return the benchmarks, groups and files (``*.jsonl``) of a comma-separated list, in its order, each once.
 
-    Raises UsageError for an unknown name, with the closest known one, for an empty list, and for a file that is
-    called as another benchmark of the list.
+    Raises:
+        UsageError: A name is unknown (the message has the closest known one), the list is empty, or a file is called
+            as another benchmark of the list.
     """
     chosen: dict[str, Benchmark] = {}
     for name in (part.strip() for part in names.split(",")):

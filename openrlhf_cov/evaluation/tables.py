@@ -98,7 +98,7 @@ def notes(summary: Summary) -> list[str]:
 
 
 def setting_rows(summary: Summary) -> list[tuple[str, str]]:
-    """Name and value of the settings of a run but its model; benchmarks that were sampled alike share a row."""
+    """Return name and value of each setting of a run but its model; benchmarks that were sampled alike share a row."""
     how = summary.settings
     template = how.template
     if how.chat_template_kwargs:
@@ -127,7 +127,7 @@ def table(summary: Summary) -> str:
 
 
 def markdown(summary: Summary) -> str:
-    """``summary.md``."""
+    """Return the text of ``summary.md``."""
     lines = [f"# Evaluation of {summary.settings.model}", "", *_markdown_table(SCORES, score_rows(summary)), ""]
     if rows := grader_rows(summary):
         lines += [*_markdown_table(GRADERS, rows), ""]

@@ -68,7 +68,12 @@ class Alert:
 
 
 def find_alerts(table: Table, settings: Mapping[str, str]) -> list[Alert]:
-    """Return the alerts of a run at its last step, the most urgent first."""
+    """Return the alerts of a run at its last step, the most urgent first.
+
+    Args:
+        table: Training metrics of the run.
+        settings: Settings of the run, flag -> value; empty if they are not known.
+    """
     found = (
         *_grader(table),
         _skipped_updates(table),

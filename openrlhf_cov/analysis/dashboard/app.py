@@ -319,7 +319,7 @@ class Watch(App[None]):
             self.state = state
 
     class ReadAll(Message):
-        """All sources have been asked; ``trouble`` is what went wrong, or empty."""
+        """All sources have been read; ``trouble`` is what went wrong, or empty."""
 
         def __init__(self, trouble: str) -> None:
             super().__init__()
@@ -451,7 +451,10 @@ class Watch(App[None]):
     # --- keys
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys of several runs do nothing for one, and none of the application's does while a text is open."""
+        """Return False for a key that does nothing now, as textual's ``App.check_action``.
+
+        Keys for several runs need more than one run. The keys of the application do nothing while a text is open.
+        """
         if len(self.screen_stack) > 1 and action in ("move", "scroll"):
             return False
         return len(self.sources) > 1 or action not in ("move", "overlay", "select")
@@ -506,7 +509,12 @@ class Watch(App[None]):
 
 
 def alert_text(state: RunState, place: Layout) -> Text:
-    """Return one line for each alert, with what to do where there is room for it."""
+    """Return one line for each alert, with what to do where there is room for it.
+
+    Args:
+        state: The run.
+        place: The layout of the screen, which decides how many alerts are shown, and how long their lines are.
+    """
     most = ALERTS_SIDE if place.side else ALERTS_SMALL
     lines = [f"! {alert.line if place.side else alert.short}" for alert in state.alerts[:most]]
     more = len(state.alerts) - len(lines)
@@ -515,13 +523,23 @@ def alert_text(state: RunState, place: Layout) -> Text:
 
 
 def details(state: RunState, now: float) -> Text:
-    """Return the alerts with what to do, then the panels."""
+    """Return the alerts with what to do, then the panels.
+
+    Args:
+        state: The run.
+        now: Unix time in seconds.
+    """
     alerts = [Text("alerts", "bold underline"), *(Text(alert.line) for alert in state.alerts or ())]
     return Text("\n").join([*alerts, *([] if state.alerts else [Text("none")]), Text(), blocks(state, now)])
 
 
 def blocks(state: RunState, now: float) -> Text:
-    """Return the panels, one below the other."""
+    """Return the panels, one below the other.
+
+    Args:
+        state: The run.
+        now: Unix time in seconds.
+    """
     found = panels(state, now)
     return Text("\n\n").join(
         Text.assemble((each.title, "bold underline"), "\n", "\n".join(each.lines)) for each in found

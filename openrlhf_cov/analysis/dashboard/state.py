@@ -279,7 +279,7 @@ class RunState:
         return activity(self.done, self.total, self.pace, self.age(now), self.has_ended)
 
     def remaining(self, now: float) -> float:
-        """Return the seconds to the last step, NaN if unknown or if the run may be at its end already."""
+        """Return the seconds to the last step, NaN if they are unknown or the run may be at its end already."""
         if self.activity(now).state not in ("running", "finished"):
             return math.nan
         return remaining(self.done, self.total, self.pace, self.age(now))
@@ -338,7 +338,7 @@ def build(
 
 
 class RunningVerdict:
-    """The law of a run that grows, fitted anew when ``LAW_GROWTH`` of its points are new."""
+    """The law of a run that grows. It is fitted again when ``LAW_GROWTH`` of its points are new."""
 
     def __init__(self) -> None:
         self._points = training_points(Run("", Path(), EMPTY))
@@ -357,7 +357,7 @@ class RunningVerdict:
         return self._result
 
     def _still_good(self, points: LawPoints) -> bool:
-        """True if the points are those fitted, and few more."""
+        """Return True if the fitted points have not changed, and only few are new."""
         fitted = self._points
         new = len(points) - len(self._points)
         # A resumed run may have replaced its last lines.
@@ -372,7 +372,7 @@ def _curve(table: Table, name: str) -> RunCurve:
 
 
 def _phases(table: Table) -> tuple[Phase, ...]:
-    """The phases that the log has, and what their sum leaves of the step."""
+    """Return the phases that the log has, and as "other" the rest of the step."""
     present = [name for name in PHASES if name in table.columns]
     total = table.column(STEP_TOTAL)[-PHASE_STEPS:]
     if not present or not np.nansum(total):
@@ -385,7 +385,7 @@ def _phases(table: Table) -> tuple[Phase, ...]:
 
 
 def _present(table: Table, names: Sequence[str]) -> dict[str, float]:
-    """Title -> value in the newest step, of the metrics that the log has."""
+    """Return title -> value in the newest step, of the metrics that the log has."""
     return {title(name): _last(table, name) for name in names if name in table.columns}
 
 
@@ -439,7 +439,16 @@ class WatchedRun:
 
 
 def open_sources(paths: Sequence[Path], asked_steps: int | None = None) -> list[WatchedRun]:
-    """Return the runs at these paths; UsageError for a path that does not exist, is given twice or is not a run."""
+    """Return the runs at these paths.
+
+    Args:
+        paths: Folders of runs, metrics files or logs of other trainers, each once.
+        asked_steps: Number of steps of each run, the value of ``--steps``; None to take it from the settings of the
+            run.
+
+    Raises:
+        UsageError: A path does not exist, is given twice or is not a run.
+    """
     places = [_place(path) for path in paths]
     for path, place in zip(paths, places, strict=True):
         if places.count(place) > 1:

@@ -111,7 +111,11 @@ class Facts:
 
 
 def gather(ask_hub: bool) -> Facts:
-    """This host. Takes some seconds, for the imports; ``ask_hub`` some more where the network is silent."""
+    """Return the facts about this host. The imports take some seconds.
+
+    Args:
+        ask_hub: True to find out whether the Hugging Face hub answers, which takes longer where the network is silent.
+    """
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"  # as Hugging Face and torch find their folders
     return Facts(
         python=sys.version_info[:3],
@@ -156,7 +160,10 @@ def find_gpus() -> tuple[Gpu, ...] | None:
 
 
 def parse_gpus(text: str) -> tuple[Gpu, ...]:
-    """One GPU per line of comma-separated name, MiB and driver; memory of another form (``[N/A]``) counts as 0."""
+    """Return the GPUs in the output of nvidia-smi, one line each: name, memory in MiB and driver.
+
+    Memory in another form, such as ``[N/A]``, counts as 0.
+    """
     rows = [[cell.strip() for cell in line.rsplit(",", 2)] for line in text.splitlines() if line.count(",") >= 2]
     return tuple(Gpu(name, int(memory) if memory.isdigit() else 0, driver) for name, memory, driver in rows)
 
@@ -169,7 +176,7 @@ def disk(path: Path) -> Disk:
 
 
 def listeners(ports: tuple[int, ...]) -> dict[int, Process]:
-    """Who listens on which of these ports; nobody where psutil is not there."""
+    """Return port -> process for those of the ports on which a process listens; empty without psutil."""
     try:
         import psutil
     except ImportError:  # a host without packages
@@ -194,7 +201,12 @@ def memory(group: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
 
 
 def find_hub(url: str, timeout: float = HUB_TIMEOUT) -> Hub:
-    """Ask the hub, and return its address and what went wrong, if anything."""
+    """Ask the hub, and return its address and what went wrong, if anything.
+
+    Args:
+        url: Address of the hub.
+        timeout: Seconds to wait for its answer.
+    """
     try:
         with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=timeout):
             return Hub(url, None)

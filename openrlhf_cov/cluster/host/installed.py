@@ -62,7 +62,17 @@ def find_packages() -> dict[str, Package]:
 
 
 def try_imports(names: Iterable[str], timeout: float = TIMEOUT) -> dict[str, dict[str, Any]]:
-    """``fault`` and ``facts`` of every import. One that ends its process, or hangs, does not keep the next from it."""
+    """Import packages in processes of their own, and return what came of it.
+
+    An import that ends its process, or hangs, does not keep the next package from being tried.
+
+    Args:
+        names: Modules, in the order in which one process imports them.
+        timeout: Seconds for the imports of one process.
+
+    Returns:
+        Module -> ``fault``, None after a good import, and ``facts``, what the package knows about the host.
+    """
     results = {}
     left = list(names)
     while left:

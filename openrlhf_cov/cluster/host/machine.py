@@ -196,7 +196,11 @@ def _count(value: int | None) -> str:
 
 
 def _names_an_interface(value: str, interfaces: tuple[str, ...]) -> bool:
-    """NCCL's language: beginnings of names with commas; ``=`` in front: whole names; ``^``: all others."""
+    """Return True if a value names one of the interfaces, in the language of NCCL.
+
+    A value is a list of beginnings of names with commas. With ``=`` in front they are whole names, with ``^`` in front
+    all other interfaces are meant.
+    """
     exclude = value.startswith("^")
     exact = value.lstrip("^").startswith("=")
     names = [name for name in value.lstrip("^=").split(",") if name]

@@ -43,7 +43,12 @@ def check_openrlhf(facts: Facts) -> Finding:
 
 
 def check_package(facts: Facts, module: str) -> Finding:
-    """Check a package that every host needs; ``module`` is its name with underscores."""
+    """Check a package that every host needs: that it is installed, imports, and has the version that openrlhf pins.
+
+    Args:
+        facts: Facts about the host.
+        module: Name of the package with underscores, a key of ``facts.packages``.
+    """
     package = facts.packages[module]
     name = module.replace("_", "-")
     fix = ON_CPUS if on_cpu(facts) else ON_GPUS

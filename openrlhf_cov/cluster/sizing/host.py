@@ -104,7 +104,7 @@ def cpu_bytes(plan: Placement, budgets: Mapping[tuple[str, ...], Budget]) -> dic
 
 
 def _kinds(plan: Placement) -> dict[int, list[str]]:
-    """Node -> kinds of its processes."""
+    """Return node -> kinds of its processes."""
     nodes: dict[int, list[str]] = {}
     for gpu in plan.gpus:
         nodes.setdefault(gpu.node, []).extend(gpu.kinds)
@@ -112,7 +112,7 @@ def _kinds(plan: Placement) -> dict[int, list[str]]:
 
 
 def _on_host(role: Role, sleeps: bool) -> float:
-    """Bytes that one process keeps in its host's memory instead of on its GPU."""
+    """Return the bytes that one process keeps in its host's memory instead of on its GPU."""
     sharding = role.sharding
     shape = role.shape
     weights = shape.parameters * sharding.element / sharding.world if sharding.weights_on_cpu else 0.0

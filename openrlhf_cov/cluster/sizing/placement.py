@@ -126,7 +126,12 @@ def pack(slots: int, free: Sequence[int]) -> list[int] | None:
 
 
 def place(groups: Sequence[GpuGroup], nodes: Sequence[int]) -> Placement:
-    """Put groups, in their order, on nodes with so many GPUs each. A group that finds no room stays unplaced."""
+    """Put groups on nodes, in their order. A group that finds no room stays unplaced.
+
+    Args:
+        groups: The placement groups, in the order in which upstream asks for them.
+        nodes: Number of GPUs of each node.
+    """
     free = list(nodes)
     used = Counter()
     gpus = []
@@ -145,7 +150,10 @@ def place(groups: Sequence[GpuGroup], nodes: Sequence[int]) -> Placement:
 
 
 def _processes(group: GpuGroup) -> list[list[str]]:
-    """Names of the processes in every slot. Slots are in the order of nodes, as upstream orders them for engines."""
+    """Return the names of the processes in every slot.
+
+    Slots are in the order of nodes, as upstream orders them for engines.
+    """
     names: list[list[str]] = [[] for _ in range(group.slots)]
     for tenant in group.tenants:
         for slot, name in zip(names, _names(tenant), strict=False):  # too few slots are a fault of their own

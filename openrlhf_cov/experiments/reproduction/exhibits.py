@@ -94,7 +94,7 @@ class Exhibit:
 def _law(
     name: str, model: str, data: str = EURUS, template: str = "qwen-boxed", size: str = "7b", **of_run
 ) -> PaperRun:
-    """GRPO without intervention; ``of_run``: its tiny scale."""
+    """Return a run of GRPO without intervention. ``of_run`` are the fields of its tiny scale."""
     variables = {"MODEL": model, "TEMPLATE": template, "SIZE": size}
     return PaperRun(
         name=f"law-{name}",

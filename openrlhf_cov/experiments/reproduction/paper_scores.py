@@ -10,7 +10,16 @@ from openrlhf_cov.utils.text_table import aligned
 
 
 def scores_of(folders: Sequence[Path]) -> list[str]:
-    """Lines of a table, in percent of the test's problems: greedy, mean over K samples, any of K samples right."""
+    """Return the lines of a table with the test scores of runs, in percent of the problems of the test.
+
+    The columns are the greedy score, avg@K and pass@K.
+
+    Args:
+        folders: Folders of finished runs of the lab.
+
+    Raises:
+        UsageError: A folder has no test results.
+    """
     rows = []
     drawn = 0
     for folder in folders:

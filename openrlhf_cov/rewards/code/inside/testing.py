@@ -270,7 +270,7 @@ def _combinations(*marked: Any) -> Iterator[dict[str, Any]]:
 
 
 class _Case:
-    """One test: what stands before it, the function with all that it takes, and what stands after it."""
+    """One test: a function with its arguments and fixtures, and the hooks before and after it."""
 
     def __init__(
         self, function: Any, given: dict[str, Any], fixtures: Any, around: Any, first: Any = _nothing
