@@ -83,7 +83,7 @@ class JsonRows:
 
     @property
     def warnings(self) -> list[str]:
-        """Return the warnings about the file."""
+        """The warnings about the file."""
         found = list(self._merged[1])
         if self._broken:
             named = ", ".join(map(str, self._broken[:LINES_NAMED]))

@@ -22,8 +22,9 @@ FEWEST_POINTS = 6
 MIN_POINTS = 10
 # Points below which a forecast's interval is too narrow.
 #
-# Of 250 simulated runs (15 % fitted, autocorrelated noise) the share of later points inside the 95 % interval is 0.90
-# of 15 fitted points, with the ceiling inside its interval in 0.88 of the runs; from 30 on both are near 0.95.
+# In a simulation of 250 runs (15 % fitted, autocorrelated noise) with 15 fitted points, 0.90 of the later points lie
+# inside the 95 % interval, and the ceiling lies inside its interval in 0.88 of the runs. From 30 points on both are
+# near 0.95.
 NARROW_BELOW = 30
 # Residuals above this many standard deviations count as if they were there: 95 % efficient under normal noise.
 HUBER = 1.345

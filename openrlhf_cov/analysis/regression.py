@@ -154,7 +154,7 @@ class Regression:
 
     @cached_property
     def innovations(self) -> Floats:
-        """Return the innovations (n - 1,) of AR(1) residuals, centred and scaled to the variance of the noise."""
+        """The innovations (n - 1,) of AR(1) residuals, centred and scaled to the variance of the noise."""
         phi = self.noise.autocorrelation
         sd = self.noise.sd
         innovations = self.residuals[1:] - phi * self.residuals[:-1]
@@ -164,7 +164,7 @@ class Regression:
 
     @property
     def effective_points(self) -> float:
-        """Number of independent rows whose mean is as certain; for a first regressor that is constant."""
+        """Number of independent rows whose mean is as certain, for a design whose first regressor is constant."""
         variance = self.noise.sd**2
         return (
             float(len(self.design) * variance / self.score_covariance[0, 0]) if variance else float(len(self.design))

@@ -12,7 +12,7 @@ from openrlhf_cov.utils.metric_table import TIME
 
 # Beyond it floats are whole, but not all whole numbers are floats.
 LARGEST_STEP = 2**53
-# Of a value: no training computes more, and what is made of it stays finite.
+# Largest value of a metric: no training computes a larger one, and results of arithmetic with it stay finite.
 LARGEST = 1e100
 
 

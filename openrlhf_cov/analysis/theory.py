@@ -13,7 +13,7 @@ from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.utils.estimates import LEVEL, Interval, correlation, interval_of
 from openrlhf_cov.utils.metric_table import family
 
-# Of values (n,): see ``_mid_ranks``.
+# The ranks and the places of values (n,), see ``_mid_ranks``.
 Ranks = tuple[Floats, NDArray[np.intp]]
 # Pairs below which there is no interval.
 MIN_PAIRS = 10
@@ -21,7 +21,7 @@ MIN_PAIRS = 10
 # of the values in one series of seven, of 20 in one of thirty.
 MIN_STEPS = 20
 
-# Of each theorem: the predicted change of entropy, up to a constant, and the covariance that it is made of.
+# Theorem -> column of the predicted change of entropy, up to a constant, and column of the covariance behind it.
 PREDICTIONS = {1: ("entropy/delta_theorem1", "cov/prob_weighted_mean"), 2: ("entropy/delta_theorem2", "cov/mean")}
 
 # Columns of table 1: the mean covariance of the top 0.02 %, 0.2 %, 2 %, 20 % and 50 % of the tokens, and of all.

@@ -50,7 +50,7 @@ DASHBOARD = (
 # Environment variables that upstream hands to every worker, with upstream's defaults.
 FORWARDED = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN", "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1"}
 
-# And those that a worker gets where this process has them.
+# Environment variables that a worker gets if this process has them.
 FORWARDED_IF_SET = ("VLLM_LOGGING_LEVEL", cpu_host.TRUST_VARIABLE)
 
 
@@ -58,11 +58,11 @@ FORWARDED_IF_SET = ("VLLM_LOGGING_LEVEL", cpu_host.TRUST_VARIABLE)
 class Needs:
     """The resources that a run requests from Ray."""
 
-    # One per GPU.
+    # One bundle per GPU.
     bundles: list[dict[str, float]]
     # Processes that train on one host, on a CPU host; they share its cores.
     training_processes: int
-    # Which flags lower the need.
+    # The flags that lower the need, for messages.
     way_out: str
 
 

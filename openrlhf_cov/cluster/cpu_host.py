@@ -307,7 +307,7 @@ def distrust_model_code() -> None:
 
 
 class _CpuDevice(str):
-    """The device "cpu" for ``tensor.to`` and the like; "0" inside an f-string such as upstream's ``f"cuda:{...}"``."""
+    """The device "cpu" for ``tensor.to`` and the like. It formats as "0", as in upstream's ``f"cuda:{...}"``."""
 
     def __format__(self, spec: str) -> str:
         return "0"

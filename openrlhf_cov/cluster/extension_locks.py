@@ -28,7 +28,7 @@ PAUSE = 2.0
 class Locks:
     """Lock files that no process has open, as far as can be seen from here."""
 
-    # Nobody has these.
+    # No process has these.
     stale: tuple[Path, ...] = ()
     # A process of another container may have these.
     young: tuple[Path, ...] = ()

@@ -63,7 +63,7 @@ class RayAddress(NamedTuple):
 
 
 class EndedAtStart(RunStopped):
-    """A Ray head that did not stay."""
+    """A Ray head ended while it started."""
 
 
 @contextmanager

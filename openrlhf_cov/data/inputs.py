@@ -77,15 +77,16 @@ class TrainingSet:
     hub: HubDataset
     # Its name in ``--data_dir``.
     file: str
-    # Of rows on the hub. It begins with the rule that grades them, as do those of the file where they name none.
+    # Source of the rows on the hub. It begins with the rule that grades them. Rows of the file whose source names no
+    # rule are graded by this rule as well.
     source: str
-    # From the answer field on the hub to the label; None for none.
+    # Makes the label from the answer field on the hub; None if there is none.
     answer: Callable[[Any], Any] = lambda answer: answer
-    # From the problem field on the hub to its text.
+    # Makes the text of the problem from the problem field on the hub.
     problem: Callable[[Any], Any] = lambda problem: problem
     # A field on the hub, and its value in the rows that belong to the set; None: all do.
     only: tuple[str, str] | None = None
-    # From a row, on the hub or in the file, to problem and label, where they are no fields.
+    # Makes problem and label from a row, on the hub or in the file, if they are no fields of it.
     convert: Converter | None = None
     # Key of ``code.comparison.JUDGES``, the published judge that compares outputs; empty: the label says it.
     judge: str = ""

@@ -21,7 +21,7 @@ class EvaluationSet:
 
 @dataclass
 class EvaluationSets:
-    """The problems of all evaluation sets, to look others up in.
+    """The problems of all evaluation sets, in which training problems are searched.
 
     A problem is found by its ``letters`` and, with ``ngram`` above 0, by any ``ngram`` words in a row that it shares
     with one of them. Problems are called ``set/id``.

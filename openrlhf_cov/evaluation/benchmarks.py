@@ -68,7 +68,7 @@ class Benchmark:
     file: str | None = None
     # The file itself, of a benchmark that is not one of ours, or that comes with the package.
     path: Path | None = None
-    # From a row of the dataset, on the hub or in the file, to problem and answer, where they are no fields.
+    # Makes problem and answer from a row of the dataset, on the hub or in the file, if they are no fields of it.
     convert: Converter | None = None
     # Key of ``code.comparison.JUDGES``, the published judge that compares outputs; empty: the label says it.
     judge: str = ""
@@ -86,7 +86,7 @@ class Protocol:
     name: str
     # Key of ``openrlhf_cov.data.templates.TEMPLATES``.
     template: str
-    # One for all benchmarks; None: each benchmark's own.
+    # One sampling for all benchmarks; None for each benchmark's own.
     sampling: Sampling | None
 
     def sampling_of(self, benchmark: Benchmark) -> Sampling:
@@ -225,7 +225,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 
 
-# Tells benchmarks from datasets in a training's --eval.dataset.
+# Marks benchmarks in a training's --eval.dataset, which can also name a data set.
 PREFIX = "bench:"
 
 

@@ -100,7 +100,7 @@ def _find_file(benchmark: Benchmark, data_dir: Path) -> Path:
     raise UsageError(f"--data_dir {data_dir}: no file {' or '.join(benchmark.files)}, which {benchmark.name} needs")
 
 
-# Where a row stands, for messages, and the row.
+# The place of a row, for messages, and the row.
 Row = tuple[str, Any]
 
 

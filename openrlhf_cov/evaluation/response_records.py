@@ -152,7 +152,7 @@ class Response:
     surprisal: float | None
     # The extracted answer.
     answer: str | None
-    # Of the grade, or why there is none.
+    # Status of the grade, or the reason why there is none.
     status: Literal["graded", "no_answer", "unparsable", "timeout", "prompt_too_long"]
     # The verdict of the grader strict.
     correct: bool

@@ -38,7 +38,7 @@ Generate = Callable[[Sequence[Request]], Iterable[tuple[Request, Completion | No
 # Settings in which a resumed run may differ.
 NOT_COMPARED = ("packages",)
 
-# What a run leaves behind that was killed before its settings were written.
+# Files of a run that was killed before its settings were written.
 UNSTARTED = {PROBLEMS_FILE, f".{PROBLEMS_FILE}.tmp", f".{RUN_FILE}.tmp"}
 
 

@@ -21,7 +21,7 @@ from openrlhf_cov.evaluation.response_records import (
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkSamples:
-    """Everything about one benchmark: N problems and the K responses to each."""
+    """The results of one benchmark: N problems and the K responses to each."""
 
     settings: BenchmarkSettings
     # N problems, in the order of the requests.

@@ -100,7 +100,7 @@ class CovGRPOTrainer(RecordingGRPOTrainer):
         self.closed_loop = ClosedLoop(self.methods)
         self._metrics_log: MetricsLog | None = None
         self._warned: set[str] = set()
-        # Of the rollout that is being trained on; None between rollouts.
+        # Metrics of the rollout that is being trained on; None between rollouts.
         self._rollout: RolloutMetrics | None = None
         # The forward pass of a micro-batch, on its way to TRL's loss.
         self._forward: tuple[Tensor, Tensor | None, Tensor | None] | None = None

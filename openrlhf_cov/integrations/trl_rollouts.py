@@ -38,7 +38,7 @@ class ReplayedCompletions:
     completion_ids: list[list[int]]
     # Log-probs of the tokens of the completions under the policy that sampled, B lists; None if they are not known.
     log_probs: list[list[float]] | None
-    # Of each reward function, float32 (N, F); NaN where it gave none.
+    # Reward of each function, float32 (N, F); NaN where the function gave none.
     rewards: Tensor
 
 

@@ -65,7 +65,10 @@ class WorkerError(PoolError):
 
 
 class WorkerProcess:
-    """One place of a pool: a process, and after its end the next one. For one thread at a time, but for ``retire``."""
+    """One place of a pool: a process, and after its end the next one.
+
+    All methods except ``retire`` are for one thread at a time.
+    """
 
     def __init__(self, target: str, memory_bytes: int, file_bytes: int, startup_seconds: float) -> None:
         self._target = target

@@ -62,7 +62,7 @@ def make_reward_func(config: RewardConfig) -> Callable[..., dict[str, Any]]:
         wrong = config.reward_incorrect + config.reward_format_bonus * answered
         if config.code_reward == "share":
             shares = torch.tensor([grade.share for grade in grades], dtype=torch.float32)
-            # From ``reward_incorrect`` with no test passed to almost 1.
+            # The reward goes from ``reward_incorrect`` with no test passed to almost 1.
             wrong = wrong + shares * (1.0 - config.reward_incorrect)
         has_programs = config.reward_source == "code" or any(grade.verdict for grade in grades)
         return {

@@ -18,7 +18,7 @@ BOM = b"\xef\xbb\xbf"
 MAX_FILE_BYTES = 2**26
 MAX_SETTINGS_BYTES = 2**22
 MAX_LINE_BYTES = 2**28
-# Of an integer that a float can hold; int() takes quadratic time, and refuses thousands.
+# Digits of an integer that a float can hold; int() takes quadratic time, and refuses thousands of digits.
 MAX_DIGITS = 300
 # An escape in JSON that is half a surrogate pair; most have their other half beside them.
 HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")

@@ -17,11 +17,11 @@ logger = logging.getLogger(__name__)
 MAX_BYTES = 2**30
 METRICS_FILE = "metrics.jsonl"
 EVAL_FILE = "eval.jsonl"
-# Of a run: the tokens of highest covariance, a file for each step that was dumped.
+# Folder of a run with the tokens of highest covariance, a file for each dumped step.
 TOKENS_FOLDER = "cov_tokens"
-# Of a run of the lab or of a study: problem by problem, what was right in the test.
+# File of a run of the lab or of a study: the correct responses of the test, problem by problem.
 TEST_FILE = "test.json"
-# Of the same: the last evaluation and the test, written when the run is complete.
+# File of the same runs: the last evaluation and the test, written when the run is complete.
 RESULT_FILE = "result.json"
 
 

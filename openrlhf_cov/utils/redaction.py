@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote
 
-# Stands in place of a secret.
+# The text in place of a secret.
 HIDDEN = "***"
 
 OWNERS = (

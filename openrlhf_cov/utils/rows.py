@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# Stands for no default in ``value_at``.
+# The default of ``value_at`` that means: raise an error.
 REQUIRED = object()
 
 

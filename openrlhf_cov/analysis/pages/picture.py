@@ -30,7 +30,7 @@ POINTS_PER_INCH = 72
 MAX_NAMED = 12
 # Markers of a long line.
 MARKERS = 8
-# Of a legend, in inches: the height of a row, what a line and the space around it take, a letter.
+# Sizes of a legend in inches: the height of a row, the width of a line with its space, the width of a letter.
 LEGEND_ROW = 0.19
 LEGEND_LINE = 0.6
 LETTER = 0.068

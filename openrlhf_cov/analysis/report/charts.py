@@ -360,7 +360,7 @@ def coefficients_chart(contents: Contents) -> Chart | None:
     names = [
         name if run.law.accepted else f"{name}\n(does not apply)" for name, (run, _) in zip(names, shown, strict=True)
     ]
-    # From high to low, so that the first run is at the top.
+    # The axis goes from high to low, so that the first run is at the top.
     rows = Axis(ticks=dict(enumerate(names)), ends=(len(shown) - 0.5, -0.5))
     panels = []
     for name in COEFFICIENTS:

@@ -221,10 +221,10 @@ class Extrapolation:
 
 @dataclass(frozen=True, eq=False)
 class SizeSection:
-    """a, b and ceiling of the runs ``names`` against their ``sizes``; ``trend`` None says ``reason``.
+    """a, b and the ceiling of the runs ``names`` against their ``sizes``. If ``trend`` is None, ``reason`` says why.
 
-    ``unfit`` names those among them to which the law does not apply. ``grid`` is the trend at sizes for drawing,
-    ``extrapolation`` the one asked for.
+    ``unfit`` names the runs to which the law does not apply. ``grid`` is the trend at sizes for drawing,
+    ``extrapolation`` the trend at the size that the user named.
     """
 
     names: tuple[str, ...]
@@ -238,9 +238,9 @@ class SizeSection:
 
 @dataclass(frozen=True)
 class SameSection:
-    """Have the runs ``names`` one a and one b? ``result`` None says ``reason``; its differences count in ``names``.
+    """The test whether the runs ``names`` have one a and one b. If ``result`` is None, ``reason`` says why.
 
-    ``unfit`` names those among them to which the law does not apply.
+    Its differences count the runs in the order of ``names``. ``unfit`` names the runs to which the law does not apply.
     """
 
     names: tuple[str, ...]
@@ -262,7 +262,7 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """All that a report says. ``same`` is None for a single run, ``sizes`` None where no size is known.
+    """The content of a report. ``same`` is None for a single run, ``sizes`` None where no size is known.
 
     ``notes`` are sentences about the report as a whole.
     """

@@ -51,7 +51,7 @@ def read_tokens(path: Path) -> list[dict[str, Any]]:
 TOKEN_STEPS = 8
 # Tokens in one page, about; each takes some 300 bytes.
 TOKEN_BUDGET = 6000
-# Of every file, however many there are.
+# Tokens that the page shows of every file at least, however many files there are.
 FEWEST_TOKENS = 20
 # Tokens of text on either side of a token, as ``trainer.token_dump`` writes them.
 CONTEXT = 20

@@ -20,10 +20,10 @@ from openrlhf_cov.cluster.host.installed import Package, find_packages, pins
 from openrlhf_cov.rewards.code.sandbox import Limits, Sandbox, SandboxError
 from openrlhf_cov.utils.cores import cores
 
-# Of a Ray head: its store, its dashboard.
+# Ports of a Ray head: those of its store and of its dashboard.
 PORTS = (6379, 8265)
 
-# Environment variables that checks look at.
+# Environment variables that the checks read.
 VARIABLES = (
     *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_DISABLE", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"),
     *("CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE"),
@@ -51,7 +51,10 @@ class Disk:
 
 @dataclass(frozen=True)
 class Process:
-    """``command`` is empty for a process of another user; ``open_ray``: the head of a Ray without a token."""
+    """A process that listens on a port.
+
+    ``command`` is empty for a process of another user. ``open_ray`` is True for the head of a Ray without a token.
+    """
 
     pid: int | None
     command: str
@@ -60,7 +63,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Limit:
-    """None: unlimited."""
+    """A limit of the operating system; None means unlimited."""
 
     soft: int | None
     hard: int | None
@@ -68,7 +71,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Hub:
-    """``fault`` is None where the hub answered."""
+    """The address of the Hugging Face hub, and why it does not answer; ``fault`` is None if it does."""
 
     url: str
     fault: str | None
@@ -76,13 +79,13 @@ class Hub:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """One host."""
+    """The facts about one host on which the checks decide."""
 
     python: tuple[int, int, int]
     system: str
     cpu_host: bool
     packages: Mapping[str, Package]
-    # Versions that openrlhf asks for.
+    # Versions that openrlhf requires.
     pins: Mapping[str, str]
     # None: there is no nvidia-smi, or it fails.
     gpus: tuple[Gpu, ...] | None
@@ -93,7 +96,7 @@ class Facts:
     ray_disk: Disk
     here_disk: Disk
     shared_memory: Disk | None
-    # Those of ``PORTS`` on which somebody listens.
+    # Port -> process that listens on it, for those of ``PORTS`` that are taken.
     ports: Mapping[int, Process]
     limits: Mapping[str, Limit]
     cores: int
@@ -102,11 +105,11 @@ class Facts:
     environment: Mapping[str, str]
     # Names of network interfaces.
     interfaces: tuple[str, ...]
-    # Of torch's compiled extensions, those that nobody here holds.
+    # Locks on torch's compiled extensions that no process of this host holds.
     locks: Locks
     # Why no program that a model wrote can be run here; None if one can.
     sandbox_fault: str | None
-    # None: it was not to be asked.
+    # None if the hub was not to be asked.
     hub: Hub | None = None
 
 

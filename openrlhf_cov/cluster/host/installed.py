@@ -37,9 +37,9 @@ PIN = re.compile(r"\s*([A-Za-z0-9._-]+)\s?(?:\[[^]]*])?\s?==\s*([^\s;,]+)")
 
 @dataclass(frozen=True)
 class Package:
-    """A package: ``version`` is None where there is no metadata of it, ``present`` whether its module is there.
+    """A package: its ``version`` by its metadata, None without metadata, and ``present``, True if its module is there.
 
-    ``fault`` is what came of its import, if it was tried.
+    ``fault`` is the error of its import; None if the import went well or was not tried.
     """
 
     version: str | None

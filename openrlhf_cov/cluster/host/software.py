@@ -8,10 +8,10 @@ from openrlhf_cov.cluster.packages import OPENRLHF
 
 # PyPI has no build of torch for CPUs alone.
 TORCH_INDEX = "--extra-index-url https://download.pytorch.org/whl/cpu"
-# From the first up to, but not including, the second.
+# Versions of Python that are supported: from the first up to, but not including, the second.
 PYTHONS = ((3, 11), (3, 13))
 
-# Of the packages in requirements-cpu.txt.
+# Version of Python for which the packages in requirements-cpu.txt are built.
 CPU_PYTHON = (3, 11)
 
 

@@ -213,7 +213,7 @@ def _role(name: str, args: SimpleNamespace, shape: ModelShape, on_gpus: bool) ->
     )
     training = Pass(
         tokens=training_tokens(args),
-        # As in upstream, the flag of the policy holds for every trained model.
+        # The flag of the policy holds for every trained model, as in upstream.
         checkpointing=args.actor.gradient_checkpointing_enable,
         entropy_gradient=name == "actor" and _has_bonus(args),
         **common,

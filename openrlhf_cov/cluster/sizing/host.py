@@ -13,10 +13,10 @@ from openrlhf_cov.utils.engine_limits import engine_limits
 # Measured on the embedded task, on a CPU host: Python, torch and Ray in one process, without model.
 CPU_PROCESS = 2 * GIB // 3
 
-# Of a vLLM engine on a CPU host: Ray's actor and the engine, which has a worker beside it if it is several ranks.
+# Processes of a vLLM engine on a CPU host: Ray's actor and the engine. An engine of several ranks has one more.
 ENGINE_PROCESSES = 2
 
-# Of the run: its command, the trainer, and what Ray itself takes.
+# Processes of the run: its command, the trainer, and those of Ray, counted as one.
 RUN_PROCESSES = 3
 
 

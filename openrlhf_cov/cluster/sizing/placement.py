@@ -17,7 +17,7 @@ class Tenant:
 
 @dataclass(frozen=True)
 class GpuGroup:
-    """A Ray placement group: ``slots`` bundles of one GPU each, and who shares them."""
+    """A Ray placement group: ``slots`` bundles of one GPU each, and the tenants that share them."""
 
     slots: int
     tenants: tuple[Tenant, ...]
@@ -30,7 +30,7 @@ class GpuGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuLayout:
-    """Sizes, in GPUs, of what a run starts; None where it does not."""
+    """Sizes, in GPUs, of the models and engines that a run starts; None for a model that it does not start."""
 
     actor: int
     # 0: the run needs none.
@@ -48,7 +48,7 @@ class GpuLayout:
 
     @property
     def engines_share(self) -> bool:
-        """The engines are on the actor's GPUs."""
+        """True if the engines are on the actor's GPUs."""
         return self.colocate_all and not self.asynchronous
 
     def groups(self) -> list[GpuGroup]:

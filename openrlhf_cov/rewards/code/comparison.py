@@ -194,7 +194,7 @@ def shown(value: Any) -> str:
 
 
 class Unlike:
-    """A value that no JSON has: it is nothing that is expected."""
+    """A value that JSON cannot hold, so that it equals no expected value."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind

@@ -32,7 +32,7 @@ from openrlhf_cov.rewards.code.tests import Tests
 PREFIX = "url:"
 ATTEMPTS = 3
 PAUSE_SECONDS = 1.0
-# That the service may take beyond the run itself, to start it.
+# Seconds that the service may take beyond the run itself, to start it.
 EXTRA_SECONDS = 30.0
 MODULES = ("wire", "remote", "peer", "testing", "program")
 # What the service runs for calls and assertions.

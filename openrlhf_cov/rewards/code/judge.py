@@ -81,7 +81,7 @@ class Verdict:
 
 
 class Failure(Exception):
-    """A test that was not passed."""
+    """A test failed."""
 
     def __init__(self, status: Status, detail: str = "") -> None:
         super().__init__(status)

@@ -63,7 +63,7 @@ class Limits:
     # Address space, the interpreter's own included.
     memory_mb: int = 1024
     files_mb: int = 64
-    # Of stdout and of stderr, each.
+    # Limit of stdout, and the same limit of stderr.
     output_bytes: int = 1 << 22
     threads: int = 64
 

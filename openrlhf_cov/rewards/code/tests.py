@@ -47,7 +47,7 @@ MAX_SECONDS = 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Tests:
-    """The tests of one problem. ``unwrap``: an output in a list of its own is that output, too (APPS)."""
+    """The tests of one problem. With ``unwrap`` an expected list of one element also accepts this element (APPS)."""
 
     kind: Kind
     cases: tuple[Any, ...]

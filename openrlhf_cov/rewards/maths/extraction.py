@@ -133,7 +133,7 @@ def _joined(text: str, boxes: list[Box], is_label: bool) -> str | None:
 
     Return None if the first box of the list is a part of a formula, and the text is no label.
     """
-    # From the last box to the first one, with the name before each.
+    # Collect the boxes from the last to the first, with the name before each.
     items = [boxes[-1]]
     names: list[str] = []
     for box in reversed(boxes[:-1]):

@@ -43,7 +43,7 @@ class Number:
 
     @property
     def hundredth(self) -> "Number":
-        """The number that ``self`` percent is."""
+        """The number divided by 100: the value of so many percent."""
         return replace(self, value=self.value / 100, unit=self.unit / 100)
 
 

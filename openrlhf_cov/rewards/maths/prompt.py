@@ -194,7 +194,7 @@ class ProblemText:
 
     @cached_property
     def question(self) -> str:
-        """The problem from the last word on that asks, without white space; all of it if it has no such word."""
+        """The problem from its last question word on, without white space; the whole problem without such a word."""
         return compact(ASKS.split(self.cleaned)[-1])
 
     @cached_property

@@ -26,7 +26,7 @@ from typing import Any
 import wire
 from remote import ACTIONS, READ_ONLY, Remote
 
-# Of one message.
+# Largest size of one message.
 MAX_BYTES = 1 << 24
 # Containers that stay shared after the message that brought them, and what each may hold; others cost too much.
 MAX_SHARED = 8
@@ -42,7 +42,10 @@ PURE = frozenset("abs all any bin chr divmod hash hex len max min oct ord pow re
 
 
 class Peer:
-    """One side of a channel. ``trusting``: the other side may do anything here; else see the head of the file."""
+    """One side of a channel.
+
+    If it is ``trusting``, the other side may do anything here; otherwise see the head of the file.
+    """
 
     def __init__(self, channel: BufferedRWPair, trusting: bool, owner: str) -> None:
         self._channel = channel

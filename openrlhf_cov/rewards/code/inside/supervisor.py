@@ -30,9 +30,9 @@ READY = b"ready"
 
 MIB = 1 << 20
 OPEN_FILES = 128
-# Files in /tmp.
+# Number of files in /tmp.
 FILES = 4096
-# Of the first thread; others get what the C library gives them.
+# Stack of the first thread; other threads get the stack that the C library gives them.
 STACK_MIB = 96
 
 CLONE_NEWNS = 0x20000

@@ -366,11 +366,11 @@ def _fail(reason: str = "", **_: Any) -> None:
 
 
 class Parameters(tuple):
-    """``pytest.param``."""
+    """The result of ``pytest.param``."""
 
 
 class Marks:
-    """``pytest.mark``: ``parametrize``, and others that change nothing."""
+    """The replacement of ``pytest.mark``: ``parametrize``, and other marks, which change nothing."""
 
     def __getattr__(self, name: str) -> Any:
         def mark(*args: Any, **_: Any) -> Any:
@@ -401,7 +401,7 @@ class Marks:
 
 
 class Raises:
-    """``pytest.raises``: the block must raise one of the kinds, with a text that ``match`` finds."""
+    """The replacement of ``pytest.raises``: the block must raise one of the kinds, with a text that matches."""
 
     def __init__(self, kinds: Any, *call: Any, match: str | None = None, **kwargs: Any) -> None:
         self.kinds = kinds if isinstance(kinds, tuple) else (kinds,)
@@ -427,7 +427,7 @@ class Raises:
 
 
 class Approximately:
-    """``pytest.approx`` for numbers, and lists, tuples and dicts of them."""
+    """The replacement of ``pytest.approx`` for numbers, and lists, tuples and dicts of them."""
 
     def __init__(
         self, expected: Any, rel: float | None = None, abs: float | None = None, nan_ok: bool = False

@@ -98,7 +98,7 @@ class Named(type):
 
 
 class NamedTuple(metaclass=Named):
-    """Stands in ``KINDS`` for what ``namedtuple`` makes."""
+    """The type in ``KINDS`` of all tuples that ``namedtuple`` makes."""
 
 
 # Name and names of places -> class, so that one that came back is of the class that it had.
