@@ -190,7 +190,7 @@ def _entropy_reasons(points: LawPoints) -> list[Reason]:
     """Return the reason that the entropy does not fall, if it does not.
 
     The medians of the first and the last tenth of the points are compared, of at least three points each. Their
-    difference must exceed what the noise of single steps explains.
+    difference must exceed ``MIN_FALL`` of the start and what the noise of single steps explains.
     """
     if len(points) < FEWEST_POINTS:
         return []

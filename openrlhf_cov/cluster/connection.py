@@ -85,7 +85,8 @@ def connect(needs: Needs) -> bool:
     the same GPUs.
 
     Args:
-        needs: The resources that the run requests. They size a Ray that is started on a CPU host.
+        needs: The resources that the run requests. They size a Ray that is started on a CPU host, and the threads of
+            its processes.
 
     Raises:
         UsageError: There is no Ray to join, or none can be started.

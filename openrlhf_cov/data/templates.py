@@ -119,7 +119,7 @@ def unread_arguments(arguments: Mapping[str, Any], tokenizer: Any) -> str | None
     """Return a warning that names arguments which the chat template of a tokenizer does not read; None without any.
 
     Args:
-        arguments: The value of ``--chat_template_kwargs``: further arguments of the template.
+        arguments: Further arguments of the template, as the user gave them.
         tokenizer: A Hugging Face tokenizer. One without a chat template causes no warning.
     """
     templates = getattr(tokenizer, "chat_template", None)

@@ -35,8 +35,8 @@ def final_part(response: str, markers: tuple[str, str] = DEFAULT_MARKERS, *, ope
     braces is a part of the text, such as a program that prints it.
 
     Args:
-        response: the text that the model wrote.
-        markers: the texts that open and close the thinking.
+        response: The text that the model wrote.
+        markers: The texts that open and close the thinking.
         opened: True if the prompt opened the thinking, see ``opens_thinking``.
     """
     opening, closing = (_pattern(marker) for marker in markers)

@@ -484,7 +484,7 @@ def _is_ours(path: Path) -> bool:
     """Return True for a folder that has or may get our metrics, as a new run whose TensorBoard events have no value.
 
     Raises:
-        UsageError: If the path is a file but not a table, or a folder of runs.
+        UsageError: The path is a file but not a table, or a folder of runs.
     """
     if not path.is_dir():
         if path.suffix not in TABLES and path.name != STATE_FILE:

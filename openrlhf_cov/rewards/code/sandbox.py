@@ -279,9 +279,9 @@ class Sandbox:
         of waiting alone could be extended without computing anything that a test needs.
 
         Args:
-            deadline: a time of ``time.monotonic``.
+            deadline: A time of ``time.monotonic``.
             seconds: CPU time of all running programs. Once they have used more, waiting does not count.
-            latest: a time of ``time.monotonic`` beyond which no deadline is moved.
+            latest: A time of ``time.monotonic`` beyond which no deadline is moved.
         """
         now = time.monotonic()
         left = deadline - now
@@ -427,8 +427,8 @@ def _foreign_packages(library: Path, inside: str) -> list[str]:
     packages may hold settings and keys.
 
     Args:
-        library: folder with Python's library here.
-        inside: the same folder inside.
+        library: Folder with Python's library here.
+        inside: The same folder inside.
     """
     places = {library: inside} | {each: str(each) for each in map(Path, SYSTEM_LIBRARIES) if each.is_dir()}
     names = ("site-packages", "dist-packages")

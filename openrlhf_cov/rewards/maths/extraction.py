@@ -109,7 +109,7 @@ def last_boxed(text: str, *, is_label: bool = False) -> str | None:
     nothing between them but a comma, "and", "or" or a name such as ``y =`` are one answer: a list.
 
     Args:
-        text: a response, or a label.
+        text: A response, or a label.
         is_label: True for a label or a written solution, in which a relation, a factor or a percent sign may stand
             beside the box, because its author means the box.
     """
