@@ -79,6 +79,7 @@ class JsonRows:
 
     @property
     def table(self) -> Table:
+        """The rows that have been read so far."""
         return self._merged[0]
 
     @property

@@ -139,6 +139,7 @@ class Regression:
 
     @cached_property
     def noise(self) -> Noise:
+        """The noise that the residuals show."""
         phi, variance, _ = self.design.noise_of(self.residuals[None])
         return Noise(float(phi[0]), math.sqrt(variance[0]))
 

@@ -42,10 +42,12 @@ class LawVerdict:
 
     @property
     def applies(self) -> bool:
+        """True if there is no reason against the law."""
         return not self.reasons
 
     @property
     def codes(self) -> set[str]:
+        """The codes of the reasons."""
         return {reason.code for reason in self.reasons}
 
 

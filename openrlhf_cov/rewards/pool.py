@@ -106,6 +106,7 @@ class WorkerPool:
 
     @property
     def closed(self) -> bool:
+        """True after ``close``."""
         return self._closed
 
     def __enter__(self) -> "WorkerPool":

@@ -63,10 +63,12 @@ class Alert:
 
     @property
     def short(self) -> str:
+        """The alert without its advice, as one line."""
         return f"{self.what}: {self.value}, since step {self.since}"
 
     @property
     def line(self) -> str:
+        """The alert with its advice, as one line."""
         return f"{self.short}; {self.advice}"
 
 

@@ -228,6 +228,7 @@ class RunCurve:
 
     @property
     def last(self) -> float:
+        """The newest value; NaN for an empty curve."""
         return float(self.values[-1]) if len(self.values) else math.nan
 
 
@@ -270,6 +271,7 @@ class RunState:
         return max(0.0, now - self.last_time)
 
     def activity(self, now: float) -> Activity:
+        """Return what the run does at the Unix time ``now`` in seconds."""
         if not self.has_started:
             return Activity("waiting", f"no run yet, waiting for {METRICS_FILE}")
         if not self.curves:
@@ -345,6 +347,7 @@ class RunningVerdict:
         self._result: LawResult | None = None
 
     def of(self, run: Run) -> LawResult:
+        """Return the law of a run as it is now; the last result if few points are new."""
         points = training_points(run)
         if self._result is None or not self._still_good(points):
             self._result = examine_law(

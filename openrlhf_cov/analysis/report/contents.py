@@ -79,6 +79,7 @@ class Options:
 
     @property
     def method(self) -> str:
+        """The name of the fit, a key of ``law.METHODS``."""
         return "huber" if self.robust else "least_squares"
 
 

@@ -35,6 +35,8 @@ HUB_TIMEOUT = 5.0
 
 @dataclass(frozen=True)
 class Gpu:
+    """One GPU."""
+
     name: str
     # MiB.
     memory: int
@@ -43,6 +45,8 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Disk:
+    """The disk of a path, with its size in bytes."""
+
     path: str
     total: int
     # Bytes that this user may write.

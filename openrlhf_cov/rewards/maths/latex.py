@@ -67,6 +67,7 @@ def tokenize(text: str) -> list[str]:
 
 
 def is_number(token: str | None) -> bool:
+    """Return True for the token of a number, but not for None, the end of the tokens."""
     return token is not None and (token[0].isdigit() or token[0] == ".")
 
 

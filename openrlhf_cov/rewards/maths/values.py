@@ -402,6 +402,7 @@ INTEGER_ONLY = frozenset({"gcd", "lcm"})
 
 
 def names_in(node: Node) -> frozenset[str]:
+    """Return the names in a formula."""
     return frozenset(part.name for part in node.walk() if part.kind == "sym")
 
 
