@@ -80,12 +80,12 @@ def same_coefficients(fits: Sequence[LawFit]) -> SameCoefficients:
 
 
 def _common(lines: Floats, weights: Floats) -> Floats:
-    """Line (m, 2) with the least spread around it, of lines (m, runs, 2)."""
+    """Return the lines (m, 2) with the least spread of the given lines (m, runs, 2) around them."""
     return np.linalg.solve(weights.sum(axis=0), np.einsum("rij,mrj->im", weights, lines)).T
 
 
 def _spread(lines: Floats, weights: Floats) -> Floats:
-    """W (m,) of lines (m, runs, 2)."""
+    """Return the spread W (m,) of lines (m, runs, 2) around their common line."""
     apart = lines - _common(lines, weights)[:, None]
     return np.einsum("mri,rij,mrj->m", apart, weights, apart)
 
@@ -135,7 +135,10 @@ class LogLine:
         return cls(logs, float(intercept), float(slope), sd)
 
     def at(self, size: float) -> Interval:
-        """Value for one more model of this size: Student's prediction interval, infinite where two made the line."""
+        """Return the value for one more model of this size, with Student's prediction interval.
+
+        The interval is infinite where the line goes through two models only.
+        """
         log = math.log(size)
         estimate = self.intercept + self.slope * log
         n = len(self.log_sizes)

@@ -49,14 +49,14 @@ class EndForecast:
 
 
 def forecast_end(points: LawPoints, share: float) -> EndForecast:
-    """Forecast the end of a run from the first part of it.
+    """Return forecasts of the end of a run from the first part of it.
 
     Args:
         points: Steps, entropies and rewards of the whole run.
         share: Share of the points that is known, in (0, 1 - END_SHARE].
 
     Raises:
-        ValueError: If the share is out of range, fewer than ``FEWEST_POINTS`` points are known, or the entropy of the
+        ValueError: The share is out of range, fewer than ``FEWEST_POINTS`` points are known, or the entropy of the
             known points does not vary.
     """
     if not 0.0 < share <= 1.0 - END_SHARE:

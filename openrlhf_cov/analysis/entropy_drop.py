@@ -50,5 +50,10 @@ ROUNDING = 1e-4
 
 
 def is_rounding(predicted: np.ndarray, measured: np.ndarray) -> bool:
-    """Return True if a prediction (n,) is 0 up to rounding, compared with the measured falls (n,)."""
+    """Return True if a prediction is 0 up to rounding.
+
+    Args:
+        predicted: Predicted falls of the entropy in nats (n,), finite, n at least 1.
+        measured: Measured falls in nats (n,), to whose largest the prediction is compared.
+    """
     return bool(np.abs(predicted).max() < ROUNDING * np.abs(measured).max())

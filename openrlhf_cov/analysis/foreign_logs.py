@@ -112,7 +112,7 @@ def state_file(path: Path) -> Path | None:
 
 
 def _step_column(path: Path, header: list[str], names: Renaming) -> str:
-    """Return their name of the column with the step; UsageError where there is none."""
+    """Return the name that the log gives the column with the step. Raise UsageError if there is no such column."""
     if not header:
         raise UsageError(f"{path} is empty; give a log with a step in every row")
     if STEP not in names.training:
@@ -124,7 +124,7 @@ def _step_column(path: Path, header: list[str], names: Renaming) -> str:
 
 
 def _csv_rows(reader: Iterator[list[str]], header: list[str], used: set[str], step: str) -> tuple[Rows, int, int]:
-    """The used columns; how many of their fields are no numbers, and how many rows do not have all fields."""
+    """Return the used columns, the count of their fields that are no numbers, and the count of incomplete rows."""
     places = {name: header.index(name) for name in used}
     parts = []
     odd = 0
@@ -203,7 +203,7 @@ def event_folder(folder: Path) -> Path:
 
 
 def _check_known(path: Path, names: Renaming, columns: Collection[str] | None) -> None:
-    """UsageError for a log of training columns of which none is among those to keep."""
+    """Raise UsageError for a log that has training columns, but none of those to keep."""
     ours = names.training.keys() - {STEP, TIME}
     if columns is not None and ours and ours.isdisjoint(columns):
         listed = ", ".join(sorted({name for each, name in names.training.items() if each != STEP})[:LISTED])
@@ -211,13 +211,13 @@ def _check_known(path: Path, names: Renaming, columns: Collection[str] | None) -
 
 
 def _used(names: Renaming, columns: Collection[str] | None) -> set[str]:
-    """Their names of the columns to keep."""
+    """Return the names that the log gives the columns to keep."""
     training = {name for ours, name in names.training.items() if columns is None or ours in columns}
     return training | set(names.evaluation.values())
 
 
 def _split(rows: Rows, names: Renaming, warnings: list[str], source: str) -> Tables:
-    """Training and evaluations of rows that hold both."""
+    """Split rows that hold both into training and evaluations."""
     tables = []
     for naming in (names.training, names.evaluation):
         columns = {ours: rows.columns[name] for ours, name in naming.items() if name in rows.columns}
@@ -231,7 +231,7 @@ def _split(rows: Rows, names: Renaming, warnings: list[str], source: str) -> Tab
 
 
 def _aligned(series: Mapping[str, Table]) -> Table:
-    """One table of series, each a table of its own steps; ``time`` is the latest of a step."""
+    """Return one table of several series, each a table with steps of its own; ``time`` is the latest of a step."""
     steps = np.unique(np.concatenate([table.steps for table in series.values()] or [EMPTY.steps]))
     columns = {name: np.full(len(steps), np.nan) for name in (TIME, *series)} if series else {}
     for name, table in series.items():

@@ -46,10 +46,16 @@ class JsonRows:
         self._merged: tuple[Table, list[str]] = (EMPTY, [])
 
     def read(self) -> bool:
-        """Take what the file has got since; True if that changes the table.
+        """Read what was added to the file since the last call.
 
-        A file that was replaced, cut or written anew is read from its start; one that is gone changes nothing.
-        OSError for one that cannot be opened.
+        A file that was replaced, cut or written anew is read from its start. A file that does not exist changes
+        nothing.
+
+        Returns:
+            True if the table changed.
+
+        Raises:
+            OSError: The file cannot be opened, or is a pipe.
         """
         # Opening a pipe would wait until somebody writes to it.
         if self.path.is_fifo():
@@ -73,11 +79,12 @@ class JsonRows:
 
     @property
     def table(self) -> Table:
+        """The rows that have been read so far."""
         return self._merged[0]
 
     @property
     def warnings(self) -> list[str]:
-        """Return the warnings about the file."""
+        """The warnings about the file."""
         found = list(self._merged[1])
         if self._broken:
             named = ", ".join(map(str, self._broken[:LINES_NAMED]))
@@ -91,7 +98,7 @@ class JsonRows:
         return [f"{self.path.name}: {warning}" for warning in found]
 
     def _goes_on(self, file: BinaryIO) -> bool:
-        """True if the file begins with what was read of it, as far as inode, size and the last bytes tell."""
+        """Return True if the file still begins with what was read of it, by inode, size and the last bytes."""
         size = file.seek(0, os.SEEK_END)
         inode = os.fstat(file.fileno()).st_ino
         if size < self._offset or self._inode not in (None, inode):
@@ -100,7 +107,7 @@ class JsonRows:
         return file.read(len(self._tail)) == self._tail
 
     def _read_on(self, file: BinaryIO) -> list[dict[str, Any]]:
-        """The rows from where the file stands. An unfinished last line is left for the next time."""
+        """Return the rows from the current position on. An unfinished last line is left for the next call."""
         found: list[dict[str, Any]] = []
         self._rest = b""
         for line in file:

@@ -22,8 +22,9 @@ FEWEST_POINTS = 6
 MIN_POINTS = 10
 # Points below which a forecast's interval is too narrow.
 #
-# Of 250 simulated runs (15 % fitted, autocorrelated noise) the share of later points inside the 95 % interval is 0.90
-# of 15 fitted points, with the ceiling inside its interval in 0.88 of the runs; from 30 on both are near 0.95.
+# In a simulation of 250 runs (15 % fitted, autocorrelated noise) with 15 fitted points, 0.90 of the later points lie
+# inside the 95 % interval, and the ceiling lies inside its interval in 0.88 of the runs. From 30 points on both are
+# near 0.95.
 NARROW_BELOW = 30
 # Residuals above this many standard deviations count as if they were there: 95 % efficient under normal noise.
 HUBER = 1.345
@@ -168,7 +169,7 @@ def fit_law(points: LawPoints, *, method: str = "least_squares", resamples: int 
 
 
 def _further_residuals(residuals: Floats, regression: Regression, sd_ratio: Floats) -> Floats:
-    """Residuals drawn with replacement, of the size that the noise has before a line is fitted to it."""
+    """Return residuals drawn with replacement, scaled to the size of the noise before a line is fitted to it."""
     fitted = math.sqrt((regression.residuals**2).mean())
     size = regression.noise.sd / fitted if fitted else 1.0
     # A stream of its own, independent of the draws of the line, which begin with SEED.
@@ -186,11 +187,12 @@ def _least_squares(regressors: Floats, y: Floats) -> tuple[Floats, Floats]:
 
 
 def _huber(regressors: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """Huber's M-estimate (Huber 1981, ch. 7), which outlying rewards hardly move; and the response that it works on.
+    """Return the line of Huber's M-estimate (Huber 1981, ch. 7), and the response that it works on.
 
-    The scale is the median absolute residual / 0.6745. Least squares of the working response, the fit plus the
-    residuals cut at HUBER scales over the share that is not cut, is the same line and has, to first order, the same
-    errors: intervals are those of a straight fit to it. Outlying entropies move the line as they do least squares'.
+    Outlying rewards hardly move the line. The scale is the median absolute residual / 0.6745. Least squares of the
+    working response, the fit plus the residuals cut at HUBER scales over the share that is not cut, is the same line
+    and has, to first order, the same errors: intervals are those of a straight fit to it. Outlying entropies move the
+    line as they do least squares'.
     """
     line = _line(regressors, y)
     for _ in range(HUBER_ROUNDS):

@@ -123,7 +123,12 @@ class Regression:
 
     @classmethod
     def least_squares(cls, design: Design, y: ArrayLike) -> "Regression":
-        """Return the fit of least squares to ``y`` (n,) on the n rows of a design."""
+        """Return the fit of least squares.
+
+        Args:
+            design: The regressors, of n rows.
+            y: The response (n,).
+        """
         y = np.asarray(y, dtype=np.float64)
         scores = design.q.T @ y
         residuals = y - design.q @ scores
@@ -134,6 +139,7 @@ class Regression:
 
     @cached_property
     def noise(self) -> Noise:
+        """The noise that the residuals show."""
         phi, variance, _ = self.design.noise_of(self.residuals[None])
         return Noise(float(phi[0]), math.sqrt(variance[0]))
 
@@ -149,7 +155,7 @@ class Regression:
 
     @cached_property
     def innovations(self) -> Floats:
-        """Return the innovations (n - 1,) of AR(1) residuals, centred and scaled to the variance of the noise."""
+        """The innovations (n - 1,) of AR(1) residuals, centred and scaled to the variance of the noise."""
         phi = self.noise.autocorrelation
         sd = self.noise.sd
         innovations = self.residuals[1:] - phi * self.residuals[:-1]
@@ -159,14 +165,14 @@ class Regression:
 
     @property
     def effective_points(self) -> float:
-        """Number of independent rows whose mean is as certain; for a first regressor that is constant."""
+        """Number of independent rows whose mean is as certain, for a design whose first regressor is constant."""
         variance = self.noise.sd**2
         return (
             float(len(self.design) * variance / self.score_covariance[0, 0]) if variance else float(len(self.design))
         )
 
     def statistic(self, tested: int) -> float:
-        """Wald statistic of the last ``tested`` coefficients; 0 where there is no noise and nothing to explain."""
+        """Return the Wald statistic of the last ``tested`` coefficients; 0 without noise."""
         scores = self.design.r @ self.coefficients
         return float(_wald(scores[None], self.score_covariance[None], tested)[0])
 
@@ -206,7 +212,7 @@ class Regression:
         return Draws(self.coefficients - errors, np.sqrt(variance / variances), statistic)
 
     def _resampled_noise(self, resamples: int, rng: np.random.Generator) -> Floats:
-        """Noise series (resamples, n)."""
+        """Return noise series (resamples, n)."""
         phi = self.noise.autocorrelation
         innovations = self.innovations
         length = self.block_length
@@ -306,7 +312,7 @@ def thinned(series: Floats, most: int = MAX_POINTS) -> Floats:
 
 
 def _quadratic(a: Floats, b: Floats, powers: Floats) -> Floats:
-    """a'Sb (g, k, k) for every row of ``powers`` (g, n): phi^0, phi^1, ...; S[i, j] = phi^|i - j|."""
+    """Return a'Sb (g, k, k) for every row of ``powers`` (g, n): phi^0, phi^1, ..., with S[i, j] = phi^|i - j|."""
     points = len(a)
     by_lag = np.empty((a.shape[1], b.shape[1], points))
     for i, j in np.ndindex(*by_lag.shape[:2]):
@@ -318,7 +324,7 @@ def _quadratic(a: Floats, b: Floats, powers: Floats) -> Floats:
 
 
 def _wald(scores: Floats, covariances: Floats, tested: int) -> Floats:
-    """s' C^-1 s of the last ``tested`` of scores (m, k) with covariances (m, k, k); 0 where C is 0."""
+    """Return s' C^-1 s of the last ``tested`` of scores (m, k) with covariances (m, k, k); 0 where C is 0."""
     scores = scores[:, -tested:]
     covariances = covariances[:, -tested:, -tested:]
     if not covariances.any():

@@ -173,7 +173,7 @@ def unreadable(error: OSError) -> UsageError:
 
 
 def _gaps(training: Table, source: str) -> list[str]:
-    """One warning for all steps that are missing."""
+    """Return one warning for all steps that are missing."""
     count, before = missing_steps(training.steps)
     return [f"{source}: steps missing within the log, {count}, the first after step {before}"] if count else []
 
@@ -207,7 +207,7 @@ def interventions(run: Run) -> list[str]:
 
 
 def keeps_groups(training: Table) -> bool:
-    """True where dynamic sampling threw away the groups of equal rewards."""
+    """Return True if dynamic sampling dropped the groups of equal rewards."""
     return "sampling/kept_frac" in training.columns
 
 
@@ -233,8 +233,8 @@ def with_mean(run: Run, metric: str) -> Run:
 def training_points(run: Run, reward: str = "reward", entropy: str = ENTROPY) -> LawPoints:
     """Return entropy and reward of each step's rollouts, which one policy made.
 
-    Where groups of equal rewards are filtered out (dynamic sampling), the reward is that of what is left, and the law
-    is better asked of evaluations.
+    Where groups of equal rewards are filtered out (dynamic sampling), the reward is that of the groups that are left.
+    The scores of evaluations then show the law better.
 
     Args:
         run: The run.
@@ -272,7 +272,7 @@ def evaluation_points(run: Run, metric: str, entropy: str = ENTROPY) -> LawPoint
 
 
 def _number(text: str | None) -> float:
-    """The number of a flag; for a schedule START:END:STEPS the one that it starts with, or else ends with."""
+    """Return the number of a flag; of a schedule START:END:STEPS the first of START and END that is not 0."""
     try:
         numbers = [float(part) for part in (text or "0").split(":")[:2]]
     except ValueError:

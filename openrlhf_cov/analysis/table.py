@@ -12,7 +12,7 @@ from openrlhf_cov.utils.metric_table import TIME
 
 # Beyond it floats are whole, but not all whole numbers are floats.
 LARGEST_STEP = 2**53
-# Of a value: no training computes more, and what is made of it stays finite.
+# Largest value of a metric: no training computes a larger one, and results of arithmetic with it stay finite.
 LARGEST = 1e100
 
 
@@ -92,7 +92,10 @@ def to_table(rows: Rows, *, whole_rows: bool) -> tuple[Table, list[str]]:
 def _merged(
     rows: Rows, kept: NDArray[np.intp], place: NDArray[np.intp], count: int, whole_rows: bool
 ) -> tuple[dict[str, Floats], int]:
-    """Columns (count,) of the ``kept`` rows at their ``place``, and how many rows lost a value to a later one."""
+    """Return the columns (count,) of the ``kept`` rows, each at its ``place``.
+
+    Also return the number of rows that lost a value to a later row of the same step.
+    """
     order = np.zeros(count, dtype=np.intp)
     order[place] = np.arange(len(kept))  # numpy keeps the last of repeated places
     if whole_rows:
@@ -111,7 +114,7 @@ def _merged(
 
 
 def _abandoned(steps: Floats, times: Floats) -> NDArray[np.bool_]:
-    """Rows of a higher step than a later row that goes back, where the clock agrees that it is later.
+    """Return which rows (n,) have a higher step than a later row that goes back, if the clock agrees that it is later.
 
     A row copied to the end of the file carries an old time and abandons nothing.
     """

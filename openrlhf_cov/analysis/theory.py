@@ -13,7 +13,7 @@ from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.utils.estimates import LEVEL, Interval, correlation, interval_of
 from openrlhf_cov.utils.metric_table import family
 
-# Of values (n,): see ``_mid_ranks``.
+# The ranks and the places of values (n,), see ``_mid_ranks``.
 Ranks = tuple[Floats, NDArray[np.intp]]
 # Pairs below which there is no interval.
 MIN_PAIRS = 10
@@ -21,7 +21,7 @@ MIN_PAIRS = 10
 # of the values in one series of seven, of 20 in one of thirty.
 MIN_STEPS = 20
 
-# Of each theorem: the predicted change of entropy, up to a constant, and the covariance that it is made of.
+# Theorem -> column of the predicted change of entropy, up to a constant, and column of the covariance behind it.
 PREDICTIONS = {1: ("entropy/delta_theorem1", "cov/prob_weighted_mean"), 2: ("entropy/delta_theorem2", "cov/mean")}
 
 # Columns of table 1: the mean covariance of the top 0.02 %, 0.2 %, 2 %, 20 % and 50 % of the tokens, and of all.
@@ -161,7 +161,10 @@ def _influence(ranks_of_x: Ranks, ranks_of_y: Ranks) -> Floats:
 
 
 def _mid_ranks(values: Floats) -> Ranks:
-    """Ranks (n,) from -1/2 to 1/2, equal values sharing theirs; and the place (n,) of each among the distinct ones."""
+    """Return the ranks (n,) of values, and the place (n,) of each value among the distinct ones.
+
+    Ranks go from -1/2 to 1/2. Equal values share the mean of their ranks.
+    """
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     return ((counts.cumsum() - counts / 2) / len(values))[place] - 0.5, place
 
@@ -215,7 +218,7 @@ def _mean_regression(series: Floats) -> Regression:
 
 
 def _mean_errors(series: Floats, resamples: int) -> Floats:
-    """Plausible means (resamples,) of a series, minus its own."""
+    """Return plausible means (resamples,) of a series, minus its own mean."""
     regression = _mean_regression(series)
     return regression.draws(resamples=resamples).coefficients[:, 0] - regression.coefficients[0]
 

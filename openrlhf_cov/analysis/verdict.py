@@ -10,16 +10,15 @@ import numpy as np
 from openrlhf_cov.analysis.law import FEWEST_POINTS, MIN_POINTS, LawFit, LawPoints, fit_law
 from openrlhf_cov.analysis.regression import RESAMPLES, Design, Regression, thinned
 
-# The best that R can be where nothing else is said: R is an accuracy.
+# The highest possible R, unless the user names another one: R is an accuracy.
 HIGHEST_REWARD = 1.0
-# Independent points below which little is known: a random walk that met the law by chance is worth 1 to 4.
-#
-# As are 200 points with a kink, a jump or another slow departure from the law. 40 points whose noise has an
+# Independent points below which little is known: a random walk that met the law by chance is worth 1 to 4 points, and
+# so are 200 points with a kink, a jump or another slow departure from the law. 40 points whose noise has an
 # autocorrelation of 0.65 fall below in one case of ten.
 MIN_EFFECTIVE_POINTS = 4
-# Entropy must fall by this share of its start, or the ceiling is a guess far from anything seen.
+# The entropy must fall by this share of its start, and by FALL_ERRORS standard errors. Otherwise the ceiling is a
+# guess far from all points.
 MIN_FALL = 0.1
-# And by this many standard errors.
 FALL_ERRORS = 3
 # False alarms among runs that follow the law, from the test of the residuals.
 MISFIT_P = 0.01
@@ -43,10 +42,12 @@ class LawVerdict:
 
     @property
     def applies(self) -> bool:
+        """True if there is no reason against the law."""
         return not self.reasons
 
     @property
     def codes(self) -> set[str]:
+        """The codes of the reasons."""
         return {reason.code for reason in self.reasons}
 
 
@@ -60,7 +61,7 @@ class Misfit:
 
 @dataclass(frozen=True)
 class LawResult:
-    """A fit, where the points allow one at all, and whether to believe it."""
+    """A fit, None if the points do not allow one, and the verdict whether the law applies."""
 
     fit: LawFit | None
     misfit: Misfit | None
@@ -188,7 +189,11 @@ def _fit_reasons(points: LawPoints, fit: LawFit, highest_reward: float | None) -
 
 
 def _entropy_reasons(points: LawPoints) -> list[Reason]:
-    """Entropy of the first and the last tenth of the points, at least three, and what the noise of a step explains."""
+    """Return the reason that the entropy does not fall, if it does not.
+
+    The medians of the first and the last tenth of the points are compared, of at least three points each. Their
+    difference must exceed ``MIN_FALL`` of the start and what the noise of single steps explains.
+    """
     if len(points) < FEWEST_POINTS:
         return []
     count = max(3, len(points) // 10)

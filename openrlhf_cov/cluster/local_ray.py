@@ -63,7 +63,7 @@ class RayAddress(NamedTuple):
 
 
 class EndedAtStart(RunStopped):
-    """A Ray head that did not stay."""
+    """A Ray head ended while it started."""
 
 
 @contextmanager
@@ -132,7 +132,10 @@ def environment() -> dict[str, str]:
 def free_ports(count: int) -> list[int]:
     """Return ``count`` different TCP ports that nothing listens on now.
 
-    They lie below those that the kernel gives to connections, so that none of them takes one before it is used.
+    They lie below those that the kernel gives to connections, so that no connection takes one before it is used.
+
+    Raises:
+        RunStopped: Fewer of these ports are free.
     """
     found: list[int] = []
     with ExitStack() as stack:
@@ -198,7 +201,7 @@ def _check_runs(head: subprocess.Popen, log: Path) -> None:
 
 
 def _client_connects(head: subprocess.Popen, address: RayAddress, deadline: float) -> bool:
-    """Connect as a driver does, in a process of its own; False if that failed, the head ended or time is up."""
+    """Connect as a driver does, in a separate process. Return False if that failed, the head ended or time is up."""
     client = subprocess.Popen(
         [sys.executable, "-c", CONNECT, address.gcs],
         stdout=subprocess.DEVNULL,

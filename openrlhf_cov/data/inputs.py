@@ -77,22 +77,23 @@ class TrainingSet:
     hub: HubDataset
     # Its name in ``--data_dir``.
     file: str
-    # Of rows on the hub. It begins with the rule that grades them, as do those of the file where they name none.
+    # Source of the rows on the hub. It begins with the rule that grades them. Rows of the file whose source names no
+    # rule are graded by this rule as well.
     source: str
-    # From the answer field on the hub to the label; None for none.
+    # Makes the label from the answer field on the hub; None if there is none.
     answer: Callable[[Any], Any] = lambda answer: answer
-    # From the problem field on the hub to its text.
+    # Makes the text of the problem from the problem field on the hub.
     problem: Callable[[Any], Any] = lambda problem: problem
     # A field on the hub, and its value in the rows that belong to the set; None: all do.
     only: tuple[str, str] | None = None
-    # From a row, on the hub or in the file, to problem and label, where they are no fields.
+    # Makes problem and label from a row, on the hub or in the file, if they are no fields of it.
     convert: Converter | None = None
     # Key of ``code.comparison.JUDGES``, the published judge that compares outputs; empty: the label says it.
     judge: str = ""
 
 
 def _programs(path: str, file: str, name: str, convert: Converter, judge: str = "") -> TrainingSet:
-    """A set of programs, whose rows on the hub have fields of their own."""
+    """Return a training set of programs, whose rows on the hub have fields of their own."""
     hub = HubDataset(path=path, split="train")
     return TrainingSet(hub=hub, file=file, source=f"code/{name}", convert=convert, judge=judge)
 
@@ -176,6 +177,10 @@ def open_sources(
 def check_sources(datasets: str, data_dir: Path | None) -> None:
     """Check the names of ``--dataset`` as ``open_sources`` does, but without asking the hub.
 
+    Args:
+        datasets: The value of ``--dataset``.
+        data_dir: Folder of the sets known by name; None if these are read from the hub.
+
     Raises:
         UsageError: A dataset does not exist.
     """
@@ -211,7 +216,7 @@ def _open(name: str, data_dir: Path | None, keys: Keys, rule: str | None, part: 
 
 
 def _named_file(name: str, data_dir: Path) -> Path:
-    """Return the file of a data set that is known by name. Raises UsageError where it is missing."""
+    """Return the file of a data set that is known by name. Raise UsageError if it is missing."""
     path = data_dir / TRAINING_SETS[name].file
     if not path.is_file():
         raise UsageError(f"--data_dir {data_dir}: no file {path.name}, which {name} needs")
@@ -256,7 +261,7 @@ def _rows(rows: PlacedRows, name: str, keys: Keys, rule: str | None) -> Iterator
 
 
 def _row(place: str, row: dict[str, Any], name: str, number: int, keys: Keys, rule: str | None) -> Row:
-    """Return a row in the form of the trainer. Raises UsageError for a row without a key, and for wrong values."""
+    """Return a row in the form of the trainer. Raise UsageError for a row without a key, and for wrong values."""
     found = {
         "id": find_key(row, keys.id, Keys.id, ()),
         "problem": find_key(row, keys.problem, Keys.problem, PROBLEM_KEYS),
@@ -302,7 +307,7 @@ def _rule_of(place: str, row: dict[str, Any], rule: str | None) -> str:
 def _converted(
     place: str, row: dict[str, Any], name: str, number: int, known: TrainingSet, convert: Converter
 ) -> Iterator[Row]:
-    """The row of a dataset with fields of its own, if it is one of its problems."""
+    """Yield the row of a dataset with fields of its own, if it is one of its problems."""
     try:
         converted = convert(row)
     except datasets.FAULTS as error:
@@ -316,7 +321,7 @@ def _converted(
 
 
 def _with_rule(place: str, source: str, rule: str | None) -> str:
-    """The source as it is if it names a rule, else after ``rule`` and a slash."""
+    """Return a source that names a rule as it is, and any other source after ``rule`` and a slash."""
     if source.partition("/")[0].lower() in SOURCES:
         return source
     if rule is None:
@@ -349,7 +354,7 @@ def _hub_source(name: str, known: TrainingSet) -> Source:
 
 
 def _hub_rows(place: str, row: dict[str, Any], name: str, number: int, known: TrainingSet) -> Iterator[Row]:
-    """The row of a dataset on the hub, if it is one of its problems."""
+    """Yield the row of a dataset on the hub, if it is one of its problems."""
     if known.convert:
         yield from _converted(place, row, name, number, known, known.convert)
         return

@@ -30,7 +30,16 @@ Watch = Callable[[Iterable[Row], int, str], Iterable[Row]]
 
 
 def prompt_of(problem: str, template: str) -> str:
-    """Return the prompt of a problem; with ``chat`` the message that ``--data.apply_chat_template`` puts in place."""
+    """Return the prompt of a problem in ``train.jsonl``.
+
+    Args:
+        problem: Text of the problem.
+        template: Name of the template. With ``chat`` the prompt is the message of the user, to which the trainer
+            applies the chat template by ``--data.apply_chat_template``.
+
+    Raises:
+        UsageError: There is no such template.
+    """
     return plain(problem) if template == "chat" else get_template(template)(problem, None)
 
 
@@ -143,7 +152,7 @@ def _training_row(row: Row, template: str) -> dict[str, str]:
 
 
 def _table(counts: Counter[str]) -> dict[str, int]:
-    """Rows read, kept, and left out for each reason."""
+    """Return the number of rows read, kept, and left out for each reason."""
     return {"read": counts.total(), "kept": counts["kept"], **{reason: counts[reason] for reason in REASONS}}
 
 

@@ -21,7 +21,7 @@ class EvaluationSet:
 
 @dataclass
 class EvaluationSets:
-    """The problems of all evaluation sets, to look others up in.
+    """The problems of all evaluation sets, in which training problems are searched.
 
     A problem is found by its ``letters`` and, with ``ngram`` above 0, by any ``ngram`` words in a row that it shares
     with one of them. Problems are called ``set/id``.
@@ -33,7 +33,12 @@ class EvaluationSets:
     _by_words: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, name: str, problem: str) -> None:
-        """Add a problem called ``name``."""
+        """Add a problem.
+
+        Args:
+            name: The name of the problem in reports, ``set/id``.
+            problem: Text of the problem.
+        """
         self._by_letters.setdefault(letters(problem), []).append(name)
         for run in set(_runs(problem, self.ngram)):
             self._by_words.setdefault(run, []).append(name)

@@ -60,8 +60,13 @@ def refuse_suffix(name: str | Path, flag: str = "") -> None:
 def read_file(path: Path, digest: Digest) -> PlacedRows:
     """Yield the rows of a file, read as its suffix says; a file with another suffix is read as JSON Lines.
 
+    Args:
+        path: The file.
+        digest: Gets the content of the file as it is read.
+
     Raises:
-        UsageError: The suffix is that of a packed file or of a format that is not read here, see ``refuse_suffix``.
+        UsageError: The suffix is that of a packed file or of a format that is not read here, see ``refuse_suffix``, or
+            a row cannot be read.
     """
     refuse_suffix(path)
     suffix = path.suffix.lower()

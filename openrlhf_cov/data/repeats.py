@@ -37,7 +37,7 @@ class Repeats:
         self._groups: dict[bytes, list[Seen]] = {}
 
     def add(self, number: int, name: str, problem: str, answer: str) -> None:
-        """Remember a row.
+        """Add a row.
 
         Args:
             number: Number of the row over all sources. Rows are added in ascending order.
@@ -73,7 +73,12 @@ class Repeats:
 
 
 def same_answer(one: str, other: str) -> bool:
-    """Return True if two labels are the same answer."""
+    """Return True if two labels are the same text, or if the grader accepts one of them for the other.
+
+    Args:
+        one: The label of a row.
+        other: The label of another row. The order does not matter.
+    """
     return one == other or answers_equal(one, other)
 
 

@@ -76,7 +76,7 @@ class RecordedSample:
     source: str = "default"
     # The reward that advantages are estimated from; None where a reward model gives it during training.
     reward: float | None = None
-    # Whether the response solves the problem; None without a score.
+    # True if the response solves the problem; None without a score.
     score: float | None = None
     # True if the reward function abstained: the sample takes no part in statistics.
     abstained: bool = False
@@ -153,7 +153,12 @@ class RolloutFileError(ValueError):
 
 
 def rollout_path(folder: str | Path, step: int) -> Path:
-    """Return the path of the file of a global step, counted from 1."""
+    """Return the path of the file of a global step.
+
+    Args:
+        folder: Folder of the recorded rollouts. It need not exist.
+        step: The global step, from 1.
+    """
     return Path(folder) / f"step_{step:06}.safetensors"
 
 

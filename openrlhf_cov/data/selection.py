@@ -28,7 +28,7 @@ BY_ROW = RewardConfig(reward_source="row")
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """A row that does not train; ``detail`` says which others it is like, or what is wrong with it."""
+    """A row that is dropped; ``detail`` names the rows that it is like, or says what is wrong with it."""
 
     reason: str
     detail: str
@@ -38,7 +38,7 @@ class Drop:
 class Selection:
     """The decisions about the rows, which are numbered over all sources."""
 
-    # How many rows were looked at.
+    # Number of rows that were checked.
     rows: int = 0
     drops: dict[int, Drop] = field(default_factory=dict)
     # Rows left out per evaluation set; one row may count for several sets.

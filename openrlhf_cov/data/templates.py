@@ -1,4 +1,4 @@
-"""The exact texts and token ids that models are asked with. Nothing else in the package makes one (pure)."""
+"""The exact texts and token ids of all prompts. No other module of the package makes a prompt (pure)."""
 
 import json
 import re
@@ -74,7 +74,12 @@ def plain(problem: str, tokenizer: Any = None, instruction: str = BOXED) -> str:
 
 
 def none(problem: str, tokenizer: Any = None) -> str:
-    """Return the problem as it is, for models that know their task, such as that of the embedded one."""
+    """Return the problem as it is, for models that know their task, such as that of the embedded one.
+
+    Args:
+        problem: Text of the problem.
+        tokenizer: Not used; every template takes one.
+    """
     return problem
 
 
@@ -111,7 +116,12 @@ def get_template(name: str, arguments: Mapping[str, Any] | None = None) -> Templ
 
 
 def unread_arguments(arguments: Mapping[str, Any], tokenizer: Any) -> str | None:
-    """Return a warning that names arguments which the chat template of a tokenizer does not read; None without any."""
+    """Return a warning that names arguments which the chat template of a tokenizer does not read; None without any.
+
+    Args:
+        arguments: Further arguments of the template, as the user gave them.
+        tokenizer: A Hugging Face tokenizer. One without a chat template causes no warning.
+    """
     templates = getattr(tokenizer, "chat_template", None)
     if templates is None:
         return None
@@ -183,7 +193,12 @@ PROBE = "a"
 
 
 def prompt_ids(text: str, tokenizer: Any) -> list[int]:
-    """Return the token ids of one prompt, as ``prompts_ids``."""
+    """Return the token ids of one prompt.
+
+    Args:
+        text: The whole prompt, with its template.
+        tokenizer: As in ``prompts_ids``, which says what special tokens are added.
+    """
     return prompts_ids([text], tokenizer)[0]
 
 

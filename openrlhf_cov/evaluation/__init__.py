@@ -1,5 +1,5 @@
 """Evaluation on benchmarks: their data, prompts, grading, statistics, tables and pages.
 
-The package asks a model through any backend that yields completions. Engines and servers are started elsewhere: by
-``trainer`` and by the command ``evaluate``.
+The package samples from a model through any backend that yields completions. ``trainer`` and the command ``evaluate``
+start the engines and servers.
 """

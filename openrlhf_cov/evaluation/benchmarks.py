@@ -18,7 +18,11 @@ from openrlhf_cov.utils.text_table import aligned
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """The sampling settings. Raises ValueError for impossible settings, such as repeated greedy decoding."""
+    """The sampling settings.
+
+    Raises:
+        ValueError: The settings are impossible, such as repeated greedy decoding.
+    """
 
     # Responses per problem.
     samples: int
@@ -64,7 +68,7 @@ class Benchmark:
     file: str | None = None
     # The file itself, of a benchmark that is not one of ours, or that comes with the package.
     path: Path | None = None
-    # From a row of the dataset, on the hub or in the file, to problem and answer, where they are no fields.
+    # Makes problem and answer from a row of the dataset, on the hub or in the file, if they are no fields of it.
     convert: Converter | None = None
     # Key of ``code.comparison.JUDGES``, the published judge that compares outputs; empty: the label says it.
     judge: str = ""
@@ -82,11 +86,11 @@ class Protocol:
     name: str
     # Key of ``openrlhf_cov.data.templates.TEMPLATES``.
     template: str
-    # One for all benchmarks; None: each benchmark's own.
+    # One sampling for all benchmarks; None for each benchmark's own.
     sampling: Sampling | None
 
     def sampling_of(self, benchmark: Benchmark) -> Sampling:
-        """The sampling of one benchmark."""
+        """Return the sampling of one benchmark: that of the protocol, or else the benchmark's own."""
         return self.sampling or benchmark.sampling
 
 
@@ -113,7 +117,7 @@ def _programs(
     judge: str = "",
     version: int = 1,
 ) -> Benchmark:
-    """A benchmark of programs; ``path`` is that on the hub, where its rows have fields of their own."""
+    """Return a benchmark of programs. ``path`` is its name on the hub, where its rows have fields of their own."""
     hub = HubDataset(path=path, id=id, config=config)
     return Benchmark(
         name=name, version=version, title=title, rows=rows, grader="code", hub=hub, convert=convert, judge=judge
@@ -221,15 +225,16 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 
 
-# Tells benchmarks from datasets in a training's --eval.dataset.
+# Marks benchmarks in a training's --eval.dataset, which can also name a data set.
 PREFIX = "bench:"
 
 
 def select(names: str) -> list[Benchmark]:
     """Return the benchmarks, groups and files (``*.jsonl``) of a comma-separated list, in its order, each once.
 
-    Raises UsageError for an unknown name, with the closest known one, for an empty list, and for a file that is
-    called as another benchmark of the list.
+    Raises:
+        UsageError: A name is unknown (the message has the closest known one), the list is empty, or a file is called
+            as another benchmark of the list.
     """
     chosen: dict[str, Benchmark] = {}
     for name in (part.strip() for part in names.split(",")):

@@ -61,7 +61,7 @@ def load_problems(benchmark: Benchmark, data_dir: Path | None) -> list[Problem]:
 
 
 def _check_rules(place: str, problems: Iterable[Problem]) -> None:
-    """Every problem names the rule that grades it. Raises UsageError."""
+    """Raise UsageError if a problem does not name the rule that grades it."""
     for problem in problems:
         try:
             source_of(problem.source, RewardConfig(reward_source="row"))
@@ -74,6 +74,10 @@ def ungradable(benchmark: Benchmark, problems: Iterable[Problem]) -> list[str]:
 
     Any response to them counts as incorrect. They stay in the benchmark, so that its size is what others report; the
     caller says how many they are.
+
+    Args:
+        benchmark: The benchmark, whose rule is meant.
+        problems: Its problems, or a part of them.
     """
     config = RewardConfig(reward_source=benchmark.grader)
     return [problem.id for problem in problems if not _can_reward(source_of(problem.source, config), problem.answer)]
@@ -96,12 +100,12 @@ def _find_file(benchmark: Benchmark, data_dir: Path) -> Path:
     raise UsageError(f"--data_dir {data_dir}: no file {' or '.join(benchmark.files)}, which {benchmark.name} needs")
 
 
-# Where a row stands, for messages, and the row.
+# The place of a row, for messages, and the row.
 Row = tuple[str, Any]
 
 
 def _own_form(benchmark: Benchmark, rows: Iterable[Row]) -> Iterator[Row]:
-    """The rows of a file; those of the dataset itself as ours."""
+    """Yield the rows of a file. Rows in the form of the published dataset are converted to our form."""
     for number, (place, row) in enumerate(rows):
         if benchmark.convert and isinstance(row, dict) and "problem" not in row:
             row = _converted(benchmark, benchmark.convert, place, number, row)
@@ -113,7 +117,7 @@ def _own_form(benchmark: Benchmark, rows: Iterable[Row]) -> Iterator[Row]:
 def _converted(
     benchmark: Benchmark, convert: datasets.Converter, place: str, number: int, row: dict[str, Any]
 ) -> dict[str, str]:
-    """A row of a dataset with fields of its own as ours."""
+    """Convert a row of a dataset with fields of its own to our form."""
     key = benchmark.hub and benchmark.hub.id
     try:
         converted = convert(row)
@@ -176,7 +180,10 @@ def _rows_of_dataset(benchmark: Benchmark, hub: HubDataset, place: str, dataset:
 
 
 def _gold(answer: Any) -> Any:
-    """The gold answer as a text: the one element of OlympiadBench's list, the end of GSM8K's solution, a number."""
+    """Return the gold answer as a text.
+
+    It is the one element of OlympiadBench's list, the end of GSM8K's solution, or a number.
+    """
     if isinstance(answer, list) and len(answer) == 1:
         (answer,) = answer
     text = _text(answer)

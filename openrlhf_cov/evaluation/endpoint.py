@@ -14,7 +14,7 @@ from openrlhf_cov.utils.record_checks import checked
 # Seconds for one response: 32,768 tokens at 20 a second.
 TIMEOUT = 1800.0
 
-# Statuses of the 400s that the client asks again after, as after all of the 500s.
+# Statuses of the 400s after which the client repeats a request, as after all of the 500s.
 RETRIED = (408, 409, 429)
 
 # The ``finish_reason`` of a response that reached the limit: OpenAI's, and those of other servers, in any case.
@@ -29,7 +29,7 @@ VLLM |= {"skip_special_tokens": False, "include_stop_str_in_output": True}
 
 
 class NoRoom(RunStopped):
-    """The server has no room for a prompt and the tokens asked for."""
+    """The server has no room for a prompt and the requested tokens."""
 
 
 class Endpoint:
@@ -38,7 +38,10 @@ class Endpoint:
     Prompts go to ``/completions``; with ``chat`` to ``/chat/completions``, as one user message. A request that fails
     by rate limit, timeout, broken connection or an error of the server is repeated up to ``max_retries`` times, after
     waits that double. ``chat_template_kwargs`` go to the server, which puts the template around the message; vLLM and
-    SGLang know the field. Raises UsageError where the server does not answer or does not serve the model.
+    SGLang know the field.
+
+    Raises:
+        UsageError: The server does not answer, or does not serve the model.
     """
 
     def __init__(
@@ -71,10 +74,16 @@ class Endpoint:
             self.more = self.more | {"chat_template_kwargs": dict(chat_template_kwargs)}
 
     def generate(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Completion | None]]:
-        """Completions as they arrive; None for a prompt that leaves no room for one. RunStopped after retries.
+        """Yield completions as they arrive; None for a prompt that leaves no room for one.
 
-        What arrived before a failure is given out first. Requests that are under way when the caller stops are dropped
+        What arrived before a failure is yielded first. Requests that are under way when the caller stops are dropped
         at once, however long the server would take.
+
+        Args:
+            requests: The requests. At most ``concurrency`` of them are under way at a time.
+
+        Raises:
+            RunStopped: A request failed in all its attempts, or the server refuses it.
         """
         waiting = iter(requests)
         under_way: dict[asyncio.Task, Request] = {}
@@ -96,7 +105,7 @@ class Endpoint:
             loop.close()
 
     def _served(self) -> dict[str, Any]:
-        """The models of the server, by name."""
+        """Return the models of the server, by name."""
         try:
             with self.openai.OpenAI(**self.server, max_retries=0, timeout=20.0) as client:
                 return {each.id: each for each in client.models.list()}
@@ -107,7 +116,11 @@ class Endpoint:
             ) from error
 
     async def _complete(self, client: Any, request: Request) -> Completion | None:
-        """The response, in the room that the prompt leaves, as if its length were known here; None without room."""
+        """Return the response to a request, within the length of the model; None if the prompt leaves no room.
+
+        A server may not say how long its model is, and a prompt may be too long for the tokens of the request. The
+        number of tokens is then reduced, as if the length of the prompt were known here.
+        """
         try:
             return await self._ask(client, request, min(request.max_tokens, self.max_model_len or request.max_tokens))
         except NoRoom as error:
@@ -167,7 +180,8 @@ class Endpoint:
 def _choice(answer: Any) -> Any:
     """Return the first choice of a reply.
 
-    Raises ValueError, with what is missing, where the reply is none or has gaps that would falsify a record.
+    Raises:
+        ValueError: The reply has no choice, or gaps that would falsify a record; the message says what is missing.
     """
     if isinstance(answer, str):
         start = answer.strip()[:80]
@@ -213,7 +227,7 @@ def _one_line(error: Exception) -> str:
 
 
 async def _drop(tasks: Iterable[asyncio.Task]) -> None:
-    """Cancel what still runs; errors of what is done are heard and forgotten."""
+    """Cancel the tasks that still run. Errors of finished tasks are ignored."""
     rest = {*tasks, *asyncio.all_tasks()} - {asyncio.current_task()}
     for task in rest:
         task.cancel()
@@ -221,5 +235,5 @@ async def _drop(tasks: Iterable[asyncio.Task]) -> None:
 
 
 def _length(told: Any) -> int | None:
-    """The longest prompt and response that a server tells; None where it tells nothing of use."""
+    """Return the number of tokens that a server allows for prompt and response; None if it reports none."""
     return told if type(told) is int and 0 < told < 2**53 else None

@@ -117,7 +117,12 @@ def text_limit(lengths: Sequence[int], budget: int) -> int:
 
 
 def shorten(text: str, limit: int) -> str:
-    """Return the text, or its first and last ``limit`` / 2 characters and how many are left out between."""
+    """Return a text whose middle is left out if it is too long, with the number of characters that are missing.
+
+    Args:
+        text: The text.
+        limit: Most characters of the text that are kept, half of them from each end.
+    """
     if len(text) <= limit:
         return text
     tail = limit // 2
@@ -161,7 +166,12 @@ def _table(head: tables.Row, rows: Sequence[tables.Row], caption: str, main: str
 
 
 def pass_curve(name: str, scores: dict[int, Interval]) -> Chart:
-    """Return pass@k against k on a logarithmic axis, with its interval as a band."""
+    """Return a chart of pass@k against k on a logarithmic axis, with its interval as a band.
+
+    Args:
+        name: Name of the chart in the page.
+        scores: k -> pass@k, a fraction with its interval, in ascending order of k.
+    """
     places = list(range(len(scores)))
     low, middle, high = ([getattr(each, bound) for each in scores.values()] for bound in ("low", "estimate", "high"))
     texts = [f"pass@{k}: {percent(each.estimate)} % ({percent_interval(each)})" for k, each in scores.items()]
@@ -176,7 +186,12 @@ def pass_curve(name: str, scores: dict[int, Interval]) -> Chart:
 
 
 def length_histogram(name: str, responses: Sequence[Response]) -> Chart:
-    """Return a histogram of the response lengths; truncated responses are on top in another color."""
+    """Return a histogram of the response lengths in tokens; truncated responses are on top in another color.
+
+    Args:
+        name: Name of the chart in the page.
+        responses: All responses of a benchmark, at least one.
+    """
     tokens = np.array([response.tokens for response in responses])
     truncated = np.array([response.truncated for response in responses])
     edges = np.histogram_bin_edges(tokens, bins=BINS, range=(0, max(1, tokens.max())))

@@ -21,7 +21,7 @@ from openrlhf_cov.evaluation.scores import (
 )
 from openrlhf_cov.utils.estimates import Interval
 
-# Counts up when a field changes its meaning or goes.
+# Schema version: increase it when a field is removed or changes its meaning.
 SCHEMA = 1
 
 # A difference whose p-value is above this after Holm's correction is noise.
@@ -74,7 +74,7 @@ class RunScore:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkComparison:
-    """The runs that asked a benchmark, and the paper's methods."""
+    """The scores of one benchmark: those of the runs that evaluated it, and those of the paper's methods."""
 
     name: str
     scores: tuple[RunScore, ...]
@@ -84,7 +84,7 @@ class BenchmarkComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Everything that ``compare`` tells."""
+    """The result of ``compare``."""
 
     metric: str
     runs: tuple[str, ...]
@@ -101,7 +101,7 @@ class Comparison:
 def compare(
     runs: Sequence[ComparedRun], metric: str = "avg", against: str | None = None, grader: str = "strict"
 ) -> Comparison:
-    """Compare runs on every benchmark, each with the first one.
+    """Return the comparison of runs on every benchmark, each run with the first one.
 
     Differences are taken where both runs have the same problems of the same version; K may differ.
 
@@ -126,9 +126,9 @@ def compare(
         BenchmarkComparison(
             name=name,
             scores=tuple(
-                _score(run.name, asked, k, differences.get((name, run.name)), reasons.get((name, run.name)))
+                _score(run.name, samples, k, differences.get((name, run.name)), reasons.get((name, run.name)))
                 for run in runs
-                if (asked := run.of(name)) is not None
+                if (samples := run.of(name)) is not None
             ),
             published=paper.published(against, name) if against and _is_in_paper(runs, name) else {},
         )
@@ -217,7 +217,11 @@ def incomparable(run: BenchmarkSettings, first: BenchmarkSettings | None, k: int
 def _pair(
     runs: Sequence[ComparedRun], names: Sequence[str], k: int | None
 ) -> tuple[dict[Key, str], dict[Key, PairedDifference]]:
-    """Each later run against the first: why not, or by how much."""
+    """Compare each later run with the first one, benchmark by benchmark.
+
+    Returns:
+        Why a run cannot be compared, and the differences of the runs that can; both by benchmark and run.
+    """
     reasons = {}
     pairs = {}
     for name, run in product(names, runs[1:]):
@@ -257,12 +261,12 @@ def _missing(run: ComparedRun, benchmarks: Iterable[str]) -> list[str]:
     limited = [each.settings for each in run.samples if not each.settings.complete]
     notes = [f"{run.name}: {how.name}: the first {how.problems:,} problems only" for how in limited]
     if left_out := [name for name in benchmarks if run.of(name) is None]:
-        notes.append(f"{run.name}: did not ask {', '.join(left_out)}")
+        notes.append(f"{run.name}: did not evaluate {', '.join(left_out)}")
     return notes
 
 
 def _other_settings(first: ComparedRun, run: ComparedRun) -> list[str]:
-    """Settings in which a run differs from the first one and that move scores, one line each."""
+    """Return the settings that move scores and in which a run differs from the first one, one line each."""
     changes = []
     if run.settings.template_text != first.settings.template_text:
         changes.append(("another prompt template", run.settings.template, first.settings.template))
@@ -285,25 +289,25 @@ def _paper_notes(runs: Sequence[ComparedRun], grader: str) -> list[str]:
     ]
     for run in runs:
         for how in (each.settings for each in run.samples if _is_of_paper(each.settings)):
-            asked = BENCHMARKS[how.name].sampling
-            if (how.samples, how.temperature) != (asked.samples, asked.temperature):
+            usual = BENCHMARKS[how.name].sampling
+            if (how.samples, how.temperature) != (usual.samples, usual.temperature):
                 notes.append(
                     f"{run.name}: {how.name}: {how.samples} samples at temperature {how.temperature:g}, the paper has "
-                    f"{asked.samples} at {asked.temperature:g}"
+                    f"{usual.samples} at {usual.temperature:g}"
                 )
     if grader == "strict":
         notes.append("paper: it was graded more leniently than by the grader strict; add --grader published")
     names = {each.settings.name for run in runs for each in run.samples}
-    asked = {paper.COLUMN_OF.get(name) for name in names}
+    columns = {paper.COLUMN_OF.get(name) for name in names}
     notes += [f"paper: {note}" for name, note in paper.OTHER.items() if name in names]
-    notes += [f"paper: it does not say which problems its {name} are" for name in paper.UNCERTAIN if name in asked]
+    notes += [f"paper: it does not say which problems its {name} are" for name in paper.UNCERTAIN if name in columns]
     return notes
 
 
 def _is_of_paper(how: BenchmarkSettings) -> bool:
-    """It is a benchmark of the paper, not a file of one's own that is called the same."""
+    """Return True for a benchmark of the paper; a user's own file may have the same name."""
     return how.name in paper.COLUMN_OF and how.version == BENCHMARKS[how.name].version
 
 
 def _is_in_paper(runs: Sequence[ComparedRun], name: str) -> bool:
-    return any(_is_of_paper(asked.settings) for run in runs if (asked := run.of(name)) is not None)
+    return any(_is_of_paper(samples.settings) for run in runs if (samples := run.of(name)) is not None)

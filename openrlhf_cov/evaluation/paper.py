@@ -44,7 +44,15 @@ OTHER = {"amc23": "its AMC are the 83 problems of 2022 and 2023, amc_2022_2023, 
 
 
 def published(against: str, benchmark: str) -> dict[str, float]:
-    """Return method -> score of the paper on a benchmark, a fraction; empty where the paper has none."""
+    """Return the scores of the paper on a benchmark.
+
+    Args:
+        against: Key of ``ROWS``: the model whose scores are meant.
+        benchmark: Name of the benchmark.
+
+    Returns:
+        Method -> score, a fraction; empty if the paper does not have the benchmark.
+    """
     if benchmark not in COLUMN_OF:
         return {}
     column = COLUMNS.index(COLUMN_OF[benchmark])

@@ -32,7 +32,7 @@ class Request:
 
     @property
     def fits(self) -> bool:
-        """Its prompt leaves room for a response."""
+        """True if the prompt leaves room for a response."""
         return self.max_tokens > 0
 
     def described(self) -> str:

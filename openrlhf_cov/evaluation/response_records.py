@@ -1,6 +1,6 @@
 """Read and write the files of an evaluation: settings, problems and responses.
 
-``run.json`` holds the settings, ``problems.jsonl`` what was asked, ``responses.jsonl`` one line per sample as it
+``run.json`` holds the settings, ``problems.jsonl`` the problems, ``responses.jsonl`` one line per sample as it
 arrives. Scores, tables and pages follow from these three files alone.
 """
 
@@ -19,7 +19,7 @@ from openrlhf_cov.evaluation.data import Problem
 from openrlhf_cov.utils.json_lines import MAX_SETTINGS_BYTES, parse_object, read_bounded, read_rows, write_lines
 from openrlhf_cov.utils.record_checks import STRICT, checked
 
-# Counts up when a field changes its meaning or goes.
+# Schema version: increase it when a field is removed or changes its meaning.
 SCHEMA = 1
 
 RUN_FILE = "run.json"
@@ -55,18 +55,18 @@ class BenchmarkSettings:
 
     name: str
     version: int
-    # Problems asked: all, or the first ``--limit``.
+    # Number of evaluated problems: all, or the first ``--limit``.
     problems: PositiveCount
-    # All problems of the benchmark were asked.
+    # True if all problems of the benchmark were evaluated.
     complete: bool
     samples: PositiveCount
     temperature: float
     top_p: float
     max_tokens: Count
     grader: str
-    # Of the problems and answers asked, in their order.
+    # Digest of the evaluated problems and their answers, in their order.
     sha256: str
-    # Ids of problems whose gold answer the rule cannot read; every response to them counts as wrong.
+    # Ids of problems whose gold answer the rule cannot read; every response to them counts as incorrect.
     ungradable: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -121,7 +121,12 @@ class AskedProblem:
 
     @classmethod
     def of(cls, benchmark: str, problem: Problem) -> "AskedProblem":
-        """Return the line of a problem."""
+        """Return the line of a problem.
+
+        Args:
+            benchmark: Name of its benchmark.
+            problem: The problem.
+        """
         return cls(benchmark=benchmark, **asdict(problem))
 
 
@@ -141,22 +146,22 @@ class Response:
     # Length of the response, the end token included.
     tokens: Count
     prompt_tokens: Count
-    # It was cut at the token limit.
+    # True if it was cut at the token limit.
     truncated: bool
-    # Mean of -log p of the response's tokens, nats, under the model at temperature 1; None where not asked for.
+    # Mean of -log p of the response's tokens, nats, under the model at temperature 1; None without ``--log_probs``.
     surprisal: float | None
     # The extracted answer.
     answer: str | None
-    # Of the grade, or why there is none.
+    # Status of the grade, or the reason why there is none.
     status: Literal["graded", "no_answer", "unparsable", "timeout", "prompt_too_long"]
     # The verdict of the grader strict.
     correct: bool
-    # The verdict of the grader published; None where it was not asked.
+    # The verdict of the grader published; None where it did not grade.
     published: bool | None = None
 
     @property
     def key(self) -> Key:
-        """The problem that a response answers."""
+        """The benchmark, the problem and the sample number of the response."""
         return self.benchmark, self.id, self.sample
 
 
@@ -175,7 +180,15 @@ class GraderDifference:
 
 
 def write_settings(folder: Path, settings: RunSettings) -> None:
-    """Write ``run.json``."""
+    """Write or replace ``run.json``.
+
+    Args:
+        folder: Folder of the evaluation; it must exist.
+        settings: Settings of the run.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
     write_lines(folder / RUN_FILE, [json.dumps(asdict(settings), indent=2, ensure_ascii=False)])
 
 
@@ -201,7 +214,15 @@ def read_settings(folder: Path) -> RunSettings:
 
 
 def write_records(path: Path, records: Iterable[Any]) -> None:
-    """Write or replace a file of records; at any moment it is the old one or the new one."""
+    """Write or replace a file of records. At any moment the file is the old one or the new one, as a whole.
+
+    Args:
+        path: The file. Its folder must exist.
+        records: Dataclasses, one for each line.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
     write_lines(path, map(record_line, records))
 
 
@@ -211,12 +232,18 @@ def record_line(record: Any) -> str:
 
 
 def read_problems(folder: Path) -> list[AskedProblem]:
-    """Return the problems of a run, in the order in which they were asked."""
+    """Return the problems of a run, in the order of its requests."""
     return [problem for _, problem in read_rows(folder / PROBLEMS_FILE, partial(checked, AskedProblem))]
 
 
 def read_responses(folder: Path) -> list[Response]:
-    """The complete responses in the file, in its order; one per key, the first. A cut last line is left out."""
+    """Return the complete responses in the file, in its order.
+
+    Only the first response of a key counts. A last line that was cut is left out.
+
+    Raises:
+        UsageError: The file cannot be read, or a line of it is no response.
+    """
     path = folder / RESPONSES_FILE
     found: dict[Key, Response] = {}
     if not path.exists():

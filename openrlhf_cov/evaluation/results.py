@@ -20,10 +20,12 @@ REPORT_FILE = "report.html"
 
 
 def write_results(folder: Path) -> Summary:
-    """Write or replace the files of a finished run, from its records alone; the scores for the terminal.
+    """Write or replace the files of a finished run, from its records alone, and return its summary.
 
-    ``differences.jsonl`` is there where both graders were asked about a benchmark. Raises UsageError where the folder
-    has no run, or one whose responses are not all there.
+    ``differences.jsonl`` exists only where both graders graded a benchmark.
+
+    Raises:
+        UsageError: The folder has no run, or responses are missing.
     """
     settings = read_settings(folder)
     problems = read_problems(folder)

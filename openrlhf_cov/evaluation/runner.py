@@ -1,4 +1,4 @@
-"""The evaluation itself: ask for what is missing, grade it, write it down as it arrives."""
+"""Run an evaluation: generate the missing responses, grade them, and write each as it arrives."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ Generate = Callable[[Sequence[Request]], Iterable[tuple[Request, Completion | No
 # Settings in which a resumed run may differ.
 NOT_COMPARED = ("packages",)
 
-# What a run leaves behind that was killed before its settings were written.
+# Files of a run that was killed before its settings were written.
 UNSTARTED = {PROBLEMS_FILE, f".{PROBLEMS_FILE}.tmp", f".{RUN_FILE}.tmp"}
 
 
@@ -120,7 +120,7 @@ def respond(
     workers: int,
     keep: Callable[[Response], None],
 ) -> None:
-    """Hand every graded response to ``keep``, in the order in which they were generated.
+    """Generate and grade all responses, and pass them to ``keep`` in the order in which they were generated.
 
     When an error or interrupt comes, the responses that are generated and wait for their grade are graded and kept,
     too. One that was being kept at that moment may be kept twice.
@@ -164,7 +164,7 @@ def respond(
 class Grader:
     """Grades by the rule of each benchmark: ``grade_label``, the function that rewards in training.
 
-    With ``reward_grader`` published both graders are asked, Math-Verify only where strict says wrong.
+    With ``reward_grader`` published both graders grade, Math-Verify only where strict says incorrect.
     ``template_text`` is the prompt with ``{problem}`` where the problem goes: it tells whether the prompt opened the
     thinking of the model.
     """
@@ -185,7 +185,12 @@ class Grader:
 
     @classmethod
     def of(cls, plan: EvaluationPlan, config: RewardConfig) -> "Grader":
-        """Return the grader of a plan."""
+        """Return the grader of a plan.
+
+        Args:
+            plan: The plan, with the problems and the rule of each benchmark. Its prompts come with the requests.
+            config: Settings of the rewards. ``reward_grader`` says whether both graders grade.
+        """
         return cls(plan.problems, {each.name: each.grader for each in plan.benchmarks}, config)
 
     def grade(self, benchmark: str, problem_id: str, text: str, prompt: str | None = None) -> Grade:
@@ -250,7 +255,7 @@ def regrade(folder: Path, config: RewardConfig, workers: int, packages: Mapping[
     grader = Grader(read_problems(folder), rules, config, settings.template_text)
     for each in responses:
         if (each.benchmark, each.id) not in grader.problems or each.benchmark not in grader.configs:
-            raise UsageError(f"{folder}: a response is to {each.id!r} of {each.benchmark}, which was not asked")
+            raise UsageError(f"{folder}: there is a response to {each.id!r} of {each.benchmark}, but no such problem")
     with ThreadPoolExecutor(workers) as threads:
         graded = list(threads.map(grader.again, responses))
     with writing(folder):
@@ -263,7 +268,14 @@ def regrade(folder: Path, config: RewardConfig, workers: int, packages: Mapping[
 
 @contextmanager
 def writing(place: object) -> Iterator[None]:
-    """Turn an OSError of the block, which writes ``place`` and nothing else, into a UsageError."""
+    """Turn an OSError of the block into a UsageError.
+
+    Args:
+        place: What the block writes, and nothing else, for the message.
+
+    Raises:
+        UsageError: The block raised an OSError.
+    """
     try:
         yield
     except OSError as error:

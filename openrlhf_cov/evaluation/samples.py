@@ -21,10 +21,10 @@ from openrlhf_cov.evaluation.response_records import (
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkSamples:
-    """Everything about one benchmark: N problems and the K responses to each."""
+    """The results of one benchmark: N problems and the K responses to each."""
 
     settings: BenchmarkSettings
-    # N problems, in the order in which they were asked.
+    # N problems, in the order of the requests.
     problems: tuple[AskedProblem, ...]
     # N rows of K responses, sample 0 first.
     rows: tuple[tuple[Response, ...], ...]
@@ -65,11 +65,15 @@ class BenchmarkSamples:
         ]
 
     def by_published(self) -> "BenchmarkSamples":
-        """Return the same samples by the verdicts of the grader ``published``. UsageError if it did not grade them."""
+        """Return the same samples by the verdicts of the grader ``published``.
+
+        Raises:
+            UsageError: The grader ``published`` did not grade all samples.
+        """
         if self.published is None:
             raise UsageError(
-                f"{self.settings.name} was graded by strict alone; `openrlhf-cov evaluate --regrade` asks the grader "
-                "published"
+                f"{self.settings.name} was graded by strict alone; `openrlhf-cov evaluate --regrade` adds the "
+                "grades of published"
             )
         rows = tuple(tuple(replace(each, correct=each.published) for each in row) for row in self.rows)
         return replace(self, rows=rows)
@@ -91,16 +95,17 @@ def group_samples(
         responses: The responses, in any order.
 
     Raises:
-        UsageError: A response or a problem is missing, or a response is to nothing that was asked.
+        UsageError: A response or a problem is missing, or a response belongs to no request of the run.
     """
-    asked = {how.name: [p for p in problems if p.benchmark == how.name] for how in settings.benchmarks}
+    evaluated = {how.name: [p for p in problems if p.benchmark == how.name] for how in settings.benchmarks}
     for how in settings.benchmarks:
-        if len(asked[how.name]) != how.problems:
-            raise UsageError(f"there are {len(asked[how.name])} problems of {how.name}, but {how.problems} were asked")
+        if len(evaluated[how.name]) != how.problems:
+            found = len(evaluated[how.name])
+            raise UsageError(f"there are {found} problems of {how.name}, but the settings name {how.problems}")
     given = {response.key: response for response in responses}
-    samples = {(how.name, p.id): how.samples for how in settings.benchmarks for p in asked[how.name]}
-    if unasked := sorted(key for key in given if key[2] >= samples.get(key[:2], 0)):
-        raise UsageError(f"{len(unasked):,} responses are to nothing that was asked, for example {unasked[0]}")
+    samples = {(how.name, p.id): how.samples for how in settings.benchmarks for p in evaluated[how.name]}
+    if unknown := sorted(key for key in given if key[2] >= samples.get(key[:2], 0)):
+        raise UsageError(f"{len(unknown):,} responses belong to no request of the run, for example {unknown[0]}")
     keys = ((*problem, k) for problem, count in samples.items() for k in range(count))
     if first := next((key for key in keys if key not in given), None):
         count = sum(samples.values())
@@ -111,17 +116,22 @@ def group_samples(
     return [
         BenchmarkSamples(
             settings=how,
-            problems=tuple(asked[how.name]),
-            rows=tuple(tuple(given[how.name, p.id, k] for k in range(how.samples)) for p in asked[how.name]),
+            problems=tuple(evaluated[how.name]),
+            rows=tuple(tuple(given[how.name, p.id, k] for k in range(how.samples)) for p in evaluated[how.name]),
         )
         for how in settings.benchmarks
     ]
 
 
 def read_samples(folder: Path, grader: str = "strict") -> tuple[RunSettings, list[BenchmarkSamples]]:
-    """Settings and samples of a finished run, correct where ``grader`` says so.
+    """Return the settings and the samples of a finished run.
 
-    Raises UsageError, naming the folder, for anything else.
+    Args:
+        folder: Folder of an evaluation.
+        grader: The grader that says which samples are correct, ``strict`` or ``published``.
+
+    Raises:
+        UsageError: The folder has no finished run, or ``published`` did not grade it. The message names the folder.
     """
     settings = read_settings(folder)
     problems = read_problems(folder)

@@ -21,7 +21,7 @@ from openrlhf_cov.rewards.maths.grading import answers_equal
 from openrlhf_cov.utils.estimates import Interval
 from openrlhf_cov.utils.json_lines import write_lines
 
-# Counts up when a field changes its meaning or goes.
+# Schema version: increase it when a field is removed or changes its meaning.
 SCHEMA = 1
 
 SUMMARY_FILE = "summary.json"
@@ -39,7 +39,7 @@ class BenchmarkSummary:
     title: str
     # N.
     problems: int
-    # All problems of the benchmark were asked.
+    # True if all problems of the benchmark were evaluated.
     complete: bool
     # K.
     samples: int
@@ -58,11 +58,11 @@ class BenchmarkSummary:
     truncated_frac: float
     # Responses by status of their grade, zeros included.
     statuses: dict[str, int]
-    # Mean of -log p over all tokens of all responses, nats; None where it was not asked for.
+    # Mean of -log p over all tokens of all responses, nats; None without ``--log_probs``.
     surprisal: float | None
-    # Problems whose gold answer the rule cannot read; every response to them counts as wrong.
+    # Problems whose gold answer the rule cannot read; every response to them counts as incorrect.
     ungradable: int
-    # avg@k by the grader published; None where it was not asked about every response.
+    # avg@k by the grader published; None where it did not grade every response.
     published: Interval | None = None
     # Responses on which the two graders differ.
     differing: int | None = None
@@ -74,9 +74,9 @@ class Summary:
 
     settings: RunSettings
     benchmarks: tuple[BenchmarkSummary, ...]
-    # Plain mean of avg@k over the benchmarks; None for a single one, or if a part of one was asked only.
+    # Plain mean of avg@k over the benchmarks; None for a single one, or if a benchmark was evaluated in part.
     mean_avg_at_k: float | None
-    # The same by the grader published; None also where that was not asked about every response.
+    # The same by the grader published; None also where that did not grade every response.
     mean_published: float | None = None
     schema: int = SCHEMA
 
@@ -146,6 +146,14 @@ def mean_surprisal(responses: list[Response]) -> float | None:
 
 
 def write_summary(folder: Path, summary: Summary) -> None:
-    """Write ``summary.json``."""
+    """Write or replace ``summary.json``.
+
+    Args:
+        folder: Folder of the evaluation; it must exist.
+        summary: The scores.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
     text = json.dumps(asdict(summary), indent=2, ensure_ascii=False, allow_nan=False)
     write_lines(folder / SUMMARY_FILE, [text])

@@ -31,8 +31,8 @@ FOOTNOTES = (
     "below some 30 problems it is too narrow.",
     "pass@K is the unbiased estimate, maj@K the vote of all samples, grouped by mathematical equality. Where K is no "
     "power of two, the column shows the largest one below it.",
-    "All scores are by the grader strict; published is avg@K with every answer right that Math-Verify takes for right "
-    "too, for comparison with published tables. differ counts the responses on which the two disagree; "
+    "All scores are by the grader strict. published is avg@K by both graders: an answer that Math-Verify accepts is "
+    "correct as well, for comparison with published tables. differ counts the responses on which the two disagree; "
     "differences.jsonl has them.",
 )
 
@@ -86,19 +86,21 @@ def notes(summary: Summary) -> list[str]:
         if each.ungradable:
             lines.append(
                 f"{each.name}: the gold answer of {each.ungradable} problems cannot be read; responses to them count "
-                "as wrong"
+                "as incorrect"
             )
         if count := each.statuses[PROMPT_TOO_LONG]:
-            lines.append(f"{each.name}: {count:,} responses are empty, the prompt left no room; they count as wrong")
+            lines.append(
+                f"{each.name}: {count:,} responses are empty, the prompt left no room; they count as incorrect"
+            )
         if count := each.statuses["timeout"]:
-            lines.append(f"{each.name}: {count:,} responses count as wrong because grading them took too long")
+            lines.append(f"{each.name}: {count:,} responses count as incorrect because grading them took too long")
     if summary.mean_avg_at_k is not None:
         lines.append("mean: the plain mean of avg@K, every benchmark weighs the same")
     return lines
 
 
 def setting_rows(summary: Summary) -> list[tuple[str, str]]:
-    """Name and value of the settings of a run but its model; benchmarks that were sampled alike share a row."""
+    """Return name and value of each setting of a run but its model; benchmarks that were sampled alike share a row."""
     how = summary.settings
     template = how.template
     if how.chat_template_kwargs:
@@ -127,7 +129,7 @@ def table(summary: Summary) -> str:
 
 
 def markdown(summary: Summary) -> str:
-    """``summary.md``."""
+    """Return the text of ``summary.md``."""
     lines = [f"# Evaluation of {summary.settings.model}", "", *_markdown_table(SCORES, score_rows(summary)), ""]
     if rows := grader_rows(summary):
         lines += [*_markdown_table(GRADERS, rows), ""]

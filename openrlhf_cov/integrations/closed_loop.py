@@ -49,7 +49,7 @@ class ClosedLoop:
         (checkpoint / STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
 
     def load(self, checkpoint: Path) -> None:
-        """Continue from the state in the folder of a checkpoint, if it has one."""
+        """Restore the state from the folder of a checkpoint; without a state there, do nothing."""
         path = checkpoint / STATE_FILE
         if not path.exists():
             return

@@ -100,7 +100,7 @@ class CovGRPOTrainer(RecordingGRPOTrainer):
         self.closed_loop = ClosedLoop(self.methods)
         self._metrics_log: MetricsLog | None = None
         self._warned: set[str] = set()
-        # Of the rollout that is being trained on; None between rollouts.
+        # Metrics of the rollout that is being trained on; None between rollouts.
         self._rollout: RolloutMetrics | None = None
         # The forward pass of a micro-batch, on its way to TRL's loss.
         self._forward: tuple[Tensor, Tensor | None, Tensor | None] | None = None
@@ -201,7 +201,7 @@ class CovGRPOTrainer(RecordingGRPOTrainer):
         return loss
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple:
-        """Hand TRL's loss the forward pass of ``_compute_loss``; run one where there is none."""
+        """Return the forward pass of ``_compute_loss`` to TRL's loss, or run TRL's own where there is none."""
         forward = self._forward
         self._forward = None
         return super()._get_per_token_logps_and_entropies(*args, **kwargs) if forward is None else forward

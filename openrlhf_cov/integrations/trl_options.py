@@ -66,7 +66,16 @@ def check_options(config: CovConfig, args: Any, extras: Mapping[str, Any]) -> No
 
 
 def check_model(config: CovConfig, model: Any) -> None:
-    """Raise ValueError for a model whose log-probs differ from pass to pass, or that cannot have a target entropy."""
+    """Check that the methods can train a model.
+
+    Args:
+        config: The settings of the methods.
+        model: The policy, a model of transformers.
+
+    Raises:
+        ValueError: The model has dropout, so that its log-probs differ from pass to pass, or its vocabulary is too
+            small for an entropy that a setting names.
+    """
     try:
         config.check_reachable(model.get_input_embeddings().num_embeddings)
     except ValueError as error:

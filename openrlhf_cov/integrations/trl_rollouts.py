@@ -38,7 +38,7 @@ class ReplayedCompletions:
     completion_ids: list[list[int]]
     # Log-probs of the tokens of the completions under the policy that sampled, B lists; None if they are not known.
     log_probs: list[list[float]] | None
-    # Of each reward function, float32 (N, F); NaN where it gave none.
+    # Reward of each function, float32 (N, F); NaN where the function gave none.
     rewards: Tensor
 
 
@@ -99,7 +99,11 @@ class RolloutFiles:
             )
 
     def write(self, step: int, samples: Sequence[RecordedSample]) -> None:
-        """Write the file of a step, from 1, with the samples of all ranks.
+        """Write the file of a step.
+
+        Args:
+            step: The rollout, from 1.
+            samples: The samples of all ranks.
 
         Raises:
             ValueError: The file cannot be written.

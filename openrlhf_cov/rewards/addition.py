@@ -19,7 +19,12 @@ def extract_answer(response: str) -> str | None:
 
 
 def is_right(response: str, label: str) -> bool:
-    """Return True for a response that ends with ``<eos>`` and whose final number is ``label``."""
+    """Return True for a complete response whose final number is the label.
+
+    Args:
+        response: Text of the response. A complete one ends with ``<eos>``.
+        label: The number, as decimal digits; leading zeros do not count.
+    """
     return response.endswith(EOS_TOKEN) and extract_answer(response) == without_leading_zeros(label)
 
 

@@ -10,7 +10,11 @@ REWARD_TOKEN = "OPENRLHF_COV_REWARD_TOKEN"
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceLimits(Settings):
-    """Limits of the reward service. Raises ValueError, naming the flag, when a value is out of range."""
+    """Limits of the reward service.
+
+    Raises:
+        ValueError: A value is out of range; the message names its flag.
+    """
 
     max_request_mb: int = setting(64, "size of a request, in 10^6 bytes; a larger one is refused with 413")
     max_total_mb: int = setting(
@@ -24,5 +28,6 @@ class ServiceLimits(Settings):
     max_queries: int = setting(4096, "queries of one request; more are refused with 422")
 
     def check(self) -> None:
+        """Check every limit, as ``Settings.check``."""
         for name in ("max_request_mb", "max_total_mb", "max_connections", "max_queries"):
             self.require(name, lambda count: 1 <= count <= 1 << 20, "must lie between 1 and 2^20")

@@ -18,7 +18,9 @@ def load_reward_module(path: str | Path) -> ModuleType:
     """Return the module of a file.
 
     Raises:
-        MissingRewardFunction: It has no ``reward_func``. The file may raise anything else.
+        MissingRewardFunction: The file has no ``reward_func``.
+        ImportError: The name of the file does not end in ``.py``.
+        Exception: The code of the file raised it.
     """
     spec = importlib.util.spec_from_file_location("reward_func", path)
     if spec is None or spec.loader is None:
@@ -31,7 +33,16 @@ def load_reward_module(path: str | Path) -> ModuleType:
 
 
 def label_check(module: ModuleType | None, config: RewardConfig) -> Callable[[Any], None] | None:
-    """Return the module's ``make_check_label(config)`` or ``check_label``, which raises ValueError; None without."""
+    """Return the function of a reward module that checks a label.
+
+    Args:
+        module: The module of the user's file; None without one.
+        config: Settings of the rewards, for a module that makes the function from them.
+
+    Returns:
+        ``make_check_label(config)`` of the module, or else its ``check_label``, which takes a label and raises
+        ValueError if it cannot be graded; None if the module has neither.
+    """
     make = getattr(module, "make_check_label", None)
     return make(config) if make else getattr(module, "check_label", None)
 

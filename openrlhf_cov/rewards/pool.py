@@ -39,7 +39,10 @@ class WorkerPool:
     that takes the replacement waits for it to be ready. A process forked from this one gets workers of its own.
 
     ``memory_bytes`` limits the address space of each worker, ``file_bytes`` each file that it writes; one that is not
-    ready within ``startup_seconds`` counts as dead. A ValueError for a target or a size that cannot be.
+    ready within ``startup_seconds`` counts as dead.
+
+    Raises:
+        ValueError: ``target`` has another form, or ``size`` is below 1.
     """
 
     def __init__(
@@ -103,6 +106,7 @@ class WorkerPool:
 
     @property
     def closed(self) -> bool:
+        """True after ``close``."""
         return self._closed
 
     def __enter__(self) -> "WorkerPool":
@@ -112,7 +116,7 @@ class WorkerPool:
         self.close()
 
     def _take(self, wait: float | None) -> WorkerProcess:
-        """The next worker, in the order of asking; one that is ready if there is one."""
+        """Return the next free worker, a ready one if there is one. Callers are served in the order of their calls."""
         ticket = object()
         with self._changed:
             self._queue.append(ticket)
@@ -148,7 +152,7 @@ class WorkerPool:
                     self._changed.notify_all()
 
     def _reset(self) -> None:
-        """No worker has been started and nobody waits; also the state in which a forked process finds the pool."""
+        """Set the pool to the state before its first call, in which a forked process also begins."""
         self._changed = threading.Condition()
         self._queue: deque[object] = deque()
         self._idle = [] if self._closed else list(self._workers)

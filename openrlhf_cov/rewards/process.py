@@ -65,7 +65,10 @@ class WorkerError(PoolError):
 
 
 class WorkerProcess:
-    """One place of a pool: a process, and after its end the next one. For one thread at a time, but for ``retire``."""
+    """One place of a pool: a process, and after its end the next one.
+
+    All methods except ``retire`` are for one thread at a time.
+    """
 
     def __init__(self, target: str, memory_bytes: int, file_bytes: int, startup_seconds: float) -> None:
         self._target = target
@@ -78,7 +81,11 @@ class WorkerProcess:
         self._clear()
 
     def start(self) -> None:
-        """Start a process without waiting until it is ready. WorkerDied if there can be none."""
+        """Start a process without waiting until it is ready.
+
+        Raises:
+            WorkerDied: The pool was closed, or the process cannot be started.
+        """
         with self._lock:
             if self._retired:
                 raise WorkerDied("the worker pool was closed")
@@ -94,7 +101,17 @@ class WorkerProcess:
         return self._process is not None and (self._ready or self._has_output())
 
     def work(self, request: bytes, timeout: float) -> Any:
-        """Return the value that the process replies to a request; errors are those of ``WorkerPool.call``."""
+        """Return the value that the process replies to a request. A process that is gone is replaced first.
+
+        Args:
+            request: One line of JSON with ``args`` and ``timeout``, as ``worker.answer`` reads it.
+            timeout: Seconds that the work itself may take. Waiting for a new process to be ready does not count.
+
+        Raises:
+            WorkerTimeout: The work takes longer.
+            WorkerDied: The process ends, does not start, or breaks the protocol.
+            WorkerError: The function raises.
+        """
         if not self.reusable or (self._ready and self._has_output()):
             self.stop()  # a call was broken off, or it died while it was idle, or it speaks unasked
         if self._process is None:
@@ -162,7 +179,12 @@ class WorkerProcess:
                 raise WorkerDied("the worker broke the protocol")
 
     def _exchange(self, request: bytes, deadline: float) -> Any:
-        """The next message of the process after ``request``. TimeoutError at the deadline, else WorkerDied."""
+        """Return the next message of the process after ``request``.
+
+        Raises:
+            TimeoutError: The deadline has passed.
+            WorkerDied: The process has ended, or replied with something else than a line of JSON.
+        """
         connection = self._sockets[0]
         try:
             connection.settimeout(_until(deadline))
@@ -178,13 +200,13 @@ class WorkerProcess:
             raise WorkerDied(f"the worker did not reply with one line of JSON of up to {MAX_REPLY_BYTES} B") from None
 
     def _has_output(self) -> bool:
-        """True if the process has sent something, or ended."""
+        """Return True if the process has sent something, or ended."""
         poll = select.poll()
         poll.register(self._sockets[0], select.POLLIN)
         return bool(poll.poll(0))
 
     def _kill(self) -> str:
-        """Kill the process with its whole group, if it has not ended; how it ended."""
+        """Kill the process and its whole group, unless it has ended, and return how it ended."""
         with self._lock:
             process = self._process
             if process is None:
@@ -206,7 +228,13 @@ class WorkerProcess:
 
 
 def _read_line(connection: socket.socket, deadline: float) -> bytes:
-    """One line. TimeoutError at the deadline, ConnectionError where the process is gone, ValueError if too long."""
+    """Return one line.
+
+    Raises:
+        TimeoutError: The deadline has passed.
+        ConnectionError: The process is gone.
+        ValueError: The line is too long.
+    """
     line = b""
     while not line.endswith(b"\n"):
         connection.settimeout(_until(deadline))
@@ -220,7 +248,7 @@ def _read_line(connection: socket.socket, deadline: float) -> bytes:
 
 
 def _until(deadline: float) -> float:
-    """Seconds left, more than 0; TimeoutError if there are none."""
+    """Return the seconds until a deadline, more than 0. Raise TimeoutError if it has passed."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError

@@ -34,14 +34,23 @@ def make_reward_func(config: RewardConfig) -> Callable[..., dict[str, Any]]:
     def reward_func(
         queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any], **kwargs: Any
     ) -> dict[str, Any]:
-        """Scores and rewards of responses against their labels.
+        """Return scores and rewards of responses against their labels. No response raises.
 
-        ``queries`` are prompt + response. The result has fp32 tensors (B,): ``scores`` are 1 for a right answer, else
-        0; ``rewards`` are 1 or ``reward_incorrect``, plus ``reward_format_bonus`` where there is an answer at all
-        behind the thinking;
-        ``truncated_rewards`` are the rewards the same responses get if they were cut off; ``extra_logs`` holds
-        the metrics of ``STATUS_METRICS``, and those of programs where there are any. No response raises. Raises
-        ValueError for a label that cannot be graded, and for a query that does not contain its prompt.
+        Args:
+            queries: Prompt + response, B of them.
+            prompts: The prompts (B).
+            labels: The labels (B), as the rule of each row reads them.
+            kwargs: Not used; upstream may pass more.
+
+        Returns:
+            Tensors of fp32 (B,): ``scores`` are 1 for a correct answer, else 0. ``rewards`` are 1 or
+            ``reward_incorrect``, plus ``reward_format_bonus`` where the final part has an answer at all; with
+            ``code_reward`` "share" an incorrect program gets more for each test that it passes. ``truncated_rewards``
+            are the rewards of the same responses if they were cut off. ``extra_logs`` holds the metrics of
+            ``STATUS_METRICS``, and those of programs where there are any.
+
+        Raises:
+            ValueError: A label cannot be graded, or a query does not contain its prompt.
         """
         rows = zip(queries, prompts, labels, strict=True)
         grades = [
@@ -53,7 +62,7 @@ def make_reward_func(config: RewardConfig) -> Callable[..., dict[str, Any]]:
         wrong = config.reward_incorrect + config.reward_format_bonus * answered
         if config.code_reward == "share":
             shares = torch.tensor([grade.share for grade in grades], dtype=torch.float32)
-            # From ``reward_incorrect`` with no test passed to almost 1.
+            # The reward goes from ``reward_incorrect`` with no test passed to almost 1.
             wrong = wrong + shares * (1.0 - config.reward_incorrect)
         has_programs = config.reward_source == "code" or any(grade.verdict for grade in grades)
         return {
@@ -71,7 +80,7 @@ def make_reward_func(config: RewardConfig) -> Callable[..., dict[str, Any]]:
 
 
 def _code_logs(grades: Sequence[Grade]) -> dict[str, torch.Tensor]:
-    """Metrics of programs, each (B,)."""
+    """Return the metrics of programs, each (B,)."""
     logs = {
         # The right words on other lines are a wrong output; they have no metric of their own.
         metric: [(grade.verdict or "").replace("presentation", "wrong") == verdict for grade in grades]

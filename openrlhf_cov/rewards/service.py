@@ -183,7 +183,7 @@ class RefuseAmbiguousLength:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer with 400."""
+        """Answer the request with 400, or forward it to the application."""
         names = [name for name, _ in scope.get("headers", ())]
         is_old = scope.get("http_version") == "1.0"
         if b"transfer-encoding" in names and (is_old or b"content-length" in names):

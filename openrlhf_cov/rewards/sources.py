@@ -35,7 +35,7 @@ class RewardSource:
 
 
 def grade_math(response: str, label: str, config: RewardConfig, prompt: str = "") -> Grade:
-    """Read the final answer as the type of its label, and compare both.
+    """Return the grade of an answer in mathematics: it is read as the type of its label, and compared with it.
 
     Args:
         response: The response without thinking.
@@ -65,7 +65,7 @@ def check_math_label(label: str) -> None:
 
 
 def grade_gsm8k(response: str, label: str, config: RewardConfig, prompt: str = "") -> Grade:
-    """Grade as ``grade_math`` does, against the number behind ``####``.
+    """Return the grade of ``grade_math`` against the number behind ``####``.
 
     Args:
         response: The response without thinking.
@@ -88,7 +88,7 @@ def check_gsm8k_label(label: str) -> None:
 
 
 def grade_choice(response: str, label: str, config: RewardConfig, prompt: str = "") -> Grade:
-    r"""Compare the letter of a multiple-choice answer, as in ``B``, ``(B)``, ``B. 12`` or ``\text{(B)}``.
+    r"""Return the grade of a multiple-choice answer: a letter, as in ``B``, ``(B)``, ``B. 12`` or ``\text{(B)}``.
 
     Args:
         response: The response without thinking.
@@ -136,16 +136,12 @@ def check_tiny_addition_label(label: str) -> None:
         raise ValueError("it is no non-negative integer in digits")
 
 
-def _grade_program(response: str, label: str, config: RewardConfig, prompt: str = "") -> Grade:
-    return grade_code(response, label, config)
-
-
 # --reward_source, or the field ``source`` of a row up to its first slash -> rule. A new rule is one line here.
 SOURCES: dict[str, RewardSource] = {
     "math": RewardSource(grade_math, check_math_label),
     "gsm8k": RewardSource(grade_gsm8k, check_gsm8k_label),
     "choice": RewardSource(grade_choice, check_choice_label),
-    "code": RewardSource(_grade_program, parse_tests, check_code_ready),
+    "code": RewardSource(grade_code, parse_tests, check_code_ready),
     addition.DATASOURCE: RewardSource(grade_tiny_addition, check_tiny_addition_label),
 }
 
@@ -194,6 +190,10 @@ def source_of(source: str | None, config: RewardConfig) -> RewardSource:
 def check_label(label: Any, config: RewardConfig) -> None:
     """Check that a label can be graded.
 
+    Args:
+        label: Label of a row: an answer, or a mapping with ``answer`` and ``source``.
+        config: Settings of the rewards, whose ``--reward_source`` chooses the rule.
+
     Raises:
         ValueError: The label cannot be graded; the message says why.
     """
@@ -202,8 +202,10 @@ def check_label(label: Any, config: RewardConfig) -> None:
 
 
 def checker(config: RewardConfig) -> Callable[[Any], None]:
-    """``check_label`` with these settings; before the first label of a rule it raises UsageError where this machine
-    cannot grade by it.
+    """Return ``check_label`` with these settings as a function of the label.
+
+    The function raises ValueError for a label that cannot be graded. Before the first label of a rule it raises
+    UsageError if this machine cannot grade by this rule.
     """
     ready: set[int] = set()
 

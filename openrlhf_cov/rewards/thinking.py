@@ -35,8 +35,8 @@ def final_part(response: str, markers: tuple[str, str] = DEFAULT_MARKERS, *, ope
     braces is a part of the text, such as a program that prints it.
 
     Args:
-        response: the text that the model wrote.
-        markers: the texts that open and close the thinking.
+        response: The text that the model wrote.
+        markers: The texts that open and close the thinking.
         opened: True if the prompt opened the thinking, see ``opens_thinking``.
     """
     opening, closing = (_pattern(marker) for marker in markers)
@@ -54,6 +54,10 @@ def opens_thinking(prompt: str, markers: tuple[str, str] = DEFAULT_MARKERS) -> b
 
     The prompt ends with the opening marker, or with the first words of the thinking behind a marker that begins a line
     or the turn of the model. A marker that the prompt closes, or that stands in an earlier turn, opens nothing.
+
+    Args:
+        prompt: Text of the prompt, with the chat template.
+        markers: The texts that open and close the thinking, as in ``final_part``.
     """
     opening, closing = (_pattern(marker) for marker in markers)
     tail = prompt.rstrip()[-MAX_PREFILL:]
@@ -71,7 +75,7 @@ def opens_thinking(prompt: str, markers: tuple[str, str] = DEFAULT_MARKERS) -> b
 
 @lru_cache(maxsize=16)
 def _pattern(marker: str) -> re.Pattern[str]:
-    """Match a marker in any case, with up to three characters of white space between its words and signs."""
+    """Return a pattern that matches a marker in any case, with up to three spaces between its words and signs."""
     parts = WORDS_OR_SIGNS.findall(marker)
     return re.compile(r"\s{0,3}".join(map(re.escape, parts)), re.IGNORECASE)
 

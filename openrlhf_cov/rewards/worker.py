@@ -54,7 +54,12 @@ def main() -> None:
 
 
 def serve(connection: socket.socket, function: Callable[..., Any]) -> None:
-    """Answer requests until the pool has closed the connection or memory has run out."""
+    """Answer requests until the pool has closed the connection or memory has run out.
+
+    Args:
+        connection: The socket to the pool, which sends one line of JSON per request.
+        function: The target of the worker.
+    """
     for line in connection.makefile("rb"):
         if not line.endswith(b"\n"):
             return  # the pool died in the middle of a request
@@ -109,7 +114,10 @@ def load(target: str) -> Callable[..., Any]:
 
 
 def reset_signals() -> None:
-    """Undo what was inherited from the thread that started this process, and leave Ctrl-C to the pool's process."""
+    """Reset the signal handling inherited from the thread that started this process, and ignore Ctrl-C.
+
+    The process of the pool handles Ctrl-C and ends its workers.
+    """
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGXCPU, signal.SIG_DFL)
@@ -134,13 +142,23 @@ def disarm() -> None:
 
 
 def fix_limit(kind: int, value: int) -> None:
-    """Limit a resource for good: the hard limit too is ``value``, or stays where it was lower."""
+    """Set the soft and the hard limit of a resource. A lower hard limit stays as it is.
+
+    Args:
+        kind: A constant of ``resource``, such as ``RLIMIT_AS``.
+        value: The limit, in the unit of the resource.
+    """
     value = at_most(resource.getrlimit(kind)[1], value)
     resource.setrlimit(kind, (value, value))
 
 
 def at_most(hard: int, value: int) -> int:
-    """Return a value, cut to a hard limit."""
+    """Return a value, but no more than a hard limit.
+
+    Args:
+        hard: The hard limit; ``resource.RLIM_INFINITY`` for none.
+        value: The wanted value, in the same unit.
+    """
     return value if hard == resource.RLIM_INFINITY else min(value, hard)
 
 

@@ -17,8 +17,12 @@ TRAINER_DEFAULTS = {"--rollout.batch_size": "1024", "--train.num_episodes": "1"}
 
 
 def write_command(folder: str | Path, words: Sequence[str]) -> None:
-    """Write ``words`` (program first) as a shell would read them, without secrets, for the user alone to read; the
-    folder is made."""
+    """Write the command line of a run as a shell would read it, without secrets. Only the user can read the file.
+
+    Args:
+        folder: Folder of the run. It is made if it does not exist.
+        words: The words of the command line, the program first.
+    """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_lines(folder / COMMAND_FILE, [shlex.join(redact_words(words))], private=True)
@@ -93,6 +97,10 @@ def setting(settings: Mapping[str, str], flag: str) -> str | None:
     """Return what a command line says for a flag; None where the command line does not name the flag.
 
     argparse accepts the beginning of a flag for the flag, so ``--algo.kl.init`` counts as ``--algo.kl.init_coef``.
+
+    Args:
+        settings: Flag -> value, as ``read_flags`` returns them.
+        flag: The whole name of the flag, with its dashes.
     """
     if flag in settings:
         return settings[flag]

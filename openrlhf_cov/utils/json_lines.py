@@ -18,7 +18,7 @@ BOM = b"\xef\xbb\xbf"
 MAX_FILE_BYTES = 2**26
 MAX_SETTINGS_BYTES = 2**22
 MAX_LINE_BYTES = 2**28
-# Of an integer that a float can hold; int() takes quadratic time, and refuses thousands.
+# Digits of an integer that a float can hold; int() takes quadratic time, and refuses thousands of digits.
 MAX_DIGITS = 300
 # An escape in JSON that is half a surrogate pair; most have their other half beside them.
 HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
@@ -59,7 +59,7 @@ def parse_object(content: bytes) -> dict[str, Any]:
     """Return the object on a line or in a file of JSON.
 
     Raises:
-        ValueError: It is not JSON or no object; the message is one line.
+        ValueError: The content is not JSON, or no object; the message is one line.
     """
     value = parse_json(content)
     if not isinstance(value, dict):
@@ -68,11 +68,15 @@ def parse_object(content: bytes) -> dict[str, Any]:
 
 
 def read_bounded(path: Path, most_bytes: int = MAX_FILE_BYTES) -> bytes:
-    """Return the content of a file of at most so many bytes.
+    """Return the content of a file of limited size.
+
+    Args:
+        path: The file.
+        most_bytes: The largest size in bytes.
 
     Raises:
-        OSError: If the path is no file or cannot be read.
-        ValueError: If the file is larger.
+        OSError: The path is no regular file, or cannot be read.
+        ValueError: The file is larger.
     """
     with regular(path).open("rb") as file:
         content = file.read(most_bytes + 1)
@@ -151,17 +155,33 @@ def write_lines(path: Path, lines: Iterable[str], *, private: bool = False) -> N
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write or replace a file with one value, indented; see ``replacing``."""
+    """Write or replace a file with one value, indented; see ``replacing``.
+
+    Args:
+        path: The file. Its folder must exist.
+        content: A value that JSON can hold.
+
+    Raises:
+        OSError: The file cannot be written. The old one stays.
+    """
     write_lines(path, [json.dumps(content, indent=2)])
 
 
 @contextmanager
 def replacing(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
-    """A file whose content becomes that of ``path`` when the block ends well; until then ``path`` is the old one.
+    """Yield a file whose content becomes that of ``path`` when the block ends well; until then ``path`` is unchanged.
 
-    It is written beside ``path`` as ``.NAME.tmp``, never through a link that somebody put there, and goes when the
-    block or the disk fails. Of two that write at the same time the one that began last wins, and FileExistsError ends
-    the other. ``private``: for the user alone to read (mode 600). A pipe or a device is written to directly.
+    The file is written beside ``path`` as ``.NAME.tmp``, never through a link that somebody put there, and is removed
+    when the block or the disk fails. If two processes write at the same time, the one that began last wins. A pipe or
+    a device is written to directly.
+
+    Args:
+        path: The file to write or replace. Its folder must exist.
+        private: True if only the user may read the file (mode 600).
+
+    Raises:
+        FileExistsError: Another process began to write the same file meanwhile.
+        OSError: The file cannot be written; the error names ``path``.
     """
     unfinished = path.with_name(f".{path.name}.tmp")
     mode = 0o600 if private else 0o666

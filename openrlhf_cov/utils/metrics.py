@@ -31,11 +31,11 @@ class Mean:
     op: ClassVar[str] = "sum"
 
     def parts(self) -> Tensor:
-        """(total, weight), float64 (2,)."""
+        """Return (total, weight), float64 (2,)."""
         return torch.stack([_scalar(self.total), _scalar(self.weight)])
 
     def reader(self) -> Read:
-        """total / weight."""
+        """Return the function that reads total / weight."""
         return partial(_read_mean, self.name)
 
 
@@ -46,11 +46,11 @@ class _Single:
     op: ClassVar[str]
 
     def parts(self) -> Tensor:
-        """float64 (1,)."""
+        """Return the value, float64 (1,)."""
         return _scalar(self.value).view(1)
 
     def reader(self) -> Read:
-        """The reduced value itself."""
+        """Return the function that reads the reduced value itself."""
         name = self.name
         return lambda parts: {name: parts.item()}
 
@@ -170,11 +170,11 @@ class Distribution:
         return " ".join(self.levels)
 
     def parts(self) -> Tensor:
-        """The histogram's numbers, float64."""
+        """Return the numbers of the histogram, float64."""
         return self.histogram.of(self.values, self.mask)
 
     def reader(self) -> Read:
-        """Every level."""
+        """Return the function that reads every level."""
         histogram = self.histogram
         levels = dict(self.levels)
         return lambda parts: {name: histogram.read(parts, level) for name, level in levels.items()}
@@ -193,13 +193,13 @@ class EffectiveShare:
     op: ClassVar[str] = "sum"
 
     def parts(self) -> Tensor:
-        """(sum of w, sum of w^2, n), float64 (3,)."""
+        """Return (sum of w, sum of w^2, n), float64 (3,)."""
         mask = self.mask.bool()
         kept = self.weights.detach().double().masked_fill(~mask, 0.0)
         return torch.stack([kept.sum(), kept.square().sum(), mask.sum().double()])
 
     def reader(self) -> Read:
-        """The share."""
+        """Return the function that reads the share."""
         return partial(_read_effective_share, self.name)
 
 

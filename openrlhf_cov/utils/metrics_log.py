@@ -17,11 +17,11 @@ logger = logging.getLogger(__name__)
 MAX_BYTES = 2**30
 METRICS_FILE = "metrics.jsonl"
 EVAL_FILE = "eval.jsonl"
-# Of a run: the tokens of highest covariance, a file for each step that was dumped.
+# Folder of a run with the tokens of highest covariance, a file for each dumped step.
 TOKENS_FOLDER = "cov_tokens"
-# Of a run of the lab or of a study: problem by problem, what was right in the test.
+# File of a run of the lab or of a study: the correct responses of the test, problem by problem.
 TEST_FILE = "test.json"
-# Of the same: the last evaluation and the test, written when the run is complete.
+# File of the same runs: the last evaluation and the test, written when the run is complete.
 RESULT_FILE = "result.json"
 
 
@@ -76,8 +76,10 @@ class MetricsLog:
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
-    """The lines of steps in a metrics file, in order; a line that is none, such as a last one that was cut in the
-    middle, is left out."""
+    """Return the lines of steps in a metrics file, in order.
+
+    A line that is no record of a step, such as a last line that was cut in the middle, is left out.
+    """
     return [
         parse_object(line) for line in read_bounded(Path(path), MAX_BYTES).splitlines() if _step_of(line) != math.inf
     ]
@@ -104,7 +106,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _step_of(line: bytes) -> float:
-    """The global step of a line; infinity for one that is none of a step."""
+    """Return the global step of a line; infinity for a line that is no record of a step."""
     try:
         step = parse_object(line).get("step")
     except ValueError:

@@ -49,9 +49,15 @@ def check_own(flag: str, path: Path, mark: bytes) -> None:
 
 @contextmanager
 def alone_in(output: Path) -> Iterator[None]:
-    """While the body runs, no other process that asks so writes this folder, which is made; UsageError where one does.
+    """Hold the lock of a folder while the body runs, so that no other process that asks for the lock writes there.
 
     The lock ends with the process, however it ends.
+
+    Args:
+        output: The folder. It is made if it does not exist.
+
+    Raises:
+        UsageError: Another process holds the lock.
     """
     output.mkdir(parents=True, exist_ok=True)
     with (output / ".lock").open("w") as handle:
@@ -65,7 +71,11 @@ def alone_in(output: Path) -> Iterator[None]:
 
 
 def check_folder(folder: Path, flag: str = "--output") -> None:
-    """Check that a folder can be written, as ``flag`` says; nothing is made.
+    """Check that a folder can be written. Nothing is made.
+
+    Args:
+        folder: The folder, which need not exist.
+        flag: Flag that names the folder, for messages.
 
     Raises:
         UsageError: The folder cannot be made or written to.

@@ -69,7 +69,12 @@ def checked(kind: type[Record], content: bytes) -> Record:
 def checked_value(kind: type[Record], value: Any) -> Record:
     """Return the record that a parsed value describes; see ``checked``.
 
-    The class is a model of pydantic: a strict dataclass takes no mapping.
+    Args:
+        kind: A model of pydantic: a strict dataclass takes no mapping.
+        value: The value, as ``parse_json`` returns it.
+
+    Raises:
+        ValueError: The value is not such a record. The message is one line about the first problem.
     """
     return _checked(kind, lambda adapter: adapter.validate_python(value, strict=True))
 
@@ -91,10 +96,17 @@ def _adapter(kind: Any) -> Any:
 
 
 def problems(error: "ValidationError", kind: Any) -> list[str]:
-    """Return one line for each problem of content that is not a record of ``kind``.
+    """Return one line for each problem of content that is not a record of a class.
 
     A line is ``place: what must be; got value``, for example ``arms[1].tier: must be a valid integer; got 'two'``. For
     a field that does not exist it has the name that was probably meant, or all names.
+
+    Args:
+        error: The error of pydantic.
+        kind: The class of records against which the content was checked.
+
+    Returns:
+        The lines, unknown fields first; a single line for more than ``MAX_PROBLEMS`` problems.
     """
     if error.error_count() > MAX_PROBLEMS:
         return [f"{error.error_count():,} of its values are not what they must be; give another file"]

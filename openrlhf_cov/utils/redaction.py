@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote
 
-# Stands in place of a secret.
+# The text in place of a secret.
 HIDDEN = "***"
 
 OWNERS = (
@@ -78,8 +78,11 @@ def is_secret(name: str) -> bool:
 
 
 def redact(text: str) -> str:
-    """The text with ``***`` in place of every secret in it: in URLs (``name:password@``, ``?token=``), as the value of
-    a flag, a variable or an entry of JSON, and in an Authorization header."""
+    """Return the text with ``***`` in place of every secret in it.
+
+    Secrets are found in URLs (``name:password@``, ``?token=``), as the value of a flag, a variable or an entry of
+    JSON, in an Authorization header, and by the form of known keys.
+    """
     text = PRIVATE_KEY.sub(rf"\1{HIDDEN}\2", text)
     text = KNOWN_KEYS.sub(HIDDEN, text)
     text = USER_INFO.sub(rf"\1{HIDDEN}@", text)
@@ -91,7 +94,10 @@ def redact(text: str) -> str:
 
 
 def redact_words(words: Iterable[str]) -> list[str]:
-    """The words of a command line with ``***`` in place of every secret, in all spellings that argparse takes."""
+    """Return the words of a command line with ``***`` in place of every secret.
+
+    Both spellings that argparse takes are covered, ``--flag value`` and ``--flag=value``.
+    """
     kept: list[str] = []
     secret = False
     for word in words:
@@ -105,12 +111,18 @@ def redact_words(words: Iterable[str]) -> list[str]:
 
 
 def redact_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """Flags and values with ``***`` in place of every secret."""
+    """Return flags and values with ``***`` in place of every secret."""
     return {flag: HIDDEN if is_secret(flag) else redact(value) for flag, value in settings.items()}
 
 
 def redact_arguments(value: Any, flag: str = "-") -> Any:
-    """Parsed flags, as upstream nests them, with ``***`` in place of every secret; ``flag`` is that of the value."""
+    """Return parsed flags with ``***`` in place of every secret.
+
+    Args:
+        value: A value, a list of values, or flags in namespaces, as upstream nests them.
+        flag: Name of the flag that has the value, which shows whether the value is a secret; ``-`` for the outermost
+            namespace.
+    """
     if isinstance(value, SimpleNamespace):
         named = vars(value).items()
         return SimpleNamespace(**{name: redact_arguments(each, f"{flag}.{name}") for name, each in named})

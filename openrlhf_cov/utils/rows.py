@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# Stands for no default in ``value_at``.
+# The default of ``value_at`` that means: raise an error.
 REQUIRED = object()
 
 
@@ -36,7 +36,12 @@ def value_at(row: Mapping[str, Any], key: str, default: Any = REQUIRED) -> Any:
 
 
 def column_of(columns: Sequence[str], key: str) -> str | None:
-    """Return the column of a table that holds the values of a key, which may be nested; None where no column can."""
+    """Return the column of a table that holds the values of a key; None where no column can.
+
+    Args:
+        columns: Names of the columns.
+        key: A key, or several keys with dots between them, as in ``value_at``.
+    """
     if key in columns:
         return key
     return next((column for column in columns if key.startswith(f"{column}.")), None)

@@ -19,8 +19,11 @@ from openrlhf_cov.utils.redaction import redact
 
 
 def printable(text: str) -> str:
-    """The text with "?" for each character that is not printed as itself: control characters, codes that turn the
-    direction of writing, characters without width, halves of surrogate pairs. A white space becomes a space."""
+    """Return the text with "?" for each character that is not printed as itself.
+
+    These are control characters, codes that change the direction of writing, characters without width and halves of
+    surrogate pairs. White space becomes a space.
+    """
     if text.isprintable():
         return text
     characters = []
@@ -38,10 +41,17 @@ def one_line(message: object) -> str:
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
-    """Write lines to ``stream``, stdout by default; characters that its encoding lacks become "?".
+    """Write lines to a stream. Characters that its encoding lacks become "?".
 
-    Where nobody reads any more (``| head``) the program ends as other programs do, silently with status 141. OSError
-    where stdout cannot be written to, as on a full disk; a stderr that cannot be is passed over, as is a closed one.
+    If nobody reads the stream any more (``| head``), the program ends as other programs do, silently with status 141.
+    A closed stream, or a stderr that cannot be written to, is ignored.
+
+    Args:
+        text: The lines, with their line ends.
+        stream: The stream; None for stdout.
+
+    Raises:
+        OSError: The stream cannot be written to, as on a full disk; the error names the stream.
     """
     out = stream or sys.stdout
     if out is None:  # closed before the program began
@@ -76,7 +86,7 @@ def command_name() -> list[str]:
 
 
 def refuse(program: str, reason: object, status: int = 2) -> int:
-    """Say in one line on stderr why a command ends, and return its exit status.
+    """Write in one line to stderr why a command ends, and return its exit status.
 
     Args:
         program: The command as users type it, such as ``openrlhf-cov train``.
@@ -119,10 +129,14 @@ USUAL_VALUES = {"grpo": "group_norm", "ppo": "gae"}
 
 
 def closest_flag(flag: str, known: Sequence[str]) -> str | None:
-    """Return the flag that somebody who wrote ``flag`` probably meant, None if none is close.
+    """Return the flag that somebody probably meant; None if none is close.
 
-    A short name such as ``--lr`` or ``--adam.lr`` stands for a dotted flag that ends in it; among several the one of
-    the policy, ``--actor.``, is meant.
+    A short name such as ``--lr`` or ``--adam.lr`` stands for a dotted flag that ends in it. If several flags end in
+    it, the flag of the policy, ``--actor.``, is meant.
+
+    Args:
+        flag: The flag as it was written.
+        known: All flags of the command.
     """
     name = flag.lstrip("-").replace("-", "_")
     if (usual := USUAL_NAMES.get(name)) in known:
@@ -142,7 +156,7 @@ def closest_flag(flag: str, known: Sequence[str]) -> str | None:
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Keeps the lines of the help of a flag, and indents what is left of a line in the next one."""
+    """A help formatter that keeps the lines of a flag's help, and indents the continuation of a line."""
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         if len(lines := text.splitlines()) == 1:
@@ -171,8 +185,12 @@ AMBIGUOUS = re.compile(r"ambiguous option: (\S+) could match (.*)", re.DOTALL)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line on stderr and exit status 2; ``about`` is a docstring, of which a command in
-    front, with ``: `` after it, is left out."""
+    """A parser whose errors are one line on stderr and exit status 2.
+
+    Args:
+        about: The docstring of the command, as the description. A command in front, with ``: `` after it, is left out.
+        settings: Arguments of ``argparse.ArgumentParser``.
+    """
 
     def __init__(self, *, about: str | None = None, **settings: Any) -> None:
         settings.setdefault("formatter_class", HelpFormatter)
@@ -210,7 +228,7 @@ class Parser(argparse.ArgumentParser):
         return f"{words}: unknown flag{'s' if len(flags) > 1 else ''}; {then}"
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
-        """Parse the flags, and remember the words for the message of an error."""
+        """Parse the flags as ``argparse.ArgumentParser`` does, and keep the words for the message of an error."""
         self._words = list(sys.argv[1:] if args is None else args)
         return super().parse_known_args(args, namespace)
 

@@ -19,7 +19,12 @@ class Tracker(Protocol):
     """A run in an experiment tracker."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Record the values of a global step by the names that they have in the files of the run."""
+        """Record the values of a global step.
+
+        Args:
+            step: The global step, from 1; 0 for an evaluation before the first step.
+            values: Name -> finite number. The names are those in the files of the run.
+        """
 
     def close(self) -> None:
         """Send or write what is missing, and end the run in the tracker."""
@@ -183,7 +188,11 @@ class Trackers:
             tracker.log(step, numbers)
 
     def close(self) -> None:
-        """End the run in every tracker, also where one of them fails. Raises the first failure."""
+        """End the run in every tracker, also where one of them fails.
+
+        Raises:
+            Exception: The first failure of a tracker.
+        """
         failures = []
         for tracker in self._trackers:
             try:

@@ -135,7 +135,7 @@ def test_answers_that_cannot_be_graded_are_told(evaluate_flags, problems_file, c
     row = problems[0] | {"id": "bad", "answer": "\\frac{1}{2"}
     problems_file.write_text(problems_file.read_text() + json.dumps(row) + "\n")
     assert evaluate.main(words(evaluate_flags)) == 0
-    message = "evaluate: sums: 1 gold answers cannot be read by the rule row; responses to them count as wrong\n"
+    message = "evaluate: sums: 1 gold answers cannot be read by the rule row; responses to them count as incorrect\n"
     assert message in capsys.readouterr().err
 
 

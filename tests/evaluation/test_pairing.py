@@ -145,7 +145,7 @@ def test_benchmarks_of_one_run_only_are_named(make_run):
     comparison = compare(runs)
     assert [[score.run for score in each.scores] for each in comparison.benchmarks] == [["a"], ["b"]]
     assert comparison.benchmarks[1].scores[0].reason == "the first run has no score"
-    assert comparison.notes == ("a: did not ask gsm8k", "b: did not ask aime24")
+    assert comparison.notes == ("a: did not evaluate gsm8k", "b: did not evaluate aime24")
 
 
 def test_settings_that_move_scores_are_named(make_run):

@@ -13,24 +13,24 @@ from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.models.cov_config import methods_of
 from openrlhf_cov.utils.metric_table import ENTROPY, limit
 
-# The entropy at the start is the median of this many steps, the one of a step that of it and those before it.
+# The entropy at the start is the median of the first START_POINTS steps. The entropy of a step is the median of this
+# step and the steps before it, LEVEL_POINTS in all.
 START_POINTS = 5
 LEVEL_POINTS = 3
-# Share of its start below which little entropy is left to buy reward with.
+# Share of the entropy at the start below which little entropy is left for gains of reward.
 LOW_ENTROPY = 0.1
 # Steps whose mean reward is compared with that of as many before them; a tenth of a long run.
 HALF_WINDOW = 20
 HALF_SHARE = 0.1
-# Share by which the entropy must fall between the two.
+# The entropy must fall between the two by this share, and by FALL_ERRORS standard errors.
 ENTROPY_FALL = 0.1
-# And standard errors.
 FALL_ERRORS = 3
 # Steps over which failures of the grader and empty bands are averaged.
 RECENT = 10
-# Steps for which a skipped update, a large ratio, is remembered.
+# Steps for which a skipped update and a large ratio are remembered.
 SKIPS_WITHIN = 20
 RATIOS_WITHIN = 5
-# Metric, whose limit is for the mean over the recent steps; what it is, what to do.
+# Metric of the grader, what is wrong, what to do. The limit of the metric holds for its mean over RECENT steps.
 GRADER = (
     ("reward/error_frac", "rewards fail", "see the errors of the reward function or server in the log of the run"),
     ("reward/timeout_frac", "grading times out", "raise --reward_timeout or --reward_workers"),
@@ -50,7 +50,10 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Alert:
-    """``what`` is wrong, by which ``value``, holding without a break since step ``since``, and what to do about it."""
+    """An alert: ``what`` is wrong, its ``value``, and the ``advice``.
+
+    The condition of the alert has held without a break since step ``since``.
+    """
 
     code: str
     what: str
@@ -60,15 +63,22 @@ class Alert:
 
     @property
     def short(self) -> str:
+        """The alert without its advice, as one line."""
         return f"{self.what}: {self.value}, since step {self.since}"
 
     @property
     def line(self) -> str:
+        """The alert with its advice, as one line."""
         return f"{self.short}; {self.advice}"
 
 
 def find_alerts(table: Table, settings: Mapping[str, str]) -> list[Alert]:
-    """Return the alerts of a run at its last step, the most urgent first."""
+    """Return the alerts of a run at its last step, the most urgent first.
+
+    Args:
+        table: Training metrics of the run.
+        settings: Settings of the run, flag -> value; empty if they are not known.
+    """
     found = (
         *_grader(table),
         _skipped_updates(table),

@@ -56,7 +56,7 @@ CHARTS = 4
 
 @dataclass(frozen=True)
 class Layout:
-    """The layout of a terminal: whether panels are at the side, their width, the lines below, the number of charts."""
+    """The layout of a terminal: the place and width of the panels, the lines below them, and the number of charts."""
 
     side: bool
     side_width: int
@@ -103,7 +103,7 @@ CELLS_WIDTH_WIDE = 92
 NAME_WIDTHS = (10, 60)
 # So that the axes of charts below each other line up.
 LABEL_WIDTH = 5
-# Of the height of a curve, above and below it.
+# Space above and below a curve, as a share of its height.
 MARGIN = 0.03
 
 
@@ -129,7 +129,7 @@ class View:
 
 
 class CurveChart(PlotextPlot):
-    """A metric by step; of several runs, the first of them in the title."""
+    """A chart of a metric by step; with several runs its title names the first of them."""
 
     def __init__(self, metric: str) -> None:
         super().__init__(classes="chart")
@@ -265,7 +265,7 @@ def _positive(drawn: list[Drawn]) -> bool:
 
 # --- the application
 
-# Of the table of runs, its head included; more runs scroll.
+# Lines of the table of runs, its head included; more runs scroll.
 TABLE_ROWS = 8
 # Alerts that are shown above the curves; the others wait behind a key.
 ALERTS_SMALL = 3
@@ -290,7 +290,7 @@ describes what is shown and when there is an alert."""
 
 
 class Watch(App[None]):
-    """Runs, one of them selected. ``interval`` is in seconds; ``clock`` gives Unix time."""
+    """The application: the runs, one of which is selected. ``interval`` is in seconds; ``clock`` gives Unix time."""
 
     CSS_PATH = "watch.tcss"
     TITLE = "watch"
@@ -319,7 +319,7 @@ class Watch(App[None]):
             self.state = state
 
     class ReadAll(Message):
-        """All sources have been asked; ``trouble`` is what went wrong, or empty."""
+        """All sources have been read; ``trouble`` is what went wrong, or empty."""
 
         def __init__(self, trouble: str) -> None:
             super().__init__()
@@ -417,7 +417,7 @@ class Watch(App[None]):
 
     @property
     def place(self) -> Layout:
-        """The layout for the size of the terminal, with what stands above the curves now."""
+        """The layout for the size of the terminal, with the lines that are above the curves now."""
         table = 1 + len(self.sources) if len(self.sources) > 1 else 0
         alerts = min(len(self.state.alerts), ALERTS_SMALL) if self.state else 0
         return layout(self.size.width, self.size.height, 2 + min(table, TABLE_ROWS) + alerts)
@@ -451,7 +451,10 @@ class Watch(App[None]):
     # --- keys
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys of several runs do nothing for one, and none of the application's does while a text is open."""
+        """Return False for a key that does nothing now, as textual's ``App.check_action``.
+
+        Keys for several runs need more than one run. The keys of the application do nothing while a text is open.
+        """
         if len(self.screen_stack) > 1 and action in ("move", "scroll"):
             return False
         return len(self.sources) > 1 or action not in ("move", "overlay", "select")
@@ -506,7 +509,12 @@ class Watch(App[None]):
 
 
 def alert_text(state: RunState, place: Layout) -> Text:
-    """Return one line for each alert, with what to do where there is room for it."""
+    """Return one line for each alert, with what to do where there is room for it.
+
+    Args:
+        state: The run.
+        place: The layout of the screen, which decides how many alerts are shown, and how long their lines are.
+    """
     most = ALERTS_SIDE if place.side else ALERTS_SMALL
     lines = [f"! {alert.line if place.side else alert.short}" for alert in state.alerts[:most]]
     more = len(state.alerts) - len(lines)
@@ -515,13 +523,23 @@ def alert_text(state: RunState, place: Layout) -> Text:
 
 
 def details(state: RunState, now: float) -> Text:
-    """Return the alerts with what to do, then the panels."""
+    """Return the alerts with what to do, then the panels.
+
+    Args:
+        state: The run.
+        now: Unix time in seconds.
+    """
     alerts = [Text("alerts", "bold underline"), *(Text(alert.line) for alert in state.alerts or ())]
     return Text("\n").join([*alerts, *([] if state.alerts else [Text("none")]), Text(), blocks(state, now)])
 
 
 def blocks(state: RunState, now: float) -> Text:
-    """Return the panels, one below the other."""
+    """Return the panels, one below the other.
+
+    Args:
+        state: The run.
+        now: Unix time in seconds.
+    """
     found = panels(state, now)
     return Text("\n\n").join(
         Text.assemble((each.title, "bold underline"), "\n", "\n".join(each.lines)) for each in found

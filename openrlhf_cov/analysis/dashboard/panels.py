@@ -50,14 +50,24 @@ def step_of(state: RunState) -> str:
 
 
 def eta(state: RunState, now: float) -> str:
-    """Return the time to the end of a run that moves, or "unknown"."""
+    """Return the time to the end of a run as text, or "unknown".
+
+    Args:
+        state: The run.
+        now: Unix time in seconds.
+    """
     seconds = state.remaining(now)
     about = "" if state.total is None or state.total.exact or not math.isfinite(seconds) else "about "
     return about + duration(seconds)
 
 
 def panels(state: RunState, now: float) -> list[TextPanel]:
-    """Return the texts beside the curves."""
+    """Return the texts beside the curves; panels without a line are left out.
+
+    Args:
+        state: The run.
+        now: Unix time in seconds.
+    """
     if not state.curves:
         found = [TextPanel("run", (state.activity(now).text, f"in {state.path}")), TextPanel(ABOUT, state.warnings)]
         return [panel for panel in found if panel.lines]
@@ -72,7 +82,12 @@ def panels(state: RunState, now: float) -> list[TextPanel]:
 
 
 def compact(state: RunState, now: float) -> list[str]:
-    """Return the same for small screens and logs: about one line for each panel."""
+    """Return the content of ``panels`` for small screens and logs: about one line for each panel.
+
+    Args:
+        state: The run.
+        now: Unix time in seconds.
+    """
     warnings = [f"file: {warning}" for warning in state.warnings]
     if not state.curves:
         return [f"{state.activity(now).text} in {state.path}", *warnings]
@@ -88,12 +103,22 @@ def compact(state: RunState, now: float) -> list[str]:
 
 
 def shortened(name: str, width: int) -> str:
-    """Return the end of a long name, which tells runs apart more often than its start."""
+    """Return the end of a long name, which distinguishes runs more often than its start.
+
+    Args:
+        name: The name of a run.
+        width: Most characters of the result, at least 2.
+    """
     return name if len(name) <= width else "…" + name[1 - width :]
 
 
 def table_cells(state: RunState, now: float) -> dict[str, str]:
-    """Return a run's line in the table of runs: heading -> cell."""
+    """Return the row of a run in the table of runs: heading -> cell, "-" for what the log does not have.
+
+    Args:
+        state: The run.
+        now: Unix time in seconds.
+    """
     law = state.law
     ceiling = label(law.fit.ceiling.estimate) if law and law.fit and law.verdict.applies else "-"
     values = {curve.metric: label(curve.last) for curve in state.curves}
@@ -112,12 +137,22 @@ def table_cells(state: RunState, now: float) -> dict[str, str]:
 
 
 def snapshot(states: Sequence[RunState], now: float) -> str:
-    """Return all runs as plain text, for logs and scripts."""
+    """Return all runs as plain text, for logs and scripts.
+
+    Args:
+        states: The runs, in the order of the text.
+        now: Unix time in seconds.
+    """
     return "\n\n".join("\n".join(_block(state, now)) for state in states) + "\n"
 
 
 def chart_title(curve: RunCurve, note: str = "") -> str:
-    """Return the title of a chart: its metric, its unit and its newest value."""
+    """Return the title of a chart: its metric, its unit and its newest value.
+
+    Args:
+        curve: The curve of the chart.
+        note: Text behind the value, such as " (log)"; "" for none.
+    """
     shown = label(curve.last) if len(curve.values) else "none"
     return f"{title_and_unit(curve.metric)}: {shown}{note}"
 
@@ -148,7 +183,7 @@ def _pace(state: RunState) -> str:
 
 
 def _times(state: RunState) -> list[str]:
-    """Seconds in the newest step; share of the last steps, as number and bar."""
+    """Return a line per phase: its seconds in the newest step, and its share of the last steps as number and bar."""
     if not state.phases:
         return []
     width = max(len(phase.name) for phase in state.phases)
@@ -160,7 +195,7 @@ def _times(state: RunState) -> list[str]:
 
 
 def _rollouts(state: RunState) -> list[str]:
-    """Tokens per second, sampling, statuses of the grader; what the log does not have is left out."""
+    """Return tokens per second, sampling and statuses of the grader. What the log does not have is left out."""
     generating, overall = state.tokens_per_second
     lines = []
     if math.isfinite(overall):
@@ -314,7 +349,12 @@ def labels(values: list[float]) -> list[str]:
 
 
 def sparkline(values: Floats, width: int) -> str:
-    """Return a series (n,) in ``width`` characters or fewer, from its lowest (▁) to its highest value (█)."""
+    """Return a series as a line of bars, from its lowest (▁) to its highest value (█); "" for an empty series.
+
+    Args:
+        values: The series (n,), finite.
+        width: Most characters. A longer series is averaged: each character is the mean of its values.
+    """
     if not len(values):
         return ""
     # Where each character begins in the series. A character is the mean of its values, so no value is left out.

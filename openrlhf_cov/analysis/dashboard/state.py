@@ -228,6 +228,7 @@ class RunCurve:
 
     @property
     def last(self) -> float:
+        """The newest value; NaN for an empty curve."""
         return float(self.values[-1]) if len(self.values) else math.nan
 
 
@@ -270,6 +271,7 @@ class RunState:
         return max(0.0, now - self.last_time)
 
     def activity(self, now: float) -> Activity:
+        """Return what the run does at the Unix time ``now`` in seconds."""
         if not self.has_started:
             return Activity("waiting", f"no run yet, waiting for {METRICS_FILE}")
         if not self.curves:
@@ -279,7 +281,7 @@ class RunState:
         return activity(self.done, self.total, self.pace, self.age(now), self.has_ended)
 
     def remaining(self, now: float) -> float:
-        """Return the seconds to the last step, NaN if unknown or if the run may be at its end already."""
+        """Return the seconds to the last step, NaN if they are unknown or the run may be at its end already."""
         if self.activity(now).state not in ("running", "finished"):
             return math.nan
         return remaining(self.done, self.total, self.pace, self.age(now))
@@ -338,13 +340,14 @@ def build(
 
 
 class RunningVerdict:
-    """The law of a run that grows, fitted anew when ``LAW_GROWTH`` of its points are new."""
+    """The law of a run that grows. It is fitted again when ``LAW_GROWTH`` of its points are new."""
 
     def __init__(self) -> None:
         self._points = training_points(Run("", Path(), EMPTY))
         self._result: LawResult | None = None
 
     def of(self, run: Run) -> LawResult:
+        """Return the law of a run as it is now; the last result if few points are new."""
         points = training_points(run)
         if self._result is None or not self._still_good(points):
             self._result = examine_law(
@@ -357,7 +360,7 @@ class RunningVerdict:
         return self._result
 
     def _still_good(self, points: LawPoints) -> bool:
-        """True if the points are those fitted, and few more."""
+        """Return True if the fitted points have not changed, and only few are new."""
         fitted = self._points
         new = len(points) - len(self._points)
         # A resumed run may have replaced its last lines.
@@ -372,7 +375,7 @@ def _curve(table: Table, name: str) -> RunCurve:
 
 
 def _phases(table: Table) -> tuple[Phase, ...]:
-    """The phases that the log has, and what their sum leaves of the step."""
+    """Return the phases that the log has, and as "other" the rest of the step."""
     present = [name for name in PHASES if name in table.columns]
     total = table.column(STEP_TOTAL)[-PHASE_STEPS:]
     if not present or not np.nansum(total):
@@ -385,7 +388,7 @@ def _phases(table: Table) -> tuple[Phase, ...]:
 
 
 def _present(table: Table, names: Sequence[str]) -> dict[str, float]:
-    """Title -> value in the newest step, of the metrics that the log has."""
+    """Return title -> value in the newest step, of the metrics that the log has."""
     return {title(name): _last(table, name) for name in names if name in table.columns}
 
 
@@ -439,7 +442,16 @@ class WatchedRun:
 
 
 def open_sources(paths: Sequence[Path], asked_steps: int | None = None) -> list[WatchedRun]:
-    """Return the runs at these paths; UsageError for a path that does not exist, is given twice or is not a run."""
+    """Return the runs at these paths.
+
+    Args:
+        paths: Folders of runs, metrics files or logs of other trainers, each once.
+        asked_steps: Number of steps of each run, the value of ``--steps``; None to take it from the settings of the
+            run.
+
+    Raises:
+        UsageError: A path does not exist, is given twice or is not a run.
+    """
     places = [_place(path) for path in paths]
     for path, place in zip(paths, places, strict=True):
         if places.count(place) > 1:
@@ -475,7 +487,7 @@ def _is_ours(path: Path) -> bool:
     """Return True for a folder that has or may get our metrics, as a new run whose TensorBoard events have no value.
 
     Raises:
-        UsageError: If the path is a file but not a table, or a folder of runs.
+        UsageError: The path is a file but not a table, or a folder of runs.
     """
     if not path.is_dir():
         if path.suffix not in TABLES and path.name != STATE_FILE:

@@ -194,7 +194,12 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def shortened(text: str, longest: int = LONGEST_NAME) -> str:
-    """Return the text, without its middle where it is too long."""
+    """Return the text without its middle, if it is too long.
+
+    Args:
+        text: The text, such as the name of a run.
+        longest: Most characters of the result, the ellipsis included.
+    """
     if len(text) <= longest:
         return text
     tail = (longest - 1) // 2

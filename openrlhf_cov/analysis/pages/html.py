@@ -34,6 +34,7 @@ class Cell:
 
     @property
     def key(self) -> str:
+        """The text by which the page sorts the cell; "" for NaN."""
         if isinstance(self.value, float | int):
             return "" if math.isnan(self.value) else repr(float(self.value))
         return self.text if self.value is None else self.value

@@ -30,7 +30,7 @@ POINTS_PER_INCH = 72
 MAX_NAMED = 12
 # Markers of a long line.
 MARKERS = 8
-# Of a legend, in inches: the height of a row, what a line and the space around it take, a letter.
+# Sizes of a legend in inches: the height of a row, the width of a line with its space, the width of a letter.
 LEGEND_ROW = 0.19
 LEGEND_LINE = 0.6
 LETTER = 0.068
@@ -85,7 +85,7 @@ def write_pictures(charts: Iterable[Chart], folder: Path, formats: Sequence[str]
 
 
 def draw(chart: Chart) -> Figure:
-    """Panels row by row, and the legend below them."""
+    """Return the figure of a chart: its panels row by row, and the legend below them."""
     count = len(chart.panels)
     columns = min(len(chart.panels), chart.columns)
     rows = ceil(count / columns)
@@ -186,7 +186,7 @@ DRAWN = {"line": _draw_line, "dots": _draw_dots, "band": _draw_band}
 
 
 def _draw_stack(axes: Axes, mark: Mark, floor: np.ndarray) -> np.ndarray:
-    """The area between ``floor`` and the new one, which is returned."""
+    """Draw the area on top of ``floor``, and return its upper edge as the floor of the next one."""
     area = {"facecolor": _color(mark.look), "hatch": HATCHES[mark.look.hatch], "edgecolor": "white", "linewidth": 0.3}
     axes.fill_between(mark.x, floor, floor + mark.y, **area)
     return floor + mark.y
@@ -215,7 +215,7 @@ def _dress(axes: Axes, name: Literal["x", "y"], axis: Axis, values: np.ndarray) 
 
 
 def _legend_below(figure: Figure, panels: Sequence[Panel]) -> None:
-    """A legend under the panels, as wide as the figure allows, which grows by its height; none for one name."""
+    """Add a legend under the panels, which makes the figure higher; no legend for a single name."""
     marks = {mark.name: mark for panel in panels for mark in panel.marks if mark.name}
     if len(marks) < 2:
         return

@@ -37,7 +37,12 @@ def figure(chart: Chart) -> Json:
 
 
 def numbers(values: ArrayLike, digits: int = DIGITS) -> list[float | None]:
-    """Return values with this many significant digits, None for values that are not finite."""
+    """Return values with few significant digits, None for values that are not finite.
+
+    Args:
+        values: The values (n,).
+        digits: Number of significant digits.
+    """
     # Fewer digits make the page smaller: most of it is numbers.
     flat = np.asarray(values, dtype=np.float64).tolist()
     return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in flat]

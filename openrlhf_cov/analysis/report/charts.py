@@ -335,7 +335,15 @@ def _coefficient(found: Extrapolation | LawFit, name: str) -> Interval:
 
 
 def size_ticks(low: float, high: float) -> list[float]:
-    """Return 1, 2 and 5 times powers of ten within [low, high]; the ends where there are fewer than two of these."""
+    """Return the ticks of an axis of model sizes: 1, 2 and 5 times powers of ten.
+
+    Args:
+        low: Lower end of the axis in parameters, above 0.
+        high: Upper end of the axis in parameters.
+
+    Returns:
+        The ticks within [low, high]; both ends where there are fewer than two of these.
+    """
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [factor * 10.0**power for power in powers for factor in (1, 2, 5)]
     inside = [tick for tick in ticks if low <= tick <= high]
@@ -352,7 +360,7 @@ def coefficients_chart(contents: Contents) -> Chart | None:
     names = [
         name if run.law.accepted else f"{name}\n(does not apply)" for name, (run, _) in zip(names, shown, strict=True)
     ]
-    # From high to low, so that the first run is at the top.
+    # The axis goes from high to low, so that the first run is at the top.
     rows = Axis(ticks=dict(enumerate(names)), ends=(len(shown) - 0.5, -0.5))
     panels = []
     for name in COEFFICIENTS:
@@ -395,7 +403,12 @@ def detail_charts(run: RunReport) -> list[Chart]:
 
 
 def law_charts(run: RunReport, options: Options) -> list[Chart]:
-    """Return the charts of one run about the entropy law and the theorems, as far as the run logged them."""
+    """Return the charts of one run about the entropy law and the theorems, as far as the run logged them.
+
+    Args:
+        run: The run.
+        options: The choices of the user, of which the metric names the axis of R.
+    """
     law = _chart("law", f"{options.metric} against exp(H)", law_panels(run, options), _law_note(run.law))
     found = [replace(law, height=LAW_HEIGHT) if law else None]
     for theory in run.theory:
@@ -414,7 +427,15 @@ def _chart(name: str, title: str, panels: list[Panel], note: str) -> Chart | Non
 
 
 def law_panels(run: RunReport, options: Options) -> list[Panel]:
-    """Return the points, and where the law applies its line with both intervals, the ceiling and the forecast."""
+    """Return the panel of the entropy law: its points and, where the law applies, its line, ceiling and forecast.
+
+    Args:
+        run: The run.
+        options: The choices of the user, of which the metric names the axis of R.
+
+    Returns:
+        One panel; none for a run without points.
+    """
     law = run.law
     points = run.law.points
     line = run.law.line

@@ -79,6 +79,7 @@ class Options:
 
     @property
     def method(self) -> str:
+        """The name of the fit, a key of ``law.METHODS``."""
         return "huber" if self.robust else "least_squares"
 
 
@@ -221,10 +222,10 @@ class Extrapolation:
 
 @dataclass(frozen=True, eq=False)
 class SizeSection:
-    """a, b and ceiling of the runs ``names`` against their ``sizes``; ``trend`` None says ``reason``.
+    """a, b and the ceiling of the runs ``names`` against their ``sizes``. If ``trend`` is None, ``reason`` says why.
 
-    ``unfit`` names those among them to which the law does not apply. ``grid`` is the trend at sizes for drawing,
-    ``extrapolation`` the one asked for.
+    ``unfit`` names the runs to which the law does not apply. ``grid`` is the trend at sizes for drawing,
+    ``extrapolation`` the trend at the size that the user named.
     """
 
     names: tuple[str, ...]
@@ -238,9 +239,9 @@ class SizeSection:
 
 @dataclass(frozen=True)
 class SameSection:
-    """Have the runs ``names`` one a and one b? ``result`` None says ``reason``; its differences count in ``names``.
+    """The test whether the runs ``names`` have one a and one b. If ``result`` is None, ``reason`` says why.
 
-    ``unfit`` names those among them to which the law does not apply.
+    Its differences count the runs in the order of ``names``. ``unfit`` names the runs to which the law does not apply.
     """
 
     names: tuple[str, ...]
@@ -262,7 +263,7 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """All that a report says. ``same`` is None for a single run, ``sizes`` None where no size is known.
+    """The content of a report. ``same`` is None for a single run, ``sizes`` None where no size is known.
 
     ``notes`` are sentences about the report as a whole.
     """
@@ -285,7 +286,7 @@ SCORES = ("avg@", "greedy", "pass", "acc", "sampled", "score", "avg")
 
 
 def is_score(column: str) -> bool:
-    """True if a number of an evaluation is a score, by its name."""
+    """Return True if a number of an evaluation is a score, by its name."""
     return any(word in column for word in SCORES)
 
 
@@ -297,7 +298,12 @@ def evaluation_columns(runs: Sequence[RunReport]) -> list[str]:
 
 
 def is_part(column: str, columns: Collection[str]) -> bool:
-    """True if a number is a part of another one, as ``greedy/c`` is of ``greedy``."""
+    """Return True if a number is a part of another one, as ``greedy/c`` is of ``greedy``.
+
+    Args:
+        column: Name of the number.
+        columns: Names of all numbers of the evaluations.
+    """
     whole, slash, _ = column.partition("/")
     return bool(slash) and whole in columns
 
@@ -308,7 +314,16 @@ def main_score(runs: Sequence[RunReport]) -> str:
 
 
 def read_runs(paths: Sequence[Path], mapping: Mapping[str, str] | str | None = None) -> list[Run]:
-    """Return the runs at these paths; UsageError for a path that cannot be read or is given twice."""
+    """Return the runs at these paths, with names that distinguish them.
+
+    Args:
+        paths: Folders of runs, metrics files or logs of other trainers, each once.
+        mapping: Our name -> the name in a log of another trainer, or the name of a known trainer; None to recognise
+            it.
+
+    Raises:
+        UsageError: A path cannot be read, or is given twice.
+    """
     places = [(path.parent if path.name == METRICS_FILE else path).resolve() for path in paths]
     for path, place in zip(paths, places, strict=True):
         if places.count(place) > 1:
@@ -319,7 +334,12 @@ def read_runs(paths: Sequence[Path], mapping: Mapping[str, str] | str | None = N
 
 
 def unlike(names: Sequence[str], paths: Sequence[Path]) -> list[str]:
-    """Return the names; equal names become the shortest ends of their paths that distinguish them."""
+    """Return names that distinguish the runs: equal names become the ends of their paths.
+
+    Args:
+        names: Names of the runs.
+        paths: Resolved path of each run, all different. The shortest ends of at least two parts that differ are taken.
+    """
     found = list(names)
     for name in {name for name in names if names.count(name) > 1}:
         alike = [place for place, each in enumerate(names) if each == name]
@@ -333,7 +353,15 @@ def unlike(names: Sequence[str], paths: Sequence[Path]) -> list[str]:
 
 
 def check_metric(metric: str, runs: Iterable[Run]) -> None:
-    """Raise UsageError for a metric that no run has, and for a mean of numbers of different kinds."""
+    """Check that a metric can be R of the law.
+
+    Args:
+        metric: The value of ``--metric``: one name, or several with commas, whose mean is meant.
+        runs: The runs of the report.
+
+    Raises:
+        UsageError: No run has a metric of this name, or the numbers of a mean are of different kinds.
+    """
     columns = [name for run in runs for name in run.evaluations.columns]
     known = list(dict.fromkeys([*TRAINING_METRICS, *columns]))
     names = metric.split(",")
@@ -371,7 +399,12 @@ def _near(name: str, known: list[str]) -> str:
 
 
 def law_section(run: Run, options: Options) -> LawSection:
-    """Return the law of this run, or the reasons against it."""
+    """Return the law of this run, or the reasons against it.
+
+    Args:
+        run: The run, with the mean of ``options.metric`` as a column.
+        options: The choices of the user.
+    """
     points = law_points(run, options)
     result = _result(run, points, options)
     found, reason = _forecast(points, options)
@@ -387,18 +420,28 @@ def law_section(run: Run, options: Options) -> LawSection:
 
 
 def law_points(run: Run, options: Options) -> LawPoints:
-    """Return entropy and R of each step, or of each evaluation."""
+    """Return entropy and R of each step, or of each evaluation if R is a score of evaluations.
+
+    Args:
+        run: The run, with the mean of ``options.metric`` as a column.
+        options: The choices of the user, which name the columns of R and H.
+    """
     find = training_points if of_training(options.metric) else evaluation_points
     return find(run, options.metric, options.entropy)
 
 
 def of_training(metric: str) -> bool:
-    """True if R is measured on the rollouts, not by evaluations."""
+    """Return True if R is measured on the rollouts, not by evaluations."""
     return metric.split(",")[0] in TRAINING_METRICS
 
 
 def law_line(fit: LawFit, points: LawPoints) -> LawLine:
-    """Return the line from exp(0) to the highest exp(H) of the points."""
+    """Return the line from exp(0) to the highest exp(H) of the points.
+
+    Args:
+        fit: The fitted law.
+        points: The points whose entropies bound the line, at least one.
+    """
     ends = np.exp([points.entropy.min(), points.entropy.max()])
     # Even in exp(H), the x axis. The grid begins at exp(0) = 1 because the ceiling is there.
     grid = np.linspace(min(1.0, ends[0]), ends[1], BAND_PLACES)
@@ -488,7 +531,15 @@ def same_section(runs: Sequence[RunReport]) -> SameSection | None:
 
 
 def size_section(runs: Sequence[RunReport], options: Options) -> SizeSection | None:
-    """Return a, b and the ceiling against size, over the runs with a size and a fit; None where no size is given."""
+    """Return a, b and the ceiling against model size, over the runs with a size and a fit.
+
+    Args:
+        runs: The runs of the report.
+        options: The choices of the user, with the sizes by run name.
+
+    Returns:
+        The section; None where no size is given.
+    """
     if not options.sizes:
         return None
     used = [run for run in runs if run.name in options.sizes and run.law.result.fit]
@@ -537,7 +588,15 @@ FEWEST_PER_GROUP = 5
 
 
 def build_contents(runs: Sequence[Run], options: Options) -> Contents:
-    """Return the contents of a report about these runs; UsageError for options that do not fit the runs."""
+    """Return the contents of a report.
+
+    Args:
+        runs: The runs, in the order of the report.
+        options: The choices of the user.
+
+    Raises:
+        UsageError: The metric or a name of the options does not fit the runs.
+    """
     check_metric(options.metric, runs)
     check_names("--size", options.sizes, runs)
     runs = [with_mean(run, options.metric) for run in runs]
@@ -581,7 +640,7 @@ def _run_report(run: Run, options: Options) -> RunReport:
         law=law_section(run, options),
         theory=tuple(_theory_section(table, theorem, options) for theorem in PREDICTIONS),
         stage_bands=tuple(covariance_bands(table)),
-        accuracy=_accuracy(table, options),
+        accuracy=_accuracy(table),
         group_correlation=check_group_covariance(table),
         phases=_phases(table),
         token_files=find_token_files(run.path),
@@ -627,7 +686,7 @@ def _theory_section(table: Table, theorem: int, options: Options) -> TheorySecti
     return TheorySection(theorem, check, "", means[:, 0], means[:, 1])
 
 
-def _accuracy(table: Table, options: Options) -> dict[str, AccuracyCovariance]:
+def _accuracy(table: Table) -> dict[str, AccuracyCovariance]:
     return {
         title: covariance_by_accuracy(table, curves[0].column.removesuffix("low"))
         for title, curves in ACCURACY_CURVES.items()

@@ -67,6 +67,7 @@ class CurveFigure:
 
     @property
     def columns(self) -> tuple[str, ...]:
+        """The columns of the panels, and the prefixes of further columns."""
         return (*(panel.column for panel in self.panels), *self.families)
 
     def panels_of(self, logged: Iterable[str]) -> tuple[Curve, ...]:

@@ -10,7 +10,7 @@ from openrlhf_cov.analysis.report.contents import Contents, RunReport, SameSecti
 from openrlhf_cov.analysis.report.curves import ACCURACY_CURVES
 from openrlhf_cov.utils.estimates import LEVEL
 
-# Counts up when a field changes its meaning or goes.
+# Schema version: increase it when a field is removed or changes its meaning.
 SCHEMA = 1
 # In the order of ``ACCURACY_CURVES``.
 ACCURACY_FIELDS = ("weighted_covariance_by_accuracy", "covariance_by_accuracy", "token_covariance_by_accuracy")

@@ -91,13 +91,17 @@ def report_page(contents: Contents) -> str:
         run_head=run_head,
         run_rows=run_rows,
         law_head=(*LAW_HEAD, "theorem 1", "theorem 2"),
-        law_rows=[_law_cells(run, options) for run in runs],
+        law_rows=[_law_cells(run) for run in runs],
         warnings=[f"{run.name}: {warning}" for run in runs for warning in run.warnings],
         same=[same_sentence(contents.same)] if contents.same and compares(contents) else [],
         differences=difference_rows(contents),
         sizes=size_lines(contents.sizes) if contents.sizes else [],
         runs=[
-            {"name": run.name, "tables": [*band_table(run), *accuracy_table(run)], "settings": _settings(run)}
+            {
+                "name": run.name,
+                "tables": [*band_table(run), *accuracy_table(run)],
+                "settings": sorted(run.settings.items()),
+            }
             for run in runs
         ],
         settings=settings_table(contents),
@@ -195,9 +199,9 @@ def run_table(contents: Contents) -> tuple[tuple[str, ...], list[list[Cell]]]:
     return tuple(head[place] for place in kept), [[row[place] for place in kept] for row in rows]
 
 
-def _law_cells(run: RunReport, options: Options) -> list[Cell]:
+def _law_cells(run: RunReport) -> list[Cell]:
     correlations = [theory.check.correlation.estimate if theory.check else float("nan") for theory in run.theory]
-    return [*map(Cell, law_row(run, options)), *(Cell(number(each), each) for each in correlations)]
+    return [*map(Cell, law_row(run)), *(Cell(number(each), each) for each in correlations)]
 
 
 def _ends_cell(found: Ends) -> Cell:
@@ -234,10 +238,6 @@ def settings_table(contents: Contents) -> Table | None:
         table[0][0] = "run"
     head, *rows = table
     return head, [list(map(Cell, row)) for row in rows], caption
-
-
-def _settings(run: RunReport) -> list[tuple[str, str]]:
-    return [(flag, _shown(value, run)) for flag, value in sorted(run.settings.items())]
 
 
 def _shown(value: str | None, run: RunReport) -> str:

@@ -51,7 +51,7 @@ def read_tokens(path: Path) -> list[dict[str, Any]]:
 TOKEN_STEPS = 8
 # Tokens in one page, about; each takes some 300 bytes.
 TOKEN_BUDGET = 6000
-# Of every file, however many there are.
+# Tokens that the page shows of every file at least, however many files there are.
 FEWEST_TOKENS = 20
 # Tokens of text on either side of a token, as ``trainer.token_dump`` writes them.
 CONTEXT = 20
@@ -148,7 +148,10 @@ def passages(tokens: Sequence[Token]) -> list[list[str | int]]:
 
 
 def _responses(tokens: Sequence[Token]) -> list[list[int]]:
-    """Places of the tokens of each response, in the order of the text; a token of no known response is alone."""
+    """Return the places of the tokens of each response, in the order of the text.
+
+    A token of an unknown response forms a group of its own.
+    """
     groups: dict[Any, list[int]] = {}
     for place, token in enumerate(tokens):
         known = token["sample_id"] is not None and token["position"] is not None
@@ -157,7 +160,7 @@ def _responses(tokens: Sequence[Token]) -> list[list[int]]:
 
 
 def _joined(tokens: Sequence[Token], chain: Sequence[int]) -> Iterator[list[str | int]]:
-    """Passages of the tokens of one response."""
+    """Yield the passages of the tokens of one response."""
     first = tokens[chain[0]]
     parts: list[str | int] = [first["before"], chain[0]]
     text = first["before"] + first["token"]

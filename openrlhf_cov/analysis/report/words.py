@@ -33,7 +33,7 @@ def summary(contents: Contents) -> str:
     """Return the tables of the runs and of the law, and a line for each thing that a reader has to know."""
     lines = run_table(contents)
     lines += ["", f"Entropy law R = -a exp(H) + b. {asked(contents.options)}"]
-    rows = [law_row(run, contents.options) for run in contents.runs if run.law.accepted]
+    rows = [law_row(run) for run in contents.runs if run.law.accepted]
     lines += aligned([LAW_HEAD, *rows]) if rows else []
     lines += [line for run in contents.runs for line in _remarks(run)]
     lines += [f"Note: {note}." for note in contents.notes]
@@ -54,8 +54,11 @@ def run_table(contents: Contents) -> list[str]:
     return aligned(list(zip(*columns, strict=True)))
 
 
-def law_row(run: RunReport, options: Options) -> Row:
-    """Return a row of ``LAW_HEAD`` for a run that the law describes."""
+def law_row(run: RunReport) -> Row:
+    """Return the row of a run in the table with the head ``LAW_HEAD``.
+
+    If the law does not describe the run, all cells but its name are ``NONE``.
+    """
     fit = run.law.accepted
     found = run.law.forecast
     if fit is None:
@@ -75,7 +78,7 @@ def asked(options: Options) -> str:
 
 
 def compares(contents: Contents) -> bool:
-    """True if the law describes two runs or more, so that their coefficients can be compared."""
+    """Return True if the law describes two runs or more, so that their coefficients can be compared."""
     return sum(run.law.accepted is not None for run in contents.runs) > 1
 
 
@@ -87,7 +90,12 @@ def same_lines(same: SameSection) -> list[str]:
 
 
 def difference_line(same: SameSection, difference: Difference) -> str:
-    """Return ``first minus second``: a, b and the ceiling with their intervals."""
+    """Return a line with the differences of a, b and the ceiling of two runs, and their intervals.
+
+    Args:
+        same: The section with the names of the runs.
+        difference: The difference, the first run minus the second.
+    """
     parts = [f"{name} {with_interval(getattr(difference, name))}" for name in ("a", "b", "ceiling")]
     return f"{same.names[difference.first]} minus {same.names[difference.second]}: {', '.join(parts)}"
 
@@ -215,14 +223,25 @@ def ends(interval: Interval) -> str:
 
 
 def error_of(value: float, options: Options) -> str:
-    """Return an error of R: in percent where R is a share, as in the paper, else in units of R."""
+    """Return an error of R as text.
+
+    Args:
+        value: The error, in units of R.
+        options: The choices of the user. If the highest reward is 1, R is a share and the text is in percent, as in
+            the paper.
+    """
     if options.highest_reward != 1.0:
         return number(value)
     return f"{100 * value:.1f} %"
 
 
 def law_facts(run: RunReport, options: Options) -> list[tuple[str, str]]:
-    """Return names and values of the fit of a run that the law describes; empty for another run."""
+    """Return names and values of the fit of a run that the law describes; empty for another run.
+
+    Args:
+        run: The run.
+        options: The choices of the user, which say whether errors are in percent.
+    """
     fit = run.law.accepted
     if fit is None:
         return []
@@ -241,7 +260,12 @@ def law_facts(run: RunReport, options: Options) -> list[tuple[str, str]]:
 
 
 def law_sentence(run: RunReport, options: Options) -> str:
-    """Return one sentence on the law; the reasons against it are listed elsewhere."""
+    """Return one sentence about the law; it does not repeat the reasons against the law.
+
+    Args:
+        run: The run.
+        options: The choices of the user, which name R.
+    """
     fit = run.law.accepted
     if fit is None:
         return "The law does not apply to this run."
@@ -253,7 +277,12 @@ def law_sentence(run: RunReport, options: Options) -> str:
 
 
 def forecast_sentence(law: LawSection, options: Options) -> str:
-    """Return how well the first part of the run predicted the rest, as the paper reports it."""
+    """Return how well the first part of the run predicted the rest, as the paper reports it.
+
+    Args:
+        law: The law of the run, with its forecast or the reason why there is none.
+        options: The choices of the user, which say whether errors are in percent.
+    """
     if law.forecast is None:
         return f"No forecast: {law.no_forecast}."
     found = law.forecast

@@ -31,7 +31,7 @@ def write_report(runs: Sequence[Path], output: Path) -> Path:
         The path of the page.
 
     Raises:
-        UsageError: If a run cannot be read.
+        UsageError: A run cannot be read.
     """
     write_files(build_contents(read_runs(runs), Options()), output)
     return output / PAGE

@@ -20,10 +20,10 @@ from openrlhf_cov.cluster.host.installed import Package, find_packages, pins
 from openrlhf_cov.rewards.code.sandbox import Limits, Sandbox, SandboxError
 from openrlhf_cov.utils.cores import cores
 
-# Of a Ray head: its store, its dashboard.
+# Ports of a Ray head: those of its store and of its dashboard.
 PORTS = (6379, 8265)
 
-# Environment variables that checks look at.
+# Environment variables that the checks read.
 VARIABLES = (
     *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_DISABLE", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"),
     *("CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE"),
@@ -35,6 +35,8 @@ HUB_TIMEOUT = 5.0
 
 @dataclass(frozen=True)
 class Gpu:
+    """One GPU."""
+
     name: str
     # MiB.
     memory: int
@@ -43,6 +45,8 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Disk:
+    """The disk of a path, with its size in bytes."""
+
     path: str
     total: int
     # Bytes that this user may write.
@@ -51,7 +55,10 @@ class Disk:
 
 @dataclass(frozen=True)
 class Process:
-    """``command`` is empty for a process of another user; ``open_ray``: the head of a Ray without a token."""
+    """A process that listens on a port.
+
+    ``command`` is empty for a process of another user. ``open_ray`` is True for the head of a Ray without a token.
+    """
 
     pid: int | None
     command: str
@@ -60,7 +67,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Limit:
-    """None: unlimited."""
+    """A limit of the operating system; None means unlimited."""
 
     soft: int | None
     hard: int | None
@@ -68,7 +75,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Hub:
-    """``fault`` is None where the hub answered."""
+    """The address of the Hugging Face hub, and why it does not answer; ``fault`` is None if it does."""
 
     url: str
     fault: str | None
@@ -76,13 +83,13 @@ class Hub:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """One host."""
+    """The facts about one host on which the checks decide."""
 
     python: tuple[int, int, int]
     system: str
     cpu_host: bool
     packages: Mapping[str, Package]
-    # Versions that openrlhf asks for.
+    # Versions that openrlhf requires.
     pins: Mapping[str, str]
     # None: there is no nvidia-smi, or it fails.
     gpus: tuple[Gpu, ...] | None
@@ -93,7 +100,7 @@ class Facts:
     ray_disk: Disk
     here_disk: Disk
     shared_memory: Disk | None
-    # Those of ``PORTS`` on which somebody listens.
+    # Port -> process that listens on it, for those of ``PORTS`` that are taken.
     ports: Mapping[int, Process]
     limits: Mapping[str, Limit]
     cores: int
@@ -102,16 +109,20 @@ class Facts:
     environment: Mapping[str, str]
     # Names of network interfaces.
     interfaces: tuple[str, ...]
-    # Of torch's compiled extensions, those that nobody here holds.
+    # Locks on torch's compiled extensions that no process of this host holds.
     locks: Locks
     # Why no program that a model wrote can be run here; None if one can.
     sandbox_fault: str | None
-    # None: it was not to be asked.
+    # None if the hub was not to be asked.
     hub: Hub | None = None
 
 
 def gather(ask_hub: bool) -> Facts:
-    """This host. Takes some seconds, for the imports; ``ask_hub`` some more where the network is silent."""
+    """Return the facts about this host. The imports take some seconds.
+
+    Args:
+        ask_hub: True to find out whether the Hugging Face hub answers, which takes longer where the network is silent.
+    """
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"  # as Hugging Face and torch find their folders
     return Facts(
         python=sys.version_info[:3],
@@ -156,7 +167,10 @@ def find_gpus() -> tuple[Gpu, ...] | None:
 
 
 def parse_gpus(text: str) -> tuple[Gpu, ...]:
-    """One GPU per line of comma-separated name, MiB and driver; memory of another form (``[N/A]``) counts as 0."""
+    """Return the GPUs in the output of nvidia-smi, one line each: name, memory in MiB and driver.
+
+    Memory in another form, such as ``[N/A]``, counts as 0.
+    """
     rows = [[cell.strip() for cell in line.rsplit(",", 2)] for line in text.splitlines() if line.count(",") >= 2]
     return tuple(Gpu(name, int(memory) if memory.isdigit() else 0, driver) for name, memory, driver in rows)
 
@@ -169,7 +183,7 @@ def disk(path: Path) -> Disk:
 
 
 def listeners(ports: tuple[int, ...]) -> dict[int, Process]:
-    """Who listens on which of these ports; nobody where psutil is not there."""
+    """Return port -> process for those of the ports on which a process listens; empty without psutil."""
     try:
         import psutil
     except ImportError:  # a host without packages
@@ -194,7 +208,12 @@ def memory(group: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
 
 
 def find_hub(url: str, timeout: float = HUB_TIMEOUT) -> Hub:
-    """Ask the hub, and return its address and what went wrong, if anything."""
+    """Ask the hub, and return its address and what went wrong, if anything.
+
+    Args:
+        url: Address of the hub.
+        timeout: Seconds to wait for its answer.
+    """
     try:
         with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=timeout):
             return Hub(url, None)

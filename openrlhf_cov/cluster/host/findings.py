@@ -16,7 +16,10 @@ Status = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True)
 class Finding:
-    """``warn``: a run may suffer; ``fail``: it cannot work. These have a command that ``fix``es it."""
+    """The result of a check: with ``warn`` a run may suffer, with ``fail`` it cannot work.
+
+    Both have a command that fixes the fault in ``fix``; it is None with ``ok``.
+    """
 
     status: Status
     found: str
@@ -27,7 +30,7 @@ class Finding:
             raise ValueError(f"a finding has a fix if and only if it is not ok: {self}")
 
 
-# None: there is nothing to say, because nobody asked or another line says it.
+# A check returns None if it was not requested, or if another line of the report says the same.
 Check = Callable[[Facts], Finding | None]
 
 

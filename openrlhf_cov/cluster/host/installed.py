@@ -37,9 +37,9 @@ PIN = re.compile(r"\s*([A-Za-z0-9._-]+)\s?(?:\[[^]]*])?\s?==\s*([^\s;,]+)")
 
 @dataclass(frozen=True)
 class Package:
-    """A package: ``version`` is None where there is no metadata of it, ``present`` whether its module is there.
+    """A package: its ``version`` by its metadata, None without metadata, and ``present``, True if its module is there.
 
-    ``fault`` is what came of its import, if it was tried.
+    ``fault`` is the error of its import; None if the import went well or was not tried.
     """
 
     version: str | None
@@ -62,7 +62,17 @@ def find_packages() -> dict[str, Package]:
 
 
 def try_imports(names: Iterable[str], timeout: float = TIMEOUT) -> dict[str, dict[str, Any]]:
-    """``fault`` and ``facts`` of every import. One that ends its process, or hangs, does not keep the next from it."""
+    """Import packages in processes of their own, and return what came of it.
+
+    An import that ends its process, or hangs, does not keep the next package from being tried.
+
+    Args:
+        names: Modules, in the order in which one process imports them.
+        timeout: Seconds for the imports of one process.
+
+    Returns:
+        Module -> ``fault``, None after a good import, and ``facts``, what the package knows about the host.
+    """
     results = {}
     left = list(names)
     while left:

@@ -1,5 +1,6 @@
 """Checks of the machine: GPUs, network, memory, disks, ports and limits (pure)."""
 
+import math
 import re
 import shlex
 
@@ -10,6 +11,7 @@ RAY_PROCESS = re.compile(r"gcs_server|\bray::|/ray/dashboard/")
 
 
 def check_gpus(facts: Facts) -> Finding:
+    """Check that GPUs are present and fit the build of vLLM."""
     if facts.gpus:
         kinds = sorted({f"{gpu.name} ({gpu.memory / 1024:.0f} GiB)" for gpu in facts.gpus})
         found = f"{len(facts.gpus)} x {', '.join(kinds)}, driver {facts.gpus[0].driver}"
@@ -27,6 +29,7 @@ def check_gpus(facts: Facts) -> Finding:
 
 
 def check_interfaces(facts: Facts) -> Finding:
+    """Check that the variables of NCCL and gloo name network interfaces of this host."""
     there = ", ".join(facts.interfaces)
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
         value = facts.environment.get(name)
@@ -36,13 +39,14 @@ def check_interfaces(facts: Facts) -> Finding:
 
 
 def check_cores(facts: Facts) -> Finding:
+    """Check that the host has more than one core."""
     if facts.cores < 2:
         return Finding("warn", "1; Ray, vLLM and training take turns", "docker run --cpus 4 …")
     return Finding("ok", str(facts.cores))
 
 
 def check_cpu(facts: Facts) -> Finding | None:
-    """Return whether vLLM has a library for the instructions of a CPU host; without AVX2 it has none."""
+    """Check that vLLM has a library for the instructions of a CPU host; without AVX2 it has none."""
     if not on_cpu(facts):
         return Finding("ok", "any; the GPUs compute")
     known = facts.packages["torch"].facts.get("cpu")
@@ -56,6 +60,7 @@ def check_cpu(facts: Facts) -> Finding | None:
 
 
 def check_memory(facts: Facts) -> Finding:
+    """Check that the host has enough memory: 8 GiB on a CPU host, 64 GiB on a GPU host."""
     needed = 8 if on_cpu(facts) else 64
     found = f"{facts.memory / GIB:.1f} GiB"
     if facts.memory < 0.9 * needed * GIB:  # a host of 64 GB has a little less
@@ -83,6 +88,7 @@ def check_disk(facts: Facts, name: str, gpu_gib: int, fix: str) -> Finding:
 
 
 def check_ray_disk(facts: Facts) -> Finding:
+    """Check the disk of Ray, which stores no objects on a disk that is more than 95 % full."""
     disk = facts.ray_disk
     fix = "export TMPDIR=/larger/disk RAY_TMPDIR=/larger/disk"
     finding = check_disk(facts, "ray_disk", 20, fix)
@@ -92,8 +98,9 @@ def check_ray_disk(facts: Facts) -> Finding:
 
 
 def check_shared_memory(facts: Facts) -> Finding:
+    """Check that ``/dev/shm`` has room for the objects of Ray, which takes 30 % of the memory for them."""
     wanted = 0.3 * facts.memory  # what Ray takes for its objects
-    size = f"{max(1, -int(-wanted // GIB))}g"
+    size = f"{max(1, math.ceil(wanted / GIB))}g"
     fix = f"sudo mount -o remount,size={size} /dev/shm  # in Docker: docker run --shm-size {size} …"
     disk = facts.shared_memory
     if disk is None:
@@ -127,6 +134,7 @@ def check_port(facts: Facts, port: int, flag: str) -> Finding:
 
 
 def check_locked_memory(facts: Facts) -> Finding:
+    """Check the limit of locked memory, which GPU hosts need."""
     if on_cpu(facts):
         return Finding("ok", f"{_size(facts.limits['memlock'].hard)}; a CPU host locks none")
     fix = "ulimit -l unlimited  # in Docker: docker run --ulimit memlock=-1 …"
@@ -134,6 +142,7 @@ def check_locked_memory(facts: Facts) -> Finding:
 
 
 def check_extension_locks(facts: Facts) -> Finding:
+    """Check that no killed process left a lock on torch's compiled extensions."""
     stale = facts.locks.stale
     unclear = facts.locks.young + facts.locks.foreign
     if not stale + unclear:
@@ -148,6 +157,7 @@ def check_extension_locks(facts: Facts) -> Finding:
 
 
 def check_sandbox(facts: Facts) -> Finding:
+    """Check that programs of a model can run in a sandbox."""
     if facts.sandbox_fault is None:
         return Finding("ok", "bubblewrap, with a program that ran in it")
     fix = "--code_sandbox url:http://HOST:PORT  # a sandbox service"
@@ -159,6 +169,7 @@ def check_sandbox(facts: Facts) -> Finding:
 
 
 def check_hub(facts: Facts) -> Finding | None:
+    """Check that the Hugging Face hub answers; None if that was not requested."""
     hub = facts.hub
     if hub is None:
         return None
@@ -196,7 +207,11 @@ def _count(value: int | None) -> str:
 
 
 def _names_an_interface(value: str, interfaces: tuple[str, ...]) -> bool:
-    """NCCL's language: beginnings of names with commas; ``=`` in front: whole names; ``^``: all others."""
+    """Return True if a value names one of the interfaces, in the language of NCCL.
+
+    A value is a list of beginnings of names with commas. With ``=`` in front they are whole names, with ``^`` in front
+    all other interfaces are meant.
+    """
     exclude = value.startswith("^")
     exact = value.lstrip("^").startswith("=")
     names = [name for name in value.lstrip("^=").split(",") if name]

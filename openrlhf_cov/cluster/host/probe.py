@@ -15,7 +15,12 @@ from typing import Any, TextIO
 
 
 def main(names: list[str], output: TextIO) -> None:
-    """Import the packages of these names, and write what comes of it."""
+    """Import packages one after another, and write a line of JSON about each.
+
+    Args:
+        names: Names of the modules.
+        output: The stream that gets the lines; each line is flushed, because the next import may end the process.
+    """
     for name in names:
         fault = None
         facts = {}
@@ -57,7 +62,7 @@ def _deepspeed_facts(deepspeed: ModuleType) -> dict[str, Any]:
 
 
 def _vllm_facts(vllm: ModuleType) -> dict[str, Any]:
-    """The platform whose kernels load; ImportError, where they do not.
+    """Return the platform whose kernels load. Raise ImportError if they do not.
 
     Which library that is, of several on x86, the platform decides by the CPU. Its operators are what shows that it was
     loaded: vLLM drops the module itself, and only logs a fault. A second library would end the process.

@@ -8,14 +8,15 @@ from openrlhf_cov.cluster.packages import OPENRLHF
 
 # PyPI has no build of torch for CPUs alone.
 TORCH_INDEX = "--extra-index-url https://download.pytorch.org/whl/cpu"
-# From the first up to, but not including, the second.
+# Versions of Python that are supported: from the first up to, but not including, the second.
 PYTHONS = ((3, 11), (3, 13))
 
-# Of the packages in requirements-cpu.txt.
+# Version of Python for which the packages in requirements-cpu.txt are built.
 CPU_PYTHON = (3, 11)
 
 
 def check_python(facts: Facts) -> Finding:
+    """Check the version of Python."""
     version = ".".join(map(str, facts.python))
     fix = "python3.11 -m venv .venv && source .venv/bin/activate"
     if not PYTHONS[0] <= facts.python[:2] < PYTHONS[1]:
@@ -26,6 +27,7 @@ def check_python(facts: Facts) -> Finding:
 
 
 def check_own_package(facts: Facts) -> Finding:
+    """Check that this package is installed, not only found in its folder."""
     version = facts.packages["openrlhf_cov"].version
     if version is None:
         return Finding("warn", "not installed, used from its folder: other nodes have none", "pip install --no-deps .")
@@ -33,6 +35,7 @@ def check_own_package(facts: Facts) -> Finding:
 
 
 def check_openrlhf(facts: Facts) -> Finding:
+    """Check that the one version of OpenRLHF which is extended here is installed."""
     package = facts.packages["openrlhf"]
     fix = f"pip install --no-deps openrlhf=={OPENRLHF}"
     if not package.present or package.version is None:
@@ -43,7 +46,12 @@ def check_openrlhf(facts: Facts) -> Finding:
 
 
 def check_package(facts: Facts, module: str) -> Finding:
-    """Check a package that every host needs; ``module`` is its name with underscores."""
+    """Check a package that every host needs: that it is installed, imports, and has the version that openrlhf pins.
+
+    Args:
+        facts: Facts about the host.
+        module: Name of the package with underscores, a key of ``facts.packages``.
+    """
     package = facts.packages[module]
     name = module.replace("_", "-")
     fix = ON_CPUS if on_cpu(facts) else ON_GPUS
@@ -60,6 +68,7 @@ def check_package(facts: Facts, module: str) -> Finding:
 
 
 def check_torch(facts: Facts) -> Finding:
+    """Check torch, and on a GPU host that it is built for CUDA and finds the GPUs."""
     finding = check_package(facts, "torch")
     if on_cpu(facts):
         return replace(finding, fix=finding.fix and f"{finding.fix} {TORCH_INDEX}")
@@ -82,11 +91,13 @@ def check_torch(facts: Facts) -> Finding:
 
 
 def check_vllm(facts: Facts) -> Finding:
+    """Check vLLM."""
     finding = check_package(facts, "vllm")
     return Finding("ok", f"{finding.found}, for CPUs") if finding.status == "ok" and facts.cpu_host else finding
 
 
 def check_flash_attn(facts: Facts) -> Finding:
+    """Check flash-attn, which a CPU host does not need."""
     if on_cpu(facts) and not facts.packages["flash_attn"].present:
         return Finding("ok", "not installed; a CPU host does without")
     finding = check_package(facts, "flash_attn")
@@ -97,12 +108,14 @@ def check_flash_attn(facts: Facts) -> Finding:
 
 
 def check_compiler(facts: Facts) -> Finding:
+    """Check that g++ is installed, with which DeepSpeed compiles its optimizers."""
     if facts.compiler:
         return Finding("ok", f"{facts.compiler} {facts.packages['torch'].facts.get('gcc') or ''}".rstrip())
     return Finding("fail", "none; DeepSpeed compiles its optimizers", "sudo apt install g++")
 
 
 def check_headers(facts: Facts) -> Finding:
+    """Check that the header files of Python are installed, which DeepSpeed compiles against."""
     if facts.python_headers:
         return Finding("ok", "there")
     version = ".".join(map(str, facts.python[:2]))
@@ -110,6 +123,7 @@ def check_headers(facts: Facts) -> Finding:
 
 
 def check_nvcc(facts: Facts) -> Finding | None:
+    """Check that DeepSpeed finds nvcc; None if DeepSpeed could not be imported."""
     if on_cpu(facts):
         return Finding("ok", "not needed on a CPU host")
     known = facts.packages["deepspeed"].facts
@@ -122,6 +136,7 @@ def check_nvcc(facts: Facts) -> Finding | None:
 
 
 def check_nccl(facts: Facts) -> Finding:
+    """Check that torch has NCCL, and that no environment variable makes it slow."""
     if on_cpu(facts):
         return Finding("ok", "not needed; a CPU host uses gloo")
     version = facts.packages["torch"].facts.get("nccl")

@@ -15,7 +15,7 @@ from openrlhf_cov.models.cov_config import has_critic, has_reward_model
 
 
 def faults(args: SimpleNamespace) -> Iterator[str]:
-    """Faults of the flags."""
+    """Yield the faults of the flags."""
     yield from _colocation_faults(args)
     if args.ds.tensor_parallel_size > 1 and args.ds.param_dtype != "bf16":
         yield (
@@ -25,7 +25,7 @@ def faults(args: SimpleNamespace) -> Iterator[str]:
 
 
 def rollout_faults(args: SimpleNamespace) -> Iterator[str]:
-    """Rollouts that upstream cannot share evenly among the ranks of a model; one rank takes any."""
+    """Yield a fault for each model whose ranks cannot share the rollouts evenly. A model with one rank takes any."""
     if args.train.dynamic_batch_enable:
         yield from _uneven_dynamic_batches(args)
         return
@@ -50,7 +50,10 @@ def rollout_faults(args: SimpleNamespace) -> Iterator[str]:
 
 
 def _uneven_dynamic_batches(args: SimpleNamespace) -> Iterator[str]:
-    """Upstream makes a multiple of the actor's ranks of them, and shares them among the ranks of every model."""
+    """Yield a fault for each model whose ranks cannot share the dynamic batches evenly.
+
+    Upstream makes a multiple of the actor's ranks of these batches, and shares them among the ranks of every model.
+    """
     for name in process_groups(args):
         if ranks_of(args) % ranks_of(args, name):
             yield (
@@ -105,7 +108,12 @@ def _colocation_faults(args: SimpleNamespace) -> Iterator[str]:
 
 
 def shape_faults(args: SimpleNamespace, shape: ModelShape) -> Iterator[str]:
-    """Faults of the flags with an actor of this shape."""
+    """Yield the faults of the flags with an actor of this shape.
+
+    Args:
+        args: The flags of a training.
+        shape: Shape of the actor.
+    """
     shards = args.vllm.tensor_parallel_size
     stride = args.ds.ring_attn_head_stride
     if not _divides(shards, shape):
@@ -129,7 +137,7 @@ def shape_faults(args: SimpleNamespace, shape: ModelShape) -> Iterator[str]:
 
 
 def _divides(shards: int, shape: ModelShape) -> bool:
-    """vLLM can split the model so: heads and MLP evenly, heads of keys evenly or as whole copies."""
+    """Return True if vLLM can split the model: heads and MLP evenly, heads of keys evenly or as whole copies."""
     # With more shards than heads of keys, vLLM puts a copy of a head on several of them.
     even_keys = shape.kv_heads % shards == 0 or shards % shape.kv_heads == 0
     return shape.heads % shards == 0 and shape.intermediate % shards == 0 and even_keys

@@ -111,7 +111,12 @@ def process_groups(args: SimpleNamespace) -> dict[str, SimpleNamespace]:
 
 
 def ranks_of(args: SimpleNamespace, name: str = "actor") -> int:
-    """Return the number of data-parallel ranks of a model, at least 1."""
+    """Return the number of data-parallel ranks of a model, at least 1.
+
+    Args:
+        args: The flags of a training.
+        name: A key of ``process_groups``.
+    """
     return max(1, processes(getattr(args, name)) // (args.ds.ring_attn_size * args.ds.tensor_parallel_size))
 
 
@@ -208,7 +213,7 @@ def _role(name: str, args: SimpleNamespace, shape: ModelShape, on_gpus: bool) ->
     )
     training = Pass(
         tokens=training_tokens(args),
-        # As in upstream, the flag of the policy holds for every trained model.
+        # The flag of the policy holds for every trained model, as in upstream.
         checkpointing=args.actor.gradient_checkpointing_enable,
         entropy_gradient=name == "actor" and _has_bonus(args),
         **common,
@@ -223,14 +228,14 @@ def _role(name: str, args: SimpleNamespace, shape: ModelShape, on_gpus: bool) ->
 
 
 def _has_bonus(args: SimpleNamespace) -> bool:
-    """The entropy takes part in the gradient, in one step at least."""
+    """Return True if the entropy takes part in the gradient, in one step at least."""
     return bool(args.actor.entropy_coef) or any(
         fills(each, EntropyBonus) for each in methods_of(args.cov_type, args.method)
     )
 
 
 def _upstream_computes(args: SimpleNamespace) -> bool:
-    """True where ``CovActor`` leaves log-probs to upstream, whatever the model."""
+    """Return True if ``CovActor`` leaves log-probs to upstream, whatever the model."""
     changed_head = args.ds.lora.rank > 0 and "lm_head" in (args.ds.lora.target_modules or ())
     return args.ds.ring_attn_size > 1 or args.ds.tensor_parallel_size > 1 or args.ds.deepcompile or changed_head
 

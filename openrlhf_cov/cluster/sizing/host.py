@@ -13,10 +13,10 @@ from openrlhf_cov.utils.engine_limits import engine_limits
 # Measured on the embedded task, on a CPU host: Python, torch and Ray in one process, without model.
 CPU_PROCESS = 2 * GIB // 3
 
-# Of a vLLM engine on a CPU host: Ray's actor and the engine, which has a worker beside it if it is several ranks.
+# Processes of a vLLM engine on a CPU host: Ray's actor and the engine. An engine of several ranks has one more.
 ENGINE_PROCESSES = 2
 
-# Of the run: its command, the trainer, and what Ray itself takes.
+# Processes of the run: its command, the trainer, and those of Ray, counted as one.
 RUN_PROCESSES = 3
 
 
@@ -104,7 +104,7 @@ def cpu_bytes(plan: Placement, budgets: Mapping[tuple[str, ...], Budget]) -> dic
 
 
 def _kinds(plan: Placement) -> dict[int, list[str]]:
-    """Node -> kinds of its processes."""
+    """Return node -> kinds of its processes."""
     nodes: dict[int, list[str]] = {}
     for gpu in plan.gpus:
         nodes.setdefault(gpu.node, []).extend(gpu.kinds)
@@ -112,7 +112,7 @@ def _kinds(plan: Placement) -> dict[int, list[str]]:
 
 
 def _on_host(role: Role, sleeps: bool) -> float:
-    """Bytes that one process keeps in its host's memory instead of on its GPU."""
+    """Return the bytes that one process keeps in its host's memory instead of on its GPU."""
     sharding = role.sharding
     shape = role.shape
     weights = shape.parameters * sharding.element / sharding.world if sharding.weights_on_cpu else 0.0

@@ -73,7 +73,11 @@ SIZES = {
 
 
 def shape_of_config(config: Mapping[str, Any]) -> ModelShape:
-    """The shape that a config.json describes. Raises ValueError, saying why, for one that is not counted here."""
+    """Return the shape that a config.json describes.
+
+    Raises:
+        ValueError: The memory of such a model is not estimated, or a size is missing; the message says why.
+    """
     kind = config.get("model_type")
     if any(config.get(name) for name in EXPERTS):
         raise ValueError(f"model_type {kind!r} has experts, whose memory is not estimated")
@@ -102,7 +106,10 @@ UNSTRETCHED = ("default", "llama3", "longrope", "su")
 
 
 def _stretched(config: Mapping[str, Any]) -> int | None:
-    """max_position_embeddings as vLLM counts them: times the factor of other rotary embeddings than these."""
+    """Return max_position_embeddings as vLLM counts them.
+
+    Rotary embeddings that are not among ``UNSTRETCHED`` multiply the number by their factor.
+    """
     longest = config.get("max_position_embeddings")
     rope = config.get("rope_parameters") or config.get("rope_scaling")
     rope = rope if isinstance(rope, dict) else {}

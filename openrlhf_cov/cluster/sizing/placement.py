@@ -17,7 +17,7 @@ class Tenant:
 
 @dataclass(frozen=True)
 class GpuGroup:
-    """A Ray placement group: ``slots`` bundles of one GPU each, and who shares them."""
+    """A Ray placement group: ``slots`` bundles of one GPU each, and the tenants that share them."""
 
     slots: int
     tenants: tuple[Tenant, ...]
@@ -30,7 +30,7 @@ class GpuGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuLayout:
-    """Sizes, in GPUs, of what a run starts; None where it does not."""
+    """Sizes, in GPUs, of the models and engines that a run starts; None for a model that it does not start."""
 
     actor: int
     # 0: the run needs none.
@@ -48,7 +48,7 @@ class GpuLayout:
 
     @property
     def engines_share(self) -> bool:
-        """The engines are on the actor's GPUs."""
+        """True if the engines are on the actor's GPUs."""
         return self.colocate_all and not self.asynchronous
 
     def groups(self) -> list[GpuGroup]:
@@ -126,7 +126,12 @@ def pack(slots: int, free: Sequence[int]) -> list[int] | None:
 
 
 def place(groups: Sequence[GpuGroup], nodes: Sequence[int]) -> Placement:
-    """Put groups, in their order, on nodes with so many GPUs each. A group that finds no room stays unplaced."""
+    """Put groups on nodes, in their order. A group that finds no room stays unplaced.
+
+    Args:
+        groups: The placement groups, in the order in which upstream asks for them.
+        nodes: Number of GPUs of each node.
+    """
     free = list(nodes)
     used = Counter()
     gpus = []
@@ -145,7 +150,10 @@ def place(groups: Sequence[GpuGroup], nodes: Sequence[int]) -> Placement:
 
 
 def _processes(group: GpuGroup) -> list[list[str]]:
-    """Names of the processes in every slot. Slots are in the order of nodes, as upstream orders them for engines."""
+    """Return the names of the processes in every slot.
+
+    Slots are in the order of nodes, as upstream orders them for engines.
+    """
     names: list[list[str]] = [[] for _ in range(group.slots)]
     for tenant in group.tenants:
         for slot, name in zip(names, _names(tenant), strict=False):  # too few slots are a fault of their own

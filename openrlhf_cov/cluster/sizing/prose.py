@@ -13,7 +13,12 @@ WIDTH = 36
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 GPU``, ``2 GPUs``, ``2 processes``."""
+    """Return a number with its noun: ``1 GPU``, ``2 GPUs``, ``2 processes``.
+
+    Args:
+        number: The number, at least 0.
+        noun: The noun in the singular.
+    """
     if number == 1:
         return f"1 {noun}"
     plural = "es" if noun.endswith("s") else "s"
@@ -21,7 +26,12 @@ def counted(number: int, noun: str) -> str:
 
 
 def placement_lines(plan: Placement, nodes: Sequence[str]) -> list[str]:
-    """Return one line for each stretch of GPUs of a node with the same kinds of processes."""
+    """Return one line for each stretch of GPUs of a node with the same kinds of processes.
+
+    Args:
+        plan: The GPUs and their processes.
+        nodes: Name of each node, by the number that the plan gives it.
+    """
     lines = []
     for (node, kinds), stretch in groupby(plan.gpus, key=lambda gpu: (gpu.node, gpu.kinds)):
         gpus = list(stretch)
@@ -67,7 +77,12 @@ def host_line(parts: Mapping[str, float]) -> str:
 
 
 def node_lines(needs: Mapping[str, float], memory: Mapping[str, float]) -> list[str]:
-    """Return the bytes that every node needs, and what it has where that is known."""
+    """Return one line for each node with the memory that it needs, and the memory that it has where that is known.
+
+    Args:
+        needs: Node -> bytes that its processes need.
+        memory: Node -> bytes that it has. Nodes may be missing.
+    """
     there = {name: f" of {size / GIB:.1f}" for name, size in memory.items()}
     return [f"  {name:<{WIDTH - 12}} {need / GIB:.1f} GiB{there.get(name, '')}" for name, need in needs.items()]
 
@@ -98,7 +113,7 @@ def _numbers(gpus: Sequence[PlacedGpu], which: int) -> str:
 
 
 def _stretches(names: Sequence[str]) -> Iterator[str]:
-    """Runs of consecutive numbers: 0, 1, 2, 5 -> 0-2, 5."""
+    """Yield stretches of consecutive numbers: 0, 1, 2, 5 -> 0-2, 5."""
     numbers = [int(name) for name in names]
     # Place less number is the same within a run of consecutive numbers.
     for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):

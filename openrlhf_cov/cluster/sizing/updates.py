@@ -33,9 +33,14 @@ def update_unit(args: SimpleNamespace) -> int:
 
 
 def usable_groups(count: int, args: SimpleNamespace) -> int:
-    """Return the largest number of at most ``count`` groups whose samples are a multiple of ``update_unit``.
+    """Return the largest number of groups whose samples are a multiple of ``update_unit``.
 
-    0 if they make fewer chunks than a model has ranks.
+    Args:
+        count: The number of groups that there are, which the result does not exceed.
+        args: The flags of a training.
+
+    Returns:
+        The number; 0 if the groups make fewer chunks than a model has ranks.
     """
     unit = update_unit(args)
     samples = args.rollout.n_samples_per_prompt
@@ -44,7 +49,12 @@ def usable_groups(count: int, args: SimpleNamespace) -> int:
 
 
 def ranks_without_chunk(samples: int, args: SimpleNamespace) -> list[str]:
-    """Return the models of which a rank would get no chunk of so many samples: upstream ends the run there."""
+    """Return the names of the models of which a rank would get no chunk, which upstream answers by ending the run.
+
+    Args:
+        samples: The samples of a rollout.
+        args: The flags of a training.
+    """
     if args.train.dynamic_batch_enable:
         return []
     chunks = -(-samples // args.rollout.micro_batch_size)

@@ -52,11 +52,11 @@ def compare_outputs(
     White space at the ends of lines and of the text does not count. "presentation": the same words on other lines.
 
     Args:
-        output: what the program printed.
-        expected: what its test expects.
-        tolerance: if above 0, words that are numbers may differ by that much, absolutely or relative to the larger.
+        output: What the program printed.
+        expected: What its test expects.
+        tolerance: If above 0, words that are numbers may differ by that much, absolutely or relative to the larger.
         unordered: True if the lines may stand in any order.
-        judge: the judge by whose rule lines are compared, a key of ``JUDGES``.
+        judge: The judge by whose rule lines are compared, a key of ``JUDGES``.
     """
     lines = _lines(output, judge)
     wanted = _lines(expected, judge)
@@ -80,9 +80,9 @@ def same_value(value: Any, expected: Any, tolerance: float = 0.0, unordered: boo
     """Return True if a function returned what is expected. False if the comparison is too deep or takes too long.
 
     Args:
-        value: what the function returned, as ``read_value`` gives it.
-        expected: what its test expects, as JSON has it.
-        tolerance: if above 0, numbers may differ by that much, absolutely or relative to the larger.
+        value: What the function returned, as ``read_value`` gives it.
+        expected: What its test expects, as JSON has it.
+        tolerance: If above 0, numbers may differ by that much, absolutely or relative to the larger.
         unordered: True if the items of a list may stand in any order.
     """
     comparison = _Comparison(tolerance)
@@ -178,7 +178,7 @@ def _number(word: str) -> float:
 
 
 def _near(one: float, other: float, tolerance: float) -> bool:
-    """False for NaN and infinities, which differ from everything but their own spelling."""
+    """Return True if two numbers are that close. NaN and infinities are close to nothing."""
     try:
         return abs(one - other) <= tolerance * max(1.0, abs(one), abs(other)) and math.isfinite(one - other)
     except OverflowError:  # whole numbers beyond any float
@@ -194,7 +194,7 @@ def shown(value: Any) -> str:
 
 
 class Unlike:
-    """A value that no JSON has: it is nothing that is expected."""
+    """A value that JSON cannot hold, so that it equals no expected value."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -211,7 +211,7 @@ def read_value(packed: Any) -> Any:
     take quadratic time.
 
     Raises:
-        ValueError: If the value was not packed by ``inside/wire.py``, or is nested too deep.
+        ValueError: The value was not packed by ``inside/wire.py``, or is nested too deep.
     """
     return _read(packed, 0)
 
@@ -280,7 +280,7 @@ def _whole(packed: Any) -> int | None:
     """Return a whole number that ``inside/wire.py`` packed; None if it has too many digits.
 
     Raises:
-        ValueError: If the packed value is no whole number.
+        ValueError: The packed value is no whole number.
     """
     if type(packed) is int:
         return packed

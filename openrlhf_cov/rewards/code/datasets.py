@@ -28,7 +28,7 @@ TEXT_OPCODES = frozenset(
 
 
 def apps(row: dict[str, Any]) -> Converted | None:
-    """APPS and TACO: ``input_output`` is JSON with inputs, outputs and maybe fn_name."""
+    """Convert a row of APPS or TACO: ``input_output`` is JSON with inputs, outputs and maybe fn_name."""
     problem = row["question"]
     if starter := (row.get("starter_code") or "").strip():
         problem = f"{problem}\n\nBegin with this code:\n```python\n{starter}\n```"
@@ -36,19 +36,19 @@ def apps(row: dict[str, Any]) -> Converted | None:
 
 
 def eurus(row: dict[str, Any]) -> Converted | None:
-    """Eurus-2-RL-Data: messages, of which the last one asks, and tests as JSON; rows of mathematics are left out."""
+    """Convert a row of Eurus-2-RL-Data. The last message is the problem; rows of mathematics are left out."""
     if row["ability"] != "code":
         return None
     return row["prompt"][-1]["content"], with_judge(row["reward_model"]["ground_truth"], "prime")
 
 
 def acecode(row: dict[str, Any]) -> Converted | None:
-    """AceCode-87K: a list of assertions."""
+    """Convert a row of AceCode-87K, which has a list of assertions."""
     return row["question"], json.dumps(list(row["test_cases"]))
 
 
 def kodcode(row: dict[str, Any]) -> Converted | None:
-    """KodCode: a file for pytest, which imports from ``solution``. The prompt says how functions are called."""
+    """Convert a row of KodCode: a file for pytest, which imports ``solution``. The prompt declares the functions."""
     problem = row["question"]
     declared = [each["function_declaration"] for each in row.get("test_info") or [] if "function_declaration" in each]
     if declared:
@@ -57,7 +57,11 @@ def kodcode(row: dict[str, Any]) -> Converted | None:
 
 
 def humaneval(row: dict[str, Any]) -> Converted | None:
-    """HumanEval and HumanEval+: ``check`` is called with the function; what stands before it serves both sides."""
+    """Convert a row of HumanEval or HumanEval+.
+
+    ``check`` is called with the function. Imports and functions that precede it in the prompt are given to the program
+    and to the tests.
+    """
     prompt = row["prompt"]
     name = row["entry_point"]
     before = _before(prompt, name)
@@ -71,7 +75,7 @@ def humaneval(row: dict[str, Any]) -> Converted | None:
 
 
 def mbpp(row: dict[str, Any]) -> Converted | None:
-    """MBPP, whole or sanitized: the assertions are part of the problem, as they say how the function is called."""
+    """Convert a row of MBPP. The problem includes the assertions, because they show how the function is called."""
     imports = "\n".join(row.get("test_imports") or [row.get("test_setup_code") or ""])
     problem = row.get("prompt") or row["text"]
     shown = "\n".join(row["test_list"])
@@ -80,13 +84,13 @@ def mbpp(row: dict[str, Any]) -> Converted | None:
 
 
 def mbpp_plus(row: dict[str, Any]) -> Converted | None:
-    """MBPP+: one script of many assertions."""
+    """Convert a row of MBPP+: the problem of MBPP with one script of many assertions."""
     problem, _ = mbpp(row) or ("", "")
     return problem, json.dumps({"asserts": [row["test"]]})
 
 
 def livecodebench(row: dict[str, Any]) -> Converted | None:
-    """LiveCodeBench: public and private tests together, of standard input or of a function."""
+    """Convert a row of LiveCodeBench. Public and private tests are joined; they use standard input or a function."""
     cases = _cases(row["public_test_cases"]) + _cases(row["private_test_cases"])
     problem = row["question_content"]
     if starter := (row.get("starter_code") or "").strip():
@@ -120,7 +124,7 @@ def pickled_text(content: bytes) -> str:
 
 
 def _cases(packed: str) -> list[dict[str, Any]]:
-    """Tests as JSON, or as JSON that was pickled, compressed and encoded."""
+    """Read the tests of a field: JSON, or JSON that was pickled, compressed and encoded."""
     try:
         return json.loads(packed)
     except ValueError:
@@ -137,7 +141,7 @@ def _cases(packed: str) -> list[dict[str, Any]]:
 
 
 def _before(prompt: str, name: str) -> str:
-    """The imports and functions of a prompt that stand before the one that is asked for."""
+    """Return the imports and functions of a prompt that precede the function to be written."""
     tree = ast.parse(prompt)
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:

@@ -32,7 +32,7 @@ from openrlhf_cov.rewards.code.tests import Tests
 PREFIX = "url:"
 ATTEMPTS = 3
 PAUSE_SECONDS = 1.0
-# That the service may take beyond the run itself, to start it.
+# Seconds that the service may take beyond the run itself, to start it.
 EXTRA_SECONDS = 30.0
 MODULES = ("wire", "remote", "peer", "testing", "program")
 # What the service runs for calls and assertions.
@@ -169,7 +169,7 @@ class Service:
         return stdout
 
     def _post(self, body: bytes, timeout: float) -> dict[str, Any]:
-        """The answer to a request, tried again where there is none."""
+        """Return the answer to a request. Failed attempts are repeated up to ``ATTEMPTS`` times."""
         # The answer has the output as JSON, which writes some characters with six.
         most = (self.budget.output_mb << 20) * 8 + (1 << 20)
         fault = ""

@@ -46,13 +46,13 @@ class ProgramBudget:
     stop: bool = True
 
     def limits(self, seconds: float) -> Limits:
-        """Return the limits of a process that may use so much CPU time."""
+        """Return the limits of a process that may use ``seconds`` of CPU time."""
         return Limits(seconds=seconds, memory_mb=self.memory_mb, output_bytes=self.output_mb << 20)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """``status`` is that of the first test that failed; ``detail`` says more for a person."""
+    """The result of the tests: ``status`` is that of the first test that failed, ``detail`` a message for a person."""
 
     status: Status
     passed: int
@@ -81,7 +81,7 @@ class Verdict:
 
 
 class Failure(Exception):
-    """A test that was not passed."""
+    """A test failed."""
 
     def __init__(self, status: Status, detail: str = "") -> None:
         super().__init__(status)
@@ -131,7 +131,7 @@ class _Judging:
         self._measured = time.monotonic()
 
     def stdin(self) -> Outcome:
-        """A process for each input."""
+        """Run the program in a new process for each input."""
         failures = []
         passed = 0
         for given, expected in self._tests.cases:
@@ -164,7 +164,7 @@ class _Judging:
                 raise Failure("wrong", f"printed {text[:100]!r}")
 
     def calls(self) -> Outcome:
-        """One process that is asked for one value after the other."""
+        """Run the program in one process and call its function for one test after another."""
         cases = self._tests.cases
         failures = []
         passed = 0
@@ -205,7 +205,7 @@ class _Judging:
             raise Failure("wrong", f"returned {shown(value)}")
 
     def assertions(self) -> Outcome:
-        """A process for the program and one for the tests, which reports each."""
+        """Run the program in one process and its tests in another, which reports each test."""
         ours, theirs = socket.socketpair()
         reading, writing = os.pipe()
         with ours, theirs, open(reading, "rb", buffering=0) as pipe:
@@ -275,7 +275,11 @@ class _Judging:
 
 
 def read_object(line: bytes) -> dict[str, Any]:
-    """Return the object of JSON on a line from a sandbox. Raise Failure for anything else."""
+    """Return the JSON object on a line from a sandbox.
+
+    Raises:
+        Failure: The line holds anything else.
+    """
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:  # ValueError: no JSON, or a number of too many digits
@@ -286,7 +290,11 @@ def read_object(line: bytes) -> dict[str, Any]:
 
 
 def value_of(reply: dict[str, Any]) -> Any:
-    """Return the value in the reply of a called function. Raise Failure if it raised or returned no plain data."""
+    """Return the value in the reply of a called function.
+
+    Raises:
+        Failure: The function raised, or returned no plain data.
+    """
     if "error" in reply:
         text = reply["error"]
         raise Failure("error", text if isinstance(text, str) else "the function raised an error")
@@ -311,7 +319,11 @@ class Report:
 
 
 def number_of_tests(reply: dict[str, Any]) -> int:
-    """Return the number of tests that the process of the tests found. Raise Failure for another reply."""
+    """Return the number of tests that the process of the tests found.
+
+    Raises:
+        Failure: The reply holds no such number.
+    """
     total = reply.get("tests")
     if type(total) is not int or not 0 <= total <= MAX_REPORTS:
         raise Failure("error", f"the number of tests is no number from 0 to {MAX_REPORTS:,}")
@@ -333,7 +345,12 @@ def is_expected(value: Any, expected: Any, tests: Tests) -> bool:
 
 
 def checked_by(tests: Tests, budget: ProgramBudget) -> dict[str, Any]:
-    """Return assertions, or a file for pytest, as ``inside/testing.py`` takes them."""
+    """Return the request of the test process, as ``inside/testing.py`` reads it.
+
+    Args:
+        tests: The tests, of the kind "asserts" or "pytest".
+        budget: The budget, which says whether the first failure ends the tests.
+    """
     asserts = tests.kind == "asserts"
     return {
         "setup": tests.setup if asserts else tests.cases[0],
@@ -361,7 +378,7 @@ def _failed(detail: str) -> Failure:
 
 
 class Lost(Exception):
-    """No line comes any more: for its time or length, or the other side has gone."""
+    """No further line arrives: time or output exceeded its limit, or the other side has ended."""
 
     def __init__(self, reason: Literal["time", "output", "gone"]) -> None:
         super().__init__()
@@ -383,7 +400,15 @@ class Lines:
         self.rest = b""
 
     def send(self, line: bytes, deadline: float) -> None:
-        """Send a line over the socket."""
+        """Send a line over the socket.
+
+        Args:
+            line: The line, with its line break.
+            deadline: A time of ``time.monotonic``.
+
+        Raises:
+            Lost: The line is not sent in time, or the other side has ended.
+        """
         view = memoryview(line)
         while view:
             left = self._left(deadline)
@@ -398,10 +423,13 @@ class Lines:
                 raise Lost("gone") from None
 
     def next(self, deadline: float) -> bytes:
-        """Return the next line.
+        """Return the next line, without its line break.
+
+        Args:
+            deadline: A time of ``time.monotonic``.
 
         Raises:
-            Lost: None comes in time, it is too long, or the other side has gone.
+            Lost: No line arrives in time, it is too long, or the other side has ended.
         """
         parts = [self.rest]
         size = len(self.rest)

@@ -31,21 +31,26 @@ GRADE_STATUS: dict[str, Status] = {"no_code": "no_answer", "syntax": "unparsable
 
 
 class Verdicts:
-    """The last verdicts, by program and tests. What took too long is not kept: the machine may have been busy."""
+    """The last verdicts, by program and tests. Timeouts are not kept: the machine may have been busy."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Verdict] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: str) -> Verdict | None:
-        """Return the verdict of this key, if it is still there."""
+        """Return the verdict of this key; None if it is not kept."""
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
             return self._kept.get(key)
 
     def put(self, key: str, verdict: Verdict) -> None:
-        """Keep a verdict."""
+        """Keep a verdict, and drop the oldest ones above ``REMEMBERED``.
+
+        Args:
+            key: The digest of the program, its tests and the settings.
+            verdict: The verdict. A timeout is not kept.
+        """
         if verdict.status == "time":
             return
         with self._lock:
@@ -57,13 +62,14 @@ class Verdicts:
 _verdicts = Verdicts()
 
 
-def grade_code(response: str, label: str, config: RewardConfig) -> Grade:
+def grade_code(response: str, label: str, config: RewardConfig, prompt: str = "") -> Grade:
     """Return the grade of the program in a response: correct if it passes all tests of the label.
 
     Args:
         response: The response without thinking.
         label: The tests as JSON, see ``tests.py``.
         config: Settings of the rewards.
+        prompt: Not used; every rule takes one.
 
     Raises:
         ValueError: The label has no tests.

@@ -63,7 +63,7 @@ class Limits:
     # Address space, the interpreter's own included.
     memory_mb: int = 1024
     files_mb: int = 64
-    # Of stdout and of stderr, each.
+    # Limit of stdout, and the same limit of stderr.
     output_bytes: int = 1 << 22
     threads: int = 64
 
@@ -101,7 +101,7 @@ class RunningProgram:
         self._reason: Reason = "exited"
 
     def kill(self, reason: Reason) -> None:
-        """Have it killed."""
+        """Ask the supervisor to kill the program. The first ``reason`` is the one that is reported."""
         if self._reason == "exited":
             self._reason = reason
         with suppress(OSError):
@@ -111,8 +111,11 @@ class RunningProgram:
         """Wait for the end of the program and return how it ended.
 
         Args:
-            deadline: when a program that still runs is killed, a time of ``time.monotonic``.
-            left: gives the seconds that are left until a deadline; ``Sandbox.left`` by default.
+            deadline: A time of ``time.monotonic`` at which a program that still runs is killed.
+            left: A function that gives the seconds until a deadline; None for ``Sandbox.left``.
+
+        Raises:
+            SandboxError: The program could not be started, does not end after it was killed, or the sandbox has ended.
         """
         try:
             with self._answer:
@@ -171,7 +174,11 @@ class RunningProgram:
 
 
 class Sandbox:
-    """One warm sandbox, for one thread, with which it ends. Raises SandboxError where this machine has none."""
+    """One warm sandbox, for the thread that makes it, with which it ends.
+
+    Raises:
+        SandboxError: This machine cannot run a sandbox.
+    """
 
     def __init__(self) -> None:
         path = shutil.which(BUBBLEWRAP)
@@ -272,9 +279,9 @@ class Sandbox:
         of waiting alone could be extended without computing anything that a test needs.
 
         Args:
-            deadline: a time of ``time.monotonic``.
+            deadline: A time of ``time.monotonic``.
             seconds: CPU time of all running programs. Once they have used more, waiting does not count.
-            latest: a time of ``time.monotonic`` beyond which no deadline is moved.
+            latest: A time of ``time.monotonic`` beyond which no deadline is moved.
         """
         now = time.monotonic()
         left = deadline - now
@@ -309,7 +316,7 @@ class Sandbox:
         return processes
 
     def _waited(self) -> float:
-        """Seconds that the processes of programs have waited for a processor until now; 0 where nobody counts them."""
+        """Return the seconds for which programs have waited for a processor; 0 if the kernel does not count them."""
         waited = 0
         for process in self._processes():
             with suppress(OSError, ValueError, IndexError):
@@ -420,8 +427,8 @@ def _foreign_packages(library: Path, inside: str) -> list[str]:
     packages may hold settings and keys.
 
     Args:
-        library: folder with Python's library here.
-        inside: the same folder inside.
+        library: Folder with Python's library here.
+        inside: The same folder inside.
     """
     places = {library: inside} | {each: str(each) for each in map(Path, SYSTEM_LIBRARIES) if each.is_dir()}
     names = ("site-packages", "dist-packages")
@@ -436,7 +443,12 @@ def _foreign_packages(library: Path, inside: str) -> list[str]:
 
 
 def readable(descriptors: list[int], seconds: float) -> list[int]:
-    """Return the descriptors that can be read, or have ended, within so many seconds."""
+    """Return the descriptors that can be read or whose other end is closed.
+
+    Args:
+        descriptors: The open descriptors to wait for.
+        seconds: The longest wait; below 0 means no wait. The result is empty if nothing happens in this time.
+    """
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
@@ -448,7 +460,7 @@ def _children(process: int) -> list[int]:
 
 
 def _sealed(content: bytes) -> int:
-    """A file in memory that nobody can change any more, at its beginning."""
+    """Return the descriptor of a file in memory that cannot be changed any more, at its beginning."""
     descriptor = os.memfd_create("sandbox", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     view = memoryview(content)
     while view:
@@ -460,8 +472,10 @@ def _sealed(content: bytes) -> int:
 
 
 def _user_namespace() -> int:
-    """A user namespace in which 0 is root and ``INSIDE_NOBODY`` is ``NOBODY``: a program of root's would have no limit
-    of threads. Only root can make it."""
+    """Return the descriptor of a user namespace in which 0 is root and ``INSIDE_NOBODY`` is ``NOBODY``.
+
+    Programs run as the latter, because root has no limit of threads. Only root can make the namespace.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     here, there = os.pipe()
     child = os.fork()

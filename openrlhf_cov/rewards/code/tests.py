@@ -47,7 +47,7 @@ MAX_SECONDS = 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Tests:
-    """The tests of one problem. ``unwrap``: an output in a list of its own is that output, too (APPS)."""
+    """The tests of one problem. With ``unwrap`` an expected list of one element also accepts this element (APPS)."""
 
     kind: Kind
     cases: tuple[Any, ...]
@@ -65,7 +65,9 @@ class Tests:
     def with_settings(self, tolerance: float, judge: str = OF_LABEL) -> "Tests":
         """Return these tests with the settings of a run.
 
-        A ``tolerance`` is for tests that have none of their own; a ``judge`` other than ``OF_LABEL`` is for all tests.
+        Args:
+            tolerance: Tolerance of numbers for tests that have none of their own; 0 for none.
+            judge: The judge for all tests, a key of ``comparison.JUDGES``; ``OF_LABEL`` keeps the judge of the label.
         """
         return replace(self, tolerance=self.tolerance or tolerance, judge=self.judge if judge == OF_LABEL else judge)
 
@@ -87,10 +89,14 @@ def parse_tests(label: str) -> Tests:
 
 
 def with_judge(label: str, judge: str) -> str:
-    """Return a label that names ``judge``.
+    """Return a label that names a judge.
 
     A label is returned as it is if it names a judge, has the form that stands for ``judge``, holds assertions, which
     need no judge, or cannot be read.
+
+    Args:
+        label: The tests as JSON.
+        judge: A key of ``comparison.JUDGES``.
     """
     try:
         content = json.loads(label)
@@ -105,7 +111,7 @@ def with_judge(label: str, judge: str) -> str:
 
 
 def _own_form(content: Any) -> dict[str, Any]:
-    """The forms of the datasets as ours."""
+    """Convert tests in the form of a dataset to our form."""
     if isinstance(content, list) and content and all(isinstance(each, str) for each in content):
         return {"asserts": content}
     if isinstance(content, list) and content and all(isinstance(each, dict) for each in content):
@@ -181,14 +187,14 @@ def _check_case(kind: str, case: Any, number: int) -> None:
 
 
 def _text(value: Any) -> str:
-    """A text, or the lines of one."""
+    """Return a text, or join the lines of one."""
     if isinstance(value, list):
         return "\n".join(map(str, value))
     return value if isinstance(value, str) else str(value)
 
 
 def _call(given: Any, output: Any) -> list[Any]:
-    """Arguments and output: as they are (APPS), or as texts with one value in JSON on each line (Eurus, PRIME)."""
+    """Return arguments and output of a call: values (APPS), or texts with JSON on each line (Eurus, PRIME)."""
     if not isinstance(given, str):
         return [_with_whole_keys(given if isinstance(given, list) else [given]), output]
     try:

@@ -26,10 +26,14 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def parsed(source: str, name: str) -> ast.Module:
-    """Return the tree of some Python.
+    """Return the syntax tree of Python source text.
+
+    Args:
+        source: The source text.
+        name: What the text is, for the message.
 
     Raises:
-        ValueError: It is no Python.
+        ValueError: The text is no Python.
     """
     try:
         return ast.parse(source)
@@ -38,12 +42,24 @@ def parsed(source: str, name: str) -> ast.Module:
 
 
 def check_prelude(source: str) -> None:
-    """Check that Python that runs before the program imports what is there."""
+    """Check that the Python which runs before the program imports only modules that exist in the sandbox.
+
+    Raises:
+        ValueError: The text is no Python, or imports another module.
+    """
     _check_imports(parsed(source, "prelude"), "prelude", frozenset())
 
 
 def check_statements(statements: list[str], setup: str) -> None:
-    """Check that each of the statements, which run after ``setup``, can fail."""
+    """Check that each statement can fail, and needs nothing that the process of the tests lacks.
+
+    Args:
+        statements: The tests, each a piece of Python.
+        setup: Python that runs before them.
+
+    Raises:
+        ValueError: A test cannot fail, cannot run or is no Python; the message names it.
+    """
     before = parsed(setup, "setup")
     _check_reach(before, "setup")
     for number, statement in enumerate(statements, start=1):
@@ -55,7 +71,11 @@ def check_statements(statements: list[str], setup: str) -> None:
 
 
 def check_file(source: str) -> None:
-    """Check that a file for pytest has tests, and that each of them can fail and gets what it takes."""
+    """Check that a file for pytest has tests, and that each of them can fail and is given all its arguments.
+
+    Raises:
+        ValueError: The file has no test, or one that cannot fail, cannot run or is no Python; the message names it.
+    """
     tree = parsed(source, "test 1")
     _check_reach(tree, "the file")
     checkers = _checkers(list(ast.walk(tree)))
@@ -77,7 +97,7 @@ def check_file(source: str) -> None:
 
 
 def _tests(tree: ast.Module) -> Iterator[tuple[ast.ClassDef | None, Function]]:
-    """The functions that are tests, each with its class."""
+    """Yield the functions that are tests, each with its class; None for a function outside of a class."""
     for node in tree.body:
         if isinstance(node, Function) and node.name.startswith("test"):
             yield None, node
@@ -90,7 +110,7 @@ def _is_suite(node: ast.ClassDef) -> bool:
 
 
 def _check_reach(tree: ast.Module, name: str) -> None:
-    """Nothing there needs what these tests cannot have, and no assertion holds whatever the program does."""
+    """Raise ValueError if tests need what their process lacks, or if an assertion holds for every program."""
     _check_imports(tree, name, LIBRARIES.keys())
     known = {alias: library for alias, library in _aliases(tree) if library in LIBRARIES}
     for node in ast.walk(tree):
@@ -158,12 +178,12 @@ def _true(test: ast.expr) -> bool:
 
 
 def _false(test: ast.expr) -> bool:
-    """``assert False``, where a program should not come to."""
+    """Return True for the condition of ``assert False``, which marks a place that no correct program reaches."""
     return isinstance(test, ast.Constant) and not test.value
 
 
 def _checkers(nodes: list[ast.AST]) -> set[str]:
-    """Names of functions that assert something, also by calling one of them."""
+    """Return the names of functions that assert something, themselves or by calling one of these functions."""
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
     names: set[str] = set()
     while more := {each.name for each in functions if each.name not in names and _asserts(each.body, names)}:
@@ -187,14 +207,14 @@ def _asserts(body: list[ast.stmt], checkers: set[str]) -> bool:
 
 
 def _last_name(node: ast.AST) -> str:
-    """``c`` of ``a.b.c`` and of ``a.b.c(…)``."""
+    """Return ``c`` for ``a.b.c`` and for ``a.b.c(…)``."""
     if isinstance(node, ast.Call):
         return _last_name(node.func)
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def _own_nodes(function: Function) -> Iterator[ast.AST]:
-    """The nodes of a function but for those of functions inside."""
+    """Yield the nodes of a function except those of functions inside."""
     left: list[ast.AST] = list(function.body)
     while left:
         node = left.pop()
@@ -222,7 +242,7 @@ def _fixtures(body: list[ast.stmt]) -> set[str]:
 
 
 def _parameters(decorator: ast.expr, name: str) -> list[str]:
-    """The names that ``parametrize`` gives."""
+    """Return the parameter names that a ``parametrize`` decorator defines."""
     if not isinstance(decorator, ast.Call) or _last_name(decorator) != "parametrize":
         return []
     values = dict(zip(("argnames", "argvalues"), decorator.args, strict=False))

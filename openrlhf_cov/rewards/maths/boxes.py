@@ -130,8 +130,8 @@ def is_answer(text: str, box: Box, *, is_label: bool) -> bool:
     """Return True if a box is an answer as it stands, is not taken back, and is no part of a formula.
 
     Args:
-        text: the text with the box.
-        box: the box.
+        text: The text with the box.
+        box: The box.
         is_label: True for a label, whose box may have a relation or a factor beside it.
     """
     before = _words(text[max(0, box.start - MAX_BESIDE) : box.start])
@@ -212,8 +212,8 @@ def _beside(tokens: list[Token], bracket: str) -> tuple[Token, Token, bool, bool
     """Return the token beside a box that decides, the one beyond it, and how the first one stands there.
 
     Args:
-        tokens: the tokens of one side, which end at the box.
-        bracket: the kind of brackets that are passed over.
+        tokens: The tokens of one side, which end at the box.
+        bracket: The kind of brackets that are passed over.
 
     Returns:
         the two tokens, True if no white space is between the first one and the box, and True for a text in a font.

@@ -81,10 +81,19 @@ SENTENCE_END = re.compile(rf"(?:[.!]\s+(?!(?i:{REVISION}))[A-Z\"'(].*|[.!?]\s*)\
 
 
 def extract_answer(response: str, mode: str) -> str | None:
-    """Return the answer that ``response`` gives in the form ``mode`` (a key of ``EXTRACTORS``); None if it gives none.
+    """Return the answer that a response gives. Takes linear time.
 
-    End-of-text tokens are dropped first. The answer is stripped of white space and never empty. Takes linear time.
-    Raises ValueError for an unknown mode.
+    End-of-text tokens are dropped first. The answer is stripped of white space and never empty.
+
+    Args:
+        response: Text of the response without thinking.
+        mode: The form in which the answer is given, a key of ``EXTRACTORS``.
+
+    Returns:
+        The answer; None if the response has none in this form.
+
+    Raises:
+        ValueError: ``mode`` is unknown.
     """
     if mode not in EXTRACTORS:
         raise ValueError(f"--reward_format is one of {', '.join(EXTRACTORS)}, got {mode!r}")
@@ -100,7 +109,7 @@ def last_boxed(text: str, *, is_label: bool = False) -> str | None:
     nothing between them but a comma, "and", "or" or a name such as ``y =`` are one answer: a list.
 
     Args:
-        text: a response, or a label.
+        text: A response, or a label.
         is_label: True for a label or a written solution, in which a relation, a factor or a percent sign may stand
             beside the box, because its author means the box.
     """
@@ -124,7 +133,7 @@ def _joined(text: str, boxes: list[Box], is_label: bool) -> str | None:
 
     Return None if the first box of the list is a part of a formula, and the text is no label.
     """
-    # From the last box to the first one, with the name before each.
+    # Collect the boxes from the last to the first, with the name before each.
     items = [boxes[-1]]
     names: list[str] = []
     for box in reversed(boxes[:-1]):

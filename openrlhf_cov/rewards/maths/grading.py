@@ -55,16 +55,16 @@ def grade(
     """Grade a response against its label.
 
     Args:
-        response: the text that the model wrote.
-        answer: the label.
-        prompt: the prompt, whose own formulas are no answers to it; without one the rules about it do not apply.
-        mode: where the answer stands, a key of ``extraction.EXTRACTORS``.
-        timeout: seconds for the comparison, after a wait for a free process of at most ``MAX_WAITS`` times that.
-        thinking_markers: only what follows the thinking between them is read; with None the whole response is.
+        response: The text that the model wrote.
+        answer: The label.
+        prompt: The prompt, whose own formulas are no answers to it; without one the rules about it do not apply.
+        mode: Where the answer stands, a key of ``extraction.EXTRACTORS``.
+        timeout: Seconds for the comparison, after a wait for a free process of at most ``MAX_WAITS`` times that.
+        thinking_markers: Only what follows the thinking between them is read; with None the whole response is.
 
     Raises:
-        ValueError: the mode is unknown.
-        WorkerDied: this machine cannot keep a child process alive. No response raises.
+        ValueError: The mode is unknown.
+        WorkerDied: This machine cannot keep a child process alive. No response raises.
     """
     started = time.perf_counter()
     final = response if thinking_markers is None else final_part(response, thinking_markers)

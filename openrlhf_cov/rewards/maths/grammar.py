@@ -112,6 +112,10 @@ def choice_of(text: str, problem: ProblemText) -> str | None:
     """Return the letter of the one option that an answer names; None if it names none or several.
 
     The text of the option may follow its letter. If the problem has options, it must be the text of this option.
+
+    Args:
+        text: The answer, without a box and without what leads to it.
+        problem: What the text of the problem says; ``NO_PROBLEM`` if it is not known.
     """
     flat = re.sub(r"\A(?:option|choice)\s+", "", GROUP.sub("", text).strip(), flags=re.IGNORECASE)
     if match := LETTER.fullmatch(flat):
@@ -214,7 +218,10 @@ class _Reader:
         return last if is_total else text
 
     def as_equation(self, text: str, label: Label) -> Verdict:
-        """Compare an equation with a label such as ``y = 2x + 3``, which is solved for its name."""
+        """Return the verdict on an equation whose label is solved for its name, such as ``y = 2x + 3``.
+
+        An equation in another form is not accepted if the problem asks for the form of its label.
+        """
         if not label.has_names or len(sides_of(text)) != 2 or self.problem.asks(SOLVED):
             return False
         equation = replace(label, kind="equation", text=f"{label.name}={label.text}", name="")

@@ -112,7 +112,12 @@ def read_label(label: str) -> Label:
 
 
 def typed(text: str, depth: int = 0) -> Label:
-    """Return the type of a label, or of a part of one, that is clean."""
+    """Return the type of a clean label, or of a part of one.
+
+    Args:
+        text: The label without a box, markup and white space around it.
+        depth: Number of lists, tuples and the like around the text, which limits their nesting.
+    """
     text = shapes.without_braces(text)
     if (group := TEXT_GROUP.fullmatch(text)) and not WORDS.fullmatch(group[1].strip()):
         text = group[1].strip()  # a number in another font

@@ -41,7 +41,11 @@ class Refused(ValueError):
 
 
 def tokenize(text: str) -> list[str]:
-    """Return the tokens of a clean text: numbers, letters, commands and ``name:words``. Raises Refused."""
+    """Return the tokens of a clean text: numbers, letters, commands and ``name:words``.
+
+    Raises:
+        Refused: The text has a sign that no formula of this parser has.
+    """
     tokens = []
     position = 0
     text = text.replace(r"\text ", r"\text")
@@ -63,6 +67,7 @@ def tokenize(text: str) -> list[str]:
 
 
 def is_number(token: str | None) -> bool:
+    """Return True for the token of a number, but not for None, the end of the tokens."""
     return token is not None and (token[0].isdigit() or token[0] == ".")
 
 
@@ -118,7 +123,11 @@ ZERO = Node("num")
 
 
 def parse_formula(text: str) -> Node:
-    """Return the formula in a clean text. Raises Refused for what is not on the whitelist or too large."""
+    """Return the formula in a clean text.
+
+    Raises:
+        Refused: The text is no formula of the whitelist, or too large.
+    """
     if len(text) > MAX_LENGTH:
         raise Refused(f"longer than {MAX_LENGTH} characters")
     tokens = tokenize(text)
@@ -179,7 +188,7 @@ class _Parser:
 
     @staticmethod
     def joined(left: Node, sign: str, right: Node) -> Node:
-        r"""``a / b`` is a fraction, ``a \div b`` a computation: a product with the inverse."""
+        r"""Return ``a / b`` as a fraction, but ``a \div b`` as a computation: a product with the inverse."""
         if sign == "/":
             return Node("div", (left, right))
         return Node("mul", (left, Node("div", (Node("num", value=ONE), right)) if sign == r"\div" else right))

@@ -58,7 +58,14 @@ def tuple_name(text: str) -> str:
 
 
 def is_same_name(name: str, own: str) -> bool:
-    """Return True for one name in two spellings; ``y`` and ``f(x)`` name the same function."""
+    """Return True for one name in two spellings.
+
+    ``y`` and ``f(x)`` name the same function, and so do a letter and this letter with an argument.
+
+    Args:
+        name: The name that an answer gives.
+        own: The name that its label has.
+    """
     name = compact(name)
     own = compact(own)
     if name == own:
@@ -69,7 +76,12 @@ def is_same_name(name: str, own: str) -> bool:
 
 
 def without_domain(text: str, label_text: str) -> str:
-    """Return an answer without the condition that a name of its label is a whole or a real number."""
+    """Return an answer without the condition that a name of its label is an integer or a real number.
+
+    Args:
+        text: The clean answer. It is returned as it is if it has no such condition.
+        label_text: The clean label. The condition is removed only if its name occurs in the label.
+    """
     found = _condition(text)
     return text if found is None or found[1] not in compact(label_text) else found[0]
 
@@ -147,10 +159,14 @@ OF_TIME = re.compile(rf"(?P<name>{GREEK}|[A-Za-z](?:{INDEX})?'{{0,4}}|(?<=D\}})\
 
 
 def same_derivatives(a: str, b: str) -> tuple[str, str]:
-    r"""Return both clean texts with derivatives in one notation, and functions beside them without arguments.
+    r"""Return both texts with derivatives in one notation, and functions beside them without arguments.
 
-    Texts without derivatives stay as they are. The name after which is differentiated counts where both texts give
-    one: :math:`dy/dx` is not :math:`dy/dt`, but both are :math:`y'`.
+    Texts without derivatives stay as they are. The variable of differentiation counts where both texts give one:
+    :math:`dy/dx` is not :math:`dy/dt`, but both are :math:`y'`.
+
+    Args:
+        a: A clean text.
+        b: The text that it is compared with, clean as well.
     """
     if any(map(has_derivative, (a, b))):
         forms = [_named(text, by=True) for text in (a, b)]

@@ -43,7 +43,7 @@ class Number:
 
     @property
     def hundredth(self) -> "Number":
-        """The number that ``self`` percent is."""
+        """The number divided by 100: the value of so many percent."""
         return replace(self, value=self.value / 100, unit=self.unit / 100)
 
 
@@ -74,10 +74,15 @@ def is_scientific(text: str) -> bool:
 
 
 def numbers_equal(answer: Number, label: Number) -> bool:
-    """Return True for equal values, or for a decimal of six digits and more that rounds the other value.
+    """Return True for equal values, or for a decimal of at least six digits that rounds the other value.
 
     A decimal label may be a rounded value, which the answer gives exactly or with more digits. An exact label may be
     given by a decimal that is rounded or cut off. With fewer digits only equal values count: 0.33 is not one third.
+
+    Args:
+        answer: The number of the response.
+        label: The number of its label. The function is not symmetric: only an exact label may be met by a decimal that
+            is cut off.
     """
     if answer.value == label.value:
         return True

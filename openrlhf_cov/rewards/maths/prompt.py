@@ -194,7 +194,7 @@ class ProblemText:
 
     @cached_property
     def question(self) -> str:
-        """The problem from the last word on that asks, without white space; all of it if it has no such word."""
+        """The problem from its last question word on, without white space; the whole problem without such a word."""
         return compact(ASKS.split(self.cleaned)[-1])
 
     @cached_property
@@ -242,7 +242,12 @@ class ProblemText:
         return compact(GROUP.sub("", self.cleaned))
 
     def has_option(self, letter: str, text: str = "") -> bool:
-        """Return True if an option has this letter, and this text if one is given."""
+        """Return True if the problem has an option with this letter.
+
+        Args:
+            letter: The letter of the option, as the problem writes it.
+            text: The text of the option, compared without white space; "" to compare the letter alone.
+        """
         rest = compact(GROUP.sub("", text))
         signs = (")", ").", "):", ".", ":") if text else (")",)
         return any(f"{letter}{sign}{rest}" in self.options for sign in signs)
@@ -267,7 +272,13 @@ class ProblemText:
         return value in self.numbers or -value in self.numbers
 
     def is_repeated_in(self, answer: Node, label: Node) -> bool:
-        """Return True if an answer is a formula of the problem, or has one in it that the label does not have."""
+        """Return True if an answer only repeats a formula of the problem.
+
+        Args:
+            answer: The formula of the answer. It repeats the problem if it is one of its formulas, or contains a large
+                one.
+            label: The formula of the label. What the label has as well does not count as repeated.
+        """
         if not self.text:
             return False
         forms = FormulaKeys(answer)

@@ -55,8 +55,8 @@ def breaks_form(answer: Node, label: Node, *, in_equation: bool = False) -> bool
     """Return True if an answer is less worked out than its label, or uses other functions.
 
     Args:
-        answer: the formula of the answer.
-        label: the formula of the label. For an equation, a node with both of its sides.
+        answer: The formula of the answer.
+        label: The formula of the label. For an equation, a node with both of its sides.
         in_equation: True for a side of an equation, which may have products of sums that the label does not have, as
             ``(x-1)^2 = 9`` beside an expanded equation.
     """

@@ -11,9 +11,13 @@ FORMS = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
 
 
 def accepts(answer: str, gold: str) -> bool:
-    """Return True if Math-Verify accepts the extracted ``answer`` for ``gold``, called as in the paper's code.
+    """Return True if Math-Verify accepts an answer, called as in the paper's code.
 
-    Both are mathematics between dollar signs, of which what cannot be parsed is equal to nothing.
+    A text without a dollar sign is put between two. A text that cannot be parsed is equal to nothing.
+
+    Args:
+        answer: The extracted answer.
+        gold: The gold answer.
     """
     return verify(_parsed(gold), _parsed(answer), timeout_seconds=None)
 

@@ -69,7 +69,12 @@ class RealSet:
 
 
 def split(text: str, separator: str | re.Pattern) -> list[str]:
-    """Return a text cut at every separator that is outside brackets; one part if the brackets do not match."""
+    """Return a text cut at every separator that is outside brackets; one part if the brackets do not match.
+
+    Args:
+        text: The clean text.
+        separator: The separator, a text or a pattern without groups of the name ``bracket``.
+    """
     found = separator in text if isinstance(separator, str) else separator.search(text)
     if not found:
         return [text]

@@ -55,7 +55,7 @@ def compare_texts(answer: str, gold: str, prompt: str = "") -> bool | None:
 
 
 def computed(text: str, label: Label, problem: ProblemText) -> Verdict:
-    """Compare a formula, an equation or an inequality with its label.
+    """Return the verdict on a formula, an equation or an inequality by computing it.
 
     Args:
         text: The answer.
@@ -87,7 +87,7 @@ def computed(text: str, label: Label, problem: ProblemText) -> Verdict:
 
 @lru_cache(maxsize=256)
 def _formula(text: str) -> Node:
-    """Parse a formula of an answer. Raises Refused for one that is too large or has two signs in a row."""
+    """Parse a formula of an answer. Raise Refused if it is too large or has two signs in a row."""
     if DOUBLE_SIGN.search(text):
         raise Refused("two signs in a row")
     node = parse_formula(text)
@@ -209,6 +209,10 @@ def formulas_equal(a: Node, b: Node) -> bool:
 
     Formulas without names are compared exactly where both are rational, and else to ``values.RESOLUTION`` bits below
     their smallest term. Formulas with names must have the same names and the same values wherever one has a value.
+
+    Args:
+        a: A parsed formula.
+        b: The formula that it is compared with.
     """
     if names_in(a) != names_in(b):
         return False

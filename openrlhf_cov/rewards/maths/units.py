@@ -98,8 +98,8 @@ def split_unit(
     r"""Return the clean text without its unit, and the unit in one spelling such as ``centimeter^2``; "" for none.
 
     Args:
-        text: a value and its unit.
-        words: nouns of the problem, singular and in small letters, that may stand behind a number.
+        text: A value and its unit.
+        words: Nouns of the problem, singular and in small letters, that may stand behind a number.
         any_noun: True for a label, behind whose value any words in ``\text{}`` are its unit.
         letters: True if a bare letter may be a unit, as it may if the label has one.
     """

@@ -40,7 +40,12 @@ class NoValue(ArithmeticError):
 
 
 def exact_value(node: Node, names: Point | None = None) -> Fraction | None:
-    """Return the value with ``names`` set, as a fraction; None if it is irrational, undefined or very long."""
+    """Return the value of a formula as a fraction; None if it is irrational, undefined or very long.
+
+    Args:
+        node: The formula.
+        names: Value of each name in the formula; None if it has no names. A formula with another name has no value.
+    """
     try:
         return _exact(node, names or {})
     except (NoValue, ZeroDivisionError):
@@ -71,7 +76,16 @@ def _exact_power(base: Fraction, exponent: Fraction) -> Fraction:
 
 
 def exact_root(base: Fraction, index: Fraction) -> Fraction:
-    """Return the rational root of a number. Raises NoValue if it has none, or is too long to look for one."""
+    """Return the rational root of a number.
+
+    Args:
+        base: The number. A negative one has a root only for an odd index.
+        index: Index of the root, an integer from 2 to 64.
+
+    Raises:
+        NoValue: The number has no rational root, the index is another one, or the number has more than
+            ``MAX_ROOT_BITS``.
+    """
     if index.denominator != 1 or not 2 <= index <= 64 or (base < 0 and index % 2 == 0):
         raise NoValue("root")
     roots = [_integer_root(abs(part), int(index)) for part in (base.numerator, base.denominator)]
@@ -140,7 +154,16 @@ class Value:
 
 
 def numeric_value(node: Node, names: Point | None = None) -> Value:
-    """Return the value with ``names`` set, 0 if it is below all rounding errors. Raises NoValue and Undecided."""
+    """Return the value of a formula, 0 if it is below all rounding errors.
+
+    Args:
+        node: The formula.
+        names: Value of each name in the formula; None if it has no names.
+
+    Raises:
+        NoValue: The formula has no value at these names, such as a division by zero.
+        Undecided: The value takes too many digits.
+    """
     return _settled(lambda work: work.value(node), names or {})
 
 
@@ -379,11 +402,19 @@ INTEGER_ONLY = frozenset({"gcd", "lcm"})
 
 
 def names_in(node: Node) -> frozenset[str]:
+    """Return the names in a formula."""
     return frozenset(part.name for part in node.walk() if part.kind == "sym")
 
 
 def points(a: Node, b: Node) -> Iterator[Point]:
-    """Yield fixed irregular points. Letters such as n, and all names beside a gcd, are whole numbers."""
+    """Yield the fixed irregular points at which two formulas are compared.
+
+    Letters such as n, and all names beside a gcd, are integers.
+
+    Args:
+        a: A formula.
+        b: The formula that it is compared with. It has the same names.
+    """
     names = sorted(names_in(a))
     has_divisors = any(side.has(kind) for side in (a, b) for kind in INTEGER_ONLY)
     for point in range(POINTS + len(FAR)):

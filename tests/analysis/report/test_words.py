@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from openrlhf_cov.analysis.across import SameCoefficients
-from openrlhf_cov.analysis.report.contents import Ends, Options, SameSection, TheorySection
+from openrlhf_cov.analysis.report.contents import Ends, SameSection, TheorySection
 from openrlhf_cov.analysis.report.words import (
     arrow,
     early_facts,
@@ -91,7 +91,7 @@ def test_a_run_that_follows_the_law_has_its_numbers(make_contents, make_report_r
     contents = make_contents(make_report_run("holds", steps=200))
     run = contents.runs[0]
     fit, found, early = run.law.result.fit, run.law.forecast, run.law.early
-    assert law_row(run, Options()) == (
+    assert law_row(run) == (
         *("holds", f"{fit.a.estimate:.3f}", f"{fit.b.estimate:.3f}"),
         f"{fit.ceiling.estimate:.3f} [{fit.ceiling.low:.3f}, {fit.ceiling.high:.3f}]",
         number(fit.slope_at(run.entropy.last).estimate),

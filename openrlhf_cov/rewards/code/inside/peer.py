@@ -26,7 +26,7 @@ from typing import Any
 import wire
 from remote import ACTIONS, READ_ONLY, Remote
 
-# Of one message.
+# Largest size of one message.
 MAX_BYTES = 1 << 24
 # Containers that stay shared after the message that brought them, and what each may hold; others cost too much.
 MAX_SHARED = 8
@@ -42,7 +42,10 @@ PURE = frozenset("abs all any bin chr divmod hash hex len max min oct ord pow re
 
 
 class Peer:
-    """One side of a channel. ``trusting``: the other side may do anything here; else see the head of the file."""
+    """One side of a channel.
+
+    If it is ``trusting``, the other side may do anything here; otherwise see the head of the file.
+    """
 
     def __init__(self, channel: BufferedRWPair, trusting: bool, owner: str) -> None:
         self._channel = channel
@@ -83,7 +86,20 @@ class Peer:
                 self._perform(self.hear())
 
     def ask(self, action: str, *operands: Any) -> Any:
-        """Return the other side's result of an action, or raise its error."""
+        """Return the other side's result of an action.
+
+        Requests that the other side sends meanwhile are performed before its result is awaited again.
+
+        Args:
+            action: A key of ``remote.ACTIONS``.
+            operands: The object of the other side, then the operands of the action. "call" has two of them: the tuple
+                of positional arguments and the dict of keyword arguments.
+
+        Raises:
+            RuntimeError: The action raised StopIteration, and ``converts_stop`` is True.
+            EOFError: The other side has ended.
+            BaseException: The action raised it on the other side.
+        """
         target, *rest = operands
         if action == "call":
             given = [self.give(each) for each in rest[0]], {name: self.give(each) for name, each in rest[1].items()}
@@ -133,7 +149,7 @@ class Peer:
         self._keys[id(value)] = key
 
     def _changes(self, brought: Any = ()) -> dict[str, Any]:
-        """Containers that are not what the other side believes, as they are now: small ones, and those ``brought``."""
+        """Return small or ``brought`` containers that differ from what the other side knows, as they are now."""
         changes = {}
         for key, (value, before, small) in self._shared.items():
             if small or key in brought:
@@ -150,7 +166,7 @@ class Peer:
                 self._shared[key][1] = packed
 
     def _forget(self) -> None:
-        """When nothing is asked any more, go on sharing only the newest containers that are small."""
+        """Stop sharing all but the newest small containers, once no request is open."""
         if self._depth == 0:
             small = [key for key, each in self._shared.items() if each[2]]
             for key in self._shared.keys() - small[-MAX_SHARED:]:
@@ -171,7 +187,17 @@ class Peer:
         return {"mine": handle}
 
     def resolve(self, packed: dict[str, Any]) -> Any:
-        """Return the object that ``refer`` of the other side stands for."""
+        """Return the object that ``refer`` of the other side packed.
+
+        Args:
+            packed: An object with one key: ``mine`` with a handle of the other side, ``yours`` with a handle of this
+                side, ``error`` with the names of a class of exceptions, or ``builtin`` with the name of a function or
+                class.
+
+        Raises:
+            ValueError: The reference has another form, its handle does not exist, or it names a function of Python
+                that the other side may not pass.
+        """
         match packed:
             case {"mine": int(handle)}:
                 remote = self._remotes.setdefault(handle, Remote(self, handle))
@@ -227,7 +253,7 @@ class Peer:
             raise PermissionError(f"tests do not let a program {action} this")
 
     def _names(self, kind: type[BaseException]) -> list[str]:
-        """A class of exceptions by the names of its bases, from the first of its own to the first of Python's."""
+        """Return the names of an exception class and of its bases, up to the first base that Python defines."""
         names: list[str] = []
         for each in kind.__mro__:
             names.append(f"{each.__module__}:{each.__name__}")
@@ -237,7 +263,7 @@ class Peer:
         return names
 
     def _error(self, names: list[str]) -> type[BaseException]:
-        """The class of these names; one of its own for each that is not Python's."""
+        """Return the exception class of these names. A new class is made for each name that Python does not define."""
         known = self._errors.get(tuple(names))
         if known is None:
             module, _, name = names[0].partition(":")
@@ -249,7 +275,7 @@ class Peer:
         return known
 
     def _said(self, error: BaseException) -> dict[str, Any]:
-        """An exception on the wire, with those of its values that are plain."""
+        """Return an exception in wire form, with those of its values that are plain data."""
         said: dict[str, Any] = {"names": self._names(type(error)), "text": "", "args": [], "values": {}}
         lines = [
             each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == f"{wire.OWNER}.py"
@@ -266,7 +292,7 @@ class Peer:
         return said
 
     def _raised(self, said: dict[str, Any]) -> BaseException:
-        """The exception that was raised on the other side."""
+        """Return the exception that was raised on the other side."""
         kind = self._error(list(said["names"]))
         text = str(said["text"])
         args = [wire.load(each) for each in said["args"]] or ([text] if text else [])
@@ -282,7 +308,12 @@ class Peer:
 
 
 def names_of(namespace: dict[str, Any], peer: Peer) -> dict[str, Any]:
-    """Return what a program's module exports, for ``imported``."""
+    """Return what a program's module exports, in the form that ``imported`` reads.
+
+    Args:
+        namespace: The variables of the module. Names that begin with two underscores are left out.
+        peer: The channel to the tests, over which they refer to the exported objects.
+    """
     names = {}
     # A copy, because giving a value runs code of the program, which may add names.
     for name, value in list(namespace.items()):
@@ -333,7 +364,7 @@ def imported(names: dict[str, Any], peer: Peer, classes: set[str]) -> dict[str, 
 
 
 def _size(packed: Any) -> int:
-    """Scalars and containers in packed data, as far as it matters."""
+    """Count the scalars and containers in packed data; counting stops above ``MAX_ITEMS``."""
     left = [packed]
     size = 0
     while left and size <= MAX_ITEMS:
@@ -347,7 +378,10 @@ def _size(packed: Any) -> int:
 
 
 def _replace(mine: Any, value: Any) -> None:
-    """Give a container what another one holds; a dict that keeps its keys can be gone through meanwhile."""
+    """Replace the content of a container.
+
+    A dict that keeps its keys is updated in place, so that a loop over it can continue.
+    """
     if isinstance(mine, list | bytearray) and type(mine) is type(value):
         mine[:] = value
     elif isinstance(mine, dict) and isinstance(value, dict):

@@ -143,7 +143,7 @@ def _finish() -> int:
 
 
 def _flush(*streams: TextIO | io.IOBase | None) -> int:
-    """Write what the streams still hold; an exit status."""
+    """Write what the streams still hold. Return an exit status: ``FAILED`` if a stream failed, else 0."""
     status = 0
     for stream in streams:
         try:
@@ -210,7 +210,7 @@ MODES = {"script": script, "calls": calls, "served": served, "tests": tests}
 
 
 def _channel() -> io.BufferedRWPair:
-    """The channel; what is printed from here on goes nowhere, and so keeps nobody waiting."""
+    """Open the channel, and discard all output from here on, so that a full pipe cannot block the program."""
     import socket
 
     global _messages
@@ -271,7 +271,7 @@ def _run(request: dict[str, Any], module: ModuleType) -> None:
 
 
 def _function(module: ModuleType, name: str) -> Any:
-    """``name`` of the class Solution, as on LeetCode, or of the module."""
+    """Return the function to call: a method of the class Solution, as on LeetCode, or a function of the module."""
     solution = vars(module).get("Solution")
     if isinstance(solution, type) and hasattr(solution, name):
         return getattr(solution(), name)
@@ -297,7 +297,7 @@ def _report(error: BaseException) -> int:
 
 
 def _described(error: BaseException) -> str:
-    """The end of a traceback, from the first line of the program on."""
+    """Return the end of a traceback, from the first line of the program on."""
     frame = error.__traceback__
     while frame and frame.tb_frame.f_code.co_filename != FILE:
         frame = frame.tb_next

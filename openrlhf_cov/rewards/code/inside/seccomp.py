@@ -128,7 +128,14 @@ def encode(program: list[Instruction]) -> bytes:
 
 
 def install(libc: ctypes.CDLL) -> None:
-    """Filter this thread's calls, and those of all threads it starts, for good. OSError where the kernel refuses."""
+    """Install the system call filter for this thread and all threads it starts. It cannot be removed.
+
+    Args:
+        libc: The C library, loaded with ``use_errno``.
+
+    Raises:
+        OSError: The kernel refuses the filter.
+    """
     code = encode(filter_program(platform.machine()))
     buffer = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))

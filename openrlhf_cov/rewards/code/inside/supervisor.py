@@ -30,9 +30,9 @@ READY = b"ready"
 
 MIB = 1 << 20
 OPEN_FILES = 128
-# Files in /tmp.
+# Number of files in /tmp.
 FILES = 4096
-# Of the first thread; others get what the C library gives them.
+# Stack of the first thread; other threads get the stack that the C library gives them.
 STACK_MIB = 96
 
 CLONE_NEWNS = 0x20000
@@ -76,7 +76,14 @@ def main() -> None:
 
 
 def stage(limits: tuple[int, ...], descriptors: list[int]) -> None:
-    """Run one program to its end, or kill it when nobody waits for it any more."""
+    """Run one program to its end, or kill it when nobody waits for it any more.
+
+    The result is sent as ``ENDED`` over the first descriptor.
+
+    Args:
+        limits: The fields of ``LIMITS``.
+        descriptors: The socket to answer on, then the descriptors of the program in the order of their numbers.
+    """
     answer = socket.socket(fileno=descriptors[0])
     try:
         separate(limits)
@@ -107,7 +114,12 @@ def separate(limits: tuple[int, ...]) -> None:
 
 
 def become(limits: tuple[int, ...], descriptors: list[int]) -> None:
-    """Drop all privileges in the child, then run the program. The exit status says how that went."""
+    """Drop all privileges in the child, run the program, and end this process with its exit status.
+
+    Args:
+        limits: The fields of ``LIMITS``.
+        descriptors: The descriptors that the program gets as 0, 1, 2 and so on. All others are closed.
+    """
     status = 1
     try:
         arrange(descriptors)

@@ -45,6 +45,10 @@ def run(request: dict[str, Any], channel: BufferedRWPair, results: BinaryIO, com
         channel: The channel to the process of the program.
         results: Gets the number of tests, then a report of each test, a line of JSON each.
         common: Name -> value of what any test may use.
+
+    Raises:
+        EOFError: The process of the program ended before it sent its names.
+        SyntaxError: The setup or an assertion is no Python.
     """
     side = peer.Peer(channel, trusting=False, owner=MODULE)
     names = side.hear().get("names", {})
@@ -88,10 +92,10 @@ def run(request: dict[str, Any], channel: BufferedRWPair, results: BinaryIO, com
 
 
 def _tested(request: dict[str, Any], python: set[str]) -> set[str]:
-    """Names that Python has and the tests mean the program's.
+    """Return names that Python defines, but that mean functions of the program in these tests.
 
-    Those in statements that name nothing else of the program, if none that does needs them: with ``gcd(4, 6) == 2``
-    it is the program's ``gcd``, with ``abs(f(3) - 9) < 1e-6`` it is Python's ``abs``.
+    These are the names in statements that use nothing else of the program, unless another statement needs Python's:
+    with ``gcd(4, 6) == 2`` it is the program's ``gcd``, with ``abs(f(3) - 9) < 1e-6`` it is Python's ``abs``.
     """
     alone = set()
     beside = set()
@@ -173,7 +177,7 @@ def _last_name(node: ast.AST) -> str:
 
 
 def _tell(results: BinaryIO, error: BaseException | None) -> None:
-    """Report a test. What is said beside that it failed is for a person."""
+    """Report the outcome of a test. The detail beside "passed" is for a person."""
     detail = ""
     if error is not None:
         told = [str(error), *map(str, getattr(error, "__notes__", []))]
@@ -185,13 +189,13 @@ def _tell(results: BinaryIO, error: BaseException | None) -> None:
 
 
 def _compiled(source: str, name: str) -> Any:
-    """Code whose lines are found for a message."""
+    """Compile code, and register its lines so that tracebacks can show them."""
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     return compile(source, name, "exec")
 
 
 def _bound(source: str) -> set[str]:
-    """Names that tests bind themselves, outside of functions, and those of the modules that stand in for libraries."""
+    """Return the names that tests bind outside of functions, and those of modules that stand in for libraries."""
     names = {"np", "numpy", "pytest"}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import | ast.ImportFrom) and getattr(node, "module", None) != "solution":
@@ -223,7 +227,7 @@ def _tests(request: dict[str, Any], module: ModuleType, values: dict[str, Any]) 
 
 
 def _methods(suite: type, fixtures: dict[str, "Fixture"]) -> Iterator[Test]:
-    """The tests of a class, each with an object of its own."""
+    """Yield the tests of a class, each with an instance of its own."""
     before = _hook(suite, "setup_class", "setUpClass")
     for name in [name for name in _members(suite) if name.startswith("test")]:
         for given in _combinations(getattr(suite, name), suite):
@@ -236,7 +240,7 @@ def _methods(suite: type, fixtures: dict[str, "Fixture"]) -> Iterator[Test]:
 
 
 def _members(suite: type) -> list[str]:
-    """Names of a class and its bases, in the order in which they are written."""
+    """Return the names of a class and its bases, in the order in which they are written."""
     return list({name: None for each in reversed(suite.__mro__) for name in vars(each)})
 
 
@@ -254,19 +258,19 @@ def _hook(owner: Any, *names: str) -> Callable[[], Any]:
 
 
 def _required(function: Callable[..., Any]) -> int:
-    """The arguments that it must have: pytest offers a hook the test, or its module."""
+    """Count the arguments without a default. pytest passes a hook the test, or its module."""
     return sum(each.default is each.empty for each in inspect.signature(function).parameters.values())
 
 
 def _combinations(*marked: Any) -> Iterator[dict[str, Any]]:
-    """The parameters of each test that ``parametrize`` makes of a function, and of its class."""
+    """Yield the parameters of each test that ``parametrize`` makes of a function and of its class."""
     lists = [each for mark in marked for each in getattr(mark, "parameters", [])]
     for combination in itertools.product(*lists):
         yield {name: value for part in combination for name, value in part.items()}
 
 
 class _Case:
-    """One test: what stands before it, the function with all that it takes, and what stands after it."""
+    """One test: a function with its arguments and fixtures, and the hooks before and after it."""
 
     def __init__(
         self, function: Any, given: dict[str, Any], fixtures: Any, around: Any, first: Any = _nothing
@@ -323,7 +327,7 @@ class Fixture:
 
 
 def _pretend_modules(values: dict[str, Any], public: list[str]) -> None:
-    """``solution``, of which ``import *`` takes what is ``public``, and ``pytest``, as tests import them."""
+    """Register ``solution`` and ``pytest`` for the imports of tests; ``import *`` takes the ``public`` names."""
     solution = ModuleType("solution")
     vars(solution).update(values | {"__all__": public})
     pytest = ModuleType("pytest")
@@ -339,7 +343,7 @@ def _pretend_modules(values: dict[str, Any], public: list[str]) -> None:
 
 
 def _numpy() -> ModuleType:
-    """The part of numpy that the tests of HumanEval+ and MBPP+ use; no value of a program is an array."""
+    """Return the part of numpy that the tests of HumanEval+ and MBPP+ use; no value of a program is an array."""
     numpy = ModuleType("numpy")
     vars(numpy).update({name: type(name, (), {}) for name in ("ndarray", "float32", "float64")})
     vars(numpy)["allclose"] = _all_close
@@ -362,11 +366,11 @@ def _fail(reason: str = "", **_: Any) -> None:
 
 
 class Parameters(tuple):
-    """``pytest.param``."""
+    """The result of ``pytest.param``."""
 
 
 class Marks:
-    """``pytest.mark``: ``parametrize``, and others that change nothing."""
+    """The replacement of ``pytest.mark``: ``parametrize``, and other marks, which change nothing."""
 
     def __getattr__(self, name: str) -> Any:
         def mark(*args: Any, **_: Any) -> Any:
@@ -376,7 +380,12 @@ class Marks:
         return mark
 
     def parametrize(self, names: Any, values: Any, **_: Any) -> Any:
-        """Return a decorator that gives a function one more list of parameters."""
+        """Return a decorator that gives a function one more list of parameters.
+
+        Args:
+            names: The parameter names: a string with commas between them, or a sequence.
+            values: One row of values for each test. With a single name, a row is the value itself.
+        """
         split = [name.strip() for name in names.split(",") if name.strip()] if isinstance(names, str) else list(names)
         single = isinstance(names, str) and len(split) == 1
 
@@ -392,7 +401,7 @@ class Marks:
 
 
 class Raises:
-    """``pytest.raises``: the block must raise one of the kinds, with a text that ``match`` finds."""
+    """The replacement of ``pytest.raises``: the block must raise one of the kinds, with a text that matches."""
 
     def __init__(self, kinds: Any, *call: Any, match: str | None = None, **kwargs: Any) -> None:
         self.kinds = kinds if isinstance(kinds, tuple) else (kinds,)
@@ -418,7 +427,7 @@ class Raises:
 
 
 class Approximately:
-    """``pytest.approx`` for numbers, and lists, tuples and dicts of them."""
+    """The replacement of ``pytest.approx`` for numbers, and lists, tuples and dicts of them."""
 
     def __init__(
         self, expected: Any, rel: float | None = None, abs: float | None = None, nan_ok: bool = False

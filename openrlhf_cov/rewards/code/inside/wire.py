@@ -23,7 +23,11 @@ Refer = Callable[[Any], Any]
 
 
 def no_reference(value: Any) -> Any:
-    """Refuse objects where only plain data has a meaning."""
+    """Refuse an object where only plain data has a meaning.
+
+    Raises:
+        TypeError: Always; the message names the type of the value.
+    """
     raise TypeError(f"no plain data: {type(value).__name__}")
 
 
@@ -94,7 +98,7 @@ class Named(type):
 
 
 class NamedTuple(metaclass=Named):
-    """Stands in ``KINDS`` for what ``namedtuple`` makes."""
+    """The type in ``KINDS`` of all tuples that ``namedtuple`` makes."""
 
 
 # Name and names of places -> class, so that one that came back is of the class that it had.
