@@ -14,9 +14,17 @@ import numpy as np
 from openrlhf_cov.analysis.pages.chart import FAINT, STEPS, Axis, Chart, Look, Mark, Panel, bands, look_of
 from openrlhf_cov.analysis.pages.picture import write_pictures
 from openrlhf_cov.experiments.study import study_numbers
-from openrlhf_cov.experiments.study.answer import AGAINST, Runs, finished_runs
+from openrlhf_cov.experiments.study.answer import AGAINST, NOT_ENOUGH, Runs, finished_runs
 from openrlhf_cov.experiments.study.answer import shown as shown_number
-from openrlhf_cov.experiments.study.document import Document, Section, document, markdown, markdown_table
+from openrlhf_cov.experiments.study.document import (
+    HOW,
+    WHAT,
+    Document,
+    Section,
+    document,
+    markdown_section,
+    markdown_table,
+)
 from openrlhf_cov.experiments.study.entropy_drop_page import drop_document, drop_row
 from openrlhf_cov.experiments.study.forecast_page import by_task_in_short, forecast_document, study_errors
 from openrlhf_cov.experiments.study.mechanism_page import mechanism_chart, mechanism_section
@@ -26,6 +34,7 @@ from openrlhf_cov.experiments.study.seed_estimates import SHARE, UNBOUNDED, Boun
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.spec_file import read_spec
 from openrlhf_cov.experiments.study.study_numbers import Finished
+from openrlhf_cov.experiments.study.summary import joined
 from openrlhf_cov.experiments.study.sweeps import critical_panel
 from openrlhf_cov.experiments.study.table_rows import main_rows
 
@@ -67,6 +76,12 @@ TUNED_ABOUT = (
 )
 # A difference of less than this is no more than one question of a test.
 LEAST_DIFFERENCE = 0.005
+# Paragraphs that every study has. Its page has a link to docs/run_study.md instead, which explains the tables.
+EXPLANATIONS = (*HOW, WHAT)
+# Sections with long tables, which are folded.
+FOLDED = ("What the updates did", "Tuning", "By study")
+# Section whose table repeats a column of the main one.
+COST = "What does each method cost?"
 # Charts that a page shows.
 SHOWN = ("test", "first_token_entropy", "pass_at_k", "map")
 # A study with this ending ran on the whole trainer; the study without it ran in the lab.
@@ -121,14 +136,13 @@ def content_of(name: str) -> Document:
     return document(*results_of(name))
 
 
-def beside(name: str) -> str:
+def beside(name: str) -> list[Section]:
     """Return the comparison of the whole trainer with the lab; nothing for a study of the lab."""
     if not name.endswith(WHOLE_TRAINER):
-        return ""
+        return []
     twins = (name, name.removesuffix(WHOLE_TRAINER))
     answer = agreement(*(finished_runs(*results_of(each)) for each in twins))
-    table = markdown_table(Section(answer.question, (), answer.head, answer.rows))
-    return f"## {answer.question}\n\n{answer.text}\n\n" + "\n".join(table) + "\n\n"
+    return [Section(answer.question, (answer.text,), answer.head, answer.rows)]
 
 
 def shown(name: str, content: Document) -> list:
@@ -142,26 +156,62 @@ def shown(name: str, content: Document) -> list:
     return charts
 
 
-def explained(name: str) -> str:
+def explained(name: str) -> list[Section]:
     """Return the table of what happens to the names of skills, of the study that records it; else nothing."""
-    if name != MECHANISM:
-        return ""
-    section = mechanism_section(finished_runs(*results_of(name)))
-    text = "\n\n".join(section.paragraphs)
-    return f"## {section.title}\n\n{text}\n\n" + "\n".join(markdown_table(section)) + "\n\n"
+    return [mechanism_section(finished_runs(*results_of(name)))] if name == MECHANISM else []
+
+
+def settings_of_methods(name: str) -> Section:
+    """Return the flags of each method of a study, beside the flags of all its runs."""
+    rows = []
+    for method in read_spec(SPECS / f"{name}.yaml").arms:
+        inherited = f"those of {method.at}, and " if method.at else ""
+        rows.append((method.name, inherited + (" ".join(method.words) or "none")))
+    return Section("Settings of the methods", (), ("method", "flags"), tuple(rows))
 
 
 def page(name: str, content: Document) -> str:
     """Return the page of one study as Markdown."""
-    pictures = "".join(
-        f"![{chart.title}](../assets/study/{name}/{chart.name}.svg)\n\n" for chart in shown(name, content)
-    )
+    spec = f"studies/{name}.yaml"
+    packed = f"studies/results/{name}.jsonl.xz"
     source = (
-        f"`python scripts/write_study_docs.py` writes this page from `studies/results/{name}.jsonl.xz`; the spec is "
-        f"`studies/{name}.yaml`. [Study](../study.md) summarises all studies."
+        f"`python scripts/write_study_docs.py` writes this page from `{packed}`; the spec is `{spec}`. "
+        f"`openrlhf-cov study {spec} --unpack {packed} --page` writes all tables and charts. "
+        "[How to read the tables](../run_study.md#how-to-read-the-tables) explains their columns, and "
+        "[Study](../study.md) summarises all studies."
     )
-    title, rest = markdown(content).split("\n", 1)
-    return f"{title}\n\n{source}\n{rest}\n{beside(name)}{explained(name)}{pictures}".rstrip() + "\n"
+    sections = (*content.sections, *beside(name), *explained(name), settings_of_methods(name))
+    return page_of(name, replace(content, sections=sections, charts=tuple(shown(name, content))), source)
+
+
+def page_of(name: str, content: Document, source: str) -> str:
+    """Return a page of docs/study/: the result first, then the figures, then the tables.
+
+    Args:
+        name: Name of the page.
+        content: Its text, tables and charts.
+        source: Sentences on where the numbers are from.
+    """
+    paragraphs = [f"# {content.title}", content.summary, content.about, source]
+    for chart in content.charts:
+        paragraphs += [f"![{chart.title}](../assets/study/{name}/{chart.name}.svg)"]
+        # A caption belongs to the pages about several studies; other pages explain their charts in the text.
+        paragraphs += [chart.note] if chart.note and name in SOURCES else []
+    paragraphs += [section for each in content.sections if (section := section_of(each))]
+    return "\n\n".join(paragraph for paragraph in paragraphs if paragraph) + "\n"
+
+
+def section_of(section: Section) -> str:
+    """Return a section as Markdown: without what other pages say, and folded if it is long; "" if it has no answer."""
+    paragraphs = tuple(each for each in section.paragraphs if each not in EXPLANATIONS)
+    if not section.rows and all(each.startswith(NOT_ENOUGH) for each in paragraphs):
+        return ""
+    rows = () if section.title == COST else section.rows
+    heading, _, *lines = markdown_section(replace(section, paragraphs=paragraphs, rows=rows))
+    body = "\n".join(lines).rstrip()
+    if section.title in FOLDED:
+        return f'<details markdown="1">\n<summary>{section.title}</summary>\n\n{body}\n\n</details>'
+    return f"{heading}\n\n{body}"
 
 
 def further_pages() -> dict[str, Document]:
@@ -197,15 +247,7 @@ def entropy_drops() -> Document:
 
 def further_page(name: str, content: Document) -> str:
     """Return a page of docs/study/ that is about several studies."""
-    source = f"`python scripts/write_study_docs.py` writes this page from {SOURCES[name]}."
-    title, rest = markdown(content).split("\n", 1)
-    pictures = "".join(
-        f"![{chart.title}](../assets/study/{name}/{chart.name}.svg)\n\n" + (f"{chart.note}\n\n" if chart.note else "")
-        for chart in content.charts
-    )
-    # The figures stand in front of the tables.
-    about, heading, tables = rest.partition("\n## ")
-    return f"{title}\n\n{source}\n{about}\n{pictures.rstrip()}\n{heading}{tables}".rstrip() + "\n"
+    return page_of(name, content, f"`python scripts/write_study_docs.py` writes this page from {SOURCES[name]}.")
 
 
 def finished(name: str) -> Finished:
@@ -284,7 +326,28 @@ def tuned_document() -> Document:
     """Return the page that compares the methods at equal tuning, with both numbers of updates."""
     heads = [f"{head}, {when}" for when in ("8 updates", "on-policy") for head in TUNED_COLUMNS.values()]
     rows = tuple((method, *cells) for method, cells in tuned_rows().items())
-    return Document(TUNED_TITLE, TUNED_ABOUT, (Section(AGAINST, (), ("method", *heads), rows),), (tuned_chart(),))
+    section = Section(AGAINST, (), ("method", *heads), rows)
+    return Document(TUNED_TITLE, TUNED_ABOUT, (section,), (tuned_chart(),), tuned_summary())
+
+
+def tuned_summary() -> str:
+    """Return which methods end higher than GRPO at equal tuning, and which are ahead at 50 % of training."""
+    higher = [method for found in tuned_cells() for method in gains(found, "accuracy")]
+    first = f"{joined(higher)} end higher than GRPO" if higher else "No method ends with a higher accuracy than GRPO"
+    off_policy, on_policy = (joined(list(gains(found, HALF_WAY).values())) for found in tuned_cells())
+    return (
+        f"{first}. With eight updates per rollout, {off_policy} are ahead at 50 % of training. On-policy, {on_policy} "
+        "are ahead. Numbers in brackets are differences from GRPO; a difference counts if its 95 % interval over "
+        "eight seeds excludes zero."
+    )
+
+
+def gains(found: dict[str, dict[str, str]], number: str) -> dict[str, str]:
+    """Return the methods with a number above GRPO's, the largest difference first: method -> "method (+0.12)"."""
+    cells = {method: starred(row[number]) for method, row in found.items()}
+    above = [method for method, cell in cells.items() if cell.startswith("+") and cell.endswith("*")]
+    above.sort(key=lambda method: -ends_of(found[method][number])[0])
+    return {method: f"{method} ({cells[method].rstrip('*')})" for method in above}
 
 
 def tuned_chart() -> Chart:

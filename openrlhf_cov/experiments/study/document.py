@@ -15,6 +15,7 @@ from openrlhf_cov.experiments.study.run_plan import StudyRun, number_of_runs
 from openrlhf_cov.experiments.study.run_results import DIGITS, Result
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.study_charts import charts
+from openrlhf_cov.experiments.study.summary import summary
 from openrlhf_cov.experiments.study.sweeps import maps, sweep_answer
 from openrlhf_cov.experiments.study.table_rows import MethodRow, main_rows, tuning_rows
 
@@ -87,6 +88,8 @@ class Document:
     about: str
     sections: tuple[Section, ...]
     charts: tuple[Chart, ...]
+    # The result in a few sentences.
+    summary: str = ""
 
 
 def document(spec: Spec, results: Sequence[Result]) -> Document:
@@ -120,7 +123,7 @@ def document(spec: Spec, results: Sequence[Result]) -> Document:
     ]
     if tuning:
         sections.append(Section("Tuning", (TUNING,), TUNING_HEAD, tuning))
-    return Document(spec.title, spec.about, tuple(sections), tuple(charts(rows, runs)))
+    return Document(spec.title, spec.about, tuple(sections), tuple(charts(rows, runs)), summary(spec, results))
 
 
 def sweep_document(spec: Spec, results: Sequence[Result]) -> Document:
@@ -138,7 +141,7 @@ def sweep_document(spec: Spec, results: Sequence[Result]) -> Document:
     tuning = tuple(tuning_table(spec, results))
     if tuning:
         sections.append(Section("Tuning", (TUNING,), TUNING_HEAD, tuning))
-    return Document(spec.title, spec.about, tuple(sections), tuple(maps(spec, results)))
+    return Document(spec.title, spec.about, tuple(sections), tuple(maps(spec, results)), summary(spec, results))
 
 
 # Number of runs that are named.
@@ -307,6 +310,7 @@ def page(content: Document) -> str:
         {"charts": drawn},
         ("study.js",),
         title=content.title,
+        summary=content.summary,
         about=content.about,
         sections=sections,
         charts=content.charts,
@@ -316,12 +320,18 @@ def page(content: Document) -> str:
 def markdown(content: Document) -> str:
     """Return the study as a Markdown page without charts."""
     lines = [f"# {content.title}", ""]
-    lines += [content.about, ""] if content.about else []
+    lines += [line for paragraph in (content.summary, content.about) if paragraph for line in (paragraph, "")]
     for section in content.sections:
-        lines += [f"## {section.title}", ""]
-        lines += [line for paragraph in section.paragraphs for line in (paragraph, "")]
-        lines += [*markdown_table(section), ""] if section.rows else []
+        lines += markdown_section(section)
     return "\n".join(lines)
+
+
+def markdown_section(section: Section) -> list[str]:
+    """Return the lines of a section with its title, paragraphs and table; the last line is empty."""
+    lines = [f"## {section.title}", ""]
+    lines += [line for paragraph in section.paragraphs for line in (paragraph, "")]
+    lines += [*markdown_table(section), ""] if section.rows else []
+    return lines
 
 
 def markdown_table(section: Section) -> list[str]:

@@ -9,10 +9,12 @@ from openrlhf_cov.analysis.entropy_drop import PREDICTIONS, drop_correlations
 from openrlhf_cov.analysis.pages.chart import Axis, Chart, Look, Mark, Panel
 from openrlhf_cov.analysis.theory import PREDICTIONS as BETWEEN_ROLLOUTS
 from openrlhf_cov.analysis.theory import pairs_of
+from openrlhf_cov.cluster.sizing.prose import counted
 from openrlhf_cov.experiments.study.answer import shown
 from openrlhf_cov.experiments.study.document import Document, Section
 from openrlhf_cov.experiments.study.run_results import Result
 from openrlhf_cov.experiments.study.seed_estimates import CORRELATION, mean_over_seeds
+from openrlhf_cov.experiments.study.summary import capitalized, joined
 from openrlhf_cov.models.dynamics import spearman
 from openrlhf_cov.utils.estimates import Interval
 
@@ -87,7 +89,32 @@ def drop_document(rows: Sequence[DropRow]) -> Document:
         for row in rows
     )
     section = Section("Rank correlation with the measured fall", (HOW, BETWEEN), HEAD, cells)
-    return Document(TITLE, ABOUT, (section,), (drop_chart(rows),))
+    return Document(TITLE, ABOUT, (section,), (drop_chart(rows),), drop_summary(rows))
+
+
+def drop_summary(rows: Sequence[DropRow]) -> str:
+    """Return which prediction follows the measured fall best, by the median of its correlations over the rows."""
+    medians = {
+        title: median_correlation([row.correlations[prediction] for row in rows])
+        for prediction, title in PREDICTIONS.items()
+    }
+    known = {title: median for title, median in medians.items() if np.isfinite(median)}
+    if not known:
+        return ""
+    ordered = sorted(known, key=lambda title: -known[title])
+    said = joined([f"{title} ({known[title]:+.2f})" for title in ordered]).replace("(-", "(−")
+    between = f"{median_correlation([row.between for row in rows]):+.2f}".replace("-", "−")
+    return (
+        f"{capitalized(ordered[0])} is the best prediction: over {counted(len(rows), 'group')} of runs, the median "
+        f"rank correlations with the measured fall are {said}. Against the difference between two rollouts, as most "
+        f"logs have it, theorem 1 has {between}."
+    )
+
+
+def median_correlation(found: Sequence[Interval]) -> float:
+    """Return the median of the estimates that are defined; NaN if none is."""
+    estimates = [each.estimate for each in found if np.isfinite(each.estimate)]
+    return float(np.median(estimates)) if estimates else float("nan")
 
 
 def drop_chart(rows: Sequence[DropRow]) -> Chart:

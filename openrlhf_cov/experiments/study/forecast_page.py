@@ -11,6 +11,7 @@ from openrlhf_cov.experiments.study.answer import Runs, shown
 from openrlhf_cov.experiments.study.document import Document, Section
 from openrlhf_cov.experiments.study.seed_estimates import mean_over_seeds
 from openrlhf_cov.experiments.study.study_law import points
+from openrlhf_cov.experiments.study.summary import joined
 from openrlhf_cov.utils.estimates import Interval
 
 SHARES = (0.15, 0.3, 0.5)
@@ -21,8 +22,6 @@ FORECASTS = {
     "sigmoid": "sigmoid",
     "last": "last reward",
 }
-# Those of the long table.
-SHORT = {"law": "law", "sigmoid": "sigmoid"}
 ALL = "all methods"
 TITLE = "Forecasts of the end of a run"
 BY_TASK = "By task"
@@ -83,9 +82,8 @@ def study_errors(study: str, task: str, runs: Runs) -> StudyErrors:
 
 
 def forecast_document(studies: Sequence[StudyErrors]) -> Document:
-    """Return the page: a table by task, one by study and one by method."""
+    """Return the page: a table by task and one by study."""
     by_study: list[tuple[str, ...]] = []
-    by_method: list[tuple[str, ...]] = []
     for each in studies:
         first = next(iter(each.forecasts[SHARES[0]]), None)
         if first is None:
@@ -93,9 +91,7 @@ def forecast_document(studies: Sequence[StudyErrors]) -> Document:
         for share in SHARES:
             for name, methods in ((first, [first]), (ALL, list(each.forecasts[share]))):
                 by_study.append(_study_row(each, share, name, methods))
-        by_method += [_method_row(each, method) for method in each.forecasts[SHARES[0]]]
     head = ("study", "methods", "runs", "known", *FORECASTS.values(), "law minus sigmoid")
-    long_head = ("study", "method", "runs", *(f"{name}, {share:.0%}" for share in SHARES for name in SHORT.values()))
     task_head = ("task", "studies", "known", *FORECASTS.values(), "law better in", "sigmoid better in")
     return Document(
         TITLE,
@@ -103,9 +99,27 @@ def forecast_document(studies: Sequence[StudyErrors]) -> Document:
         (
             Section(BY_TASK, (HOW, OVER_STUDIES), task_head, tuple(_task_rows(studies))),
             Section("By study", (INTERVALS,), head, tuple(by_study)),
-            Section("By method", ("The same errors for each method.",), long_head, tuple(by_method)),
         ),
         (forecast_chart(studies),),
+        forecast_summary(studies),
+    )
+
+
+def forecast_summary(studies: Sequence[StudyErrors]) -> str:
+    """Return in how many studies of each task the law and the sigmoid are better, from the largest part of a run."""
+    known = f"{SHARES[-1]:.0%}"
+    law_wins = []
+    sigmoid_wins = []
+    for task, count, share, *_, law, sigmoid in _task_rows(studies):
+        if share == known:
+            law_wins.append(f"{law} of {count} studies of {task}")
+            sigmoid_wins.append(f"{sigmoid} of {count} of {task}")
+    if not law_wins:
+        return ""
+    return (
+        f"From the first {known} of a run, the law forecasts its end better than the sigmoid in "
+        f"{joined(law_wins)}; the sigmoid is better in {joined(sigmoid_wins)}. The law is told the entropy of the "
+        "end, which no forecast knows in practice."
     )
 
 
@@ -191,12 +205,6 @@ def _study_row(study: StudyErrors, share: float, name: str, methods: Sequence[st
     runs = sum(map(len, of_methods.values()))
     cells = (_mean(of_methods.values(), forecast) for forecast in FORECASTS)
     return (study.study, name, str(runs), f"{share:.0%}", *cells, shown(difference(of_methods), signed=True))
-
-
-def _method_row(study: StudyErrors, method: str) -> tuple[str, ...]:
-    found = [study.forecasts[share].get(method, {}) for share in SHARES]
-    cells = [_mean([each], name) for each in found for name in SHORT]
-    return (study.study, method, str(max(map(len, found))), *cells)
 
 
 def _mean(forecasts: Iterable[Mapping[int, EndForecast]], name: str) -> str:

@@ -156,7 +156,8 @@ def _said_of_widths(learning_rates: Finished) -> str:
     # A width that reaches the end of the values is "at least 1.24".
     numbers = {method: float(width.split()[-1]) for method, width in widths.items()}
     wider = sorted(
-        (method for method in widths if numbers[method] > numbers[BASELINE]), key=lambda name: -numbers[name]
+        (method for method in widths if numbers[method] >= numbers[BASELINE] + CLEAR_DIFFERENCE),
+        key=lambda name: -numbers[name],
     )
     said = listed([f"{method} ({widths[method]})" for method in wider])
     return (

@@ -32,6 +32,7 @@ def test_the_page_has_tables_answers_and_charts(spec, results):
     found = Page(text)
     assert "19 of 19 runs are finished. Flags of all runs: --steps 40" in text
     assert "<h1>Two methods</h1>" in text
+    assert "KL-Cov (+0.20) and by micro-batch (+0.20) end with a higher accuracy than GRPO." in text
     assert set(found.data["charts"]) == {
         "test",
         "differences",
@@ -61,7 +62,7 @@ def test_a_part_of_a_study_says_how_much_there_is(spec, results):
 def test_markdown_holds_the_same_rows(spec, results):
     content = document(spec, results)
     lines = markdown(content).splitlines()
-    assert lines[0] == "# Two methods"
+    assert lines[:4] == ["# Two methods", "", content.summary, ""]
     for section in content.sections:
         assert f"## {section.title}" in lines
         assert all(len(row) == len(section.head) for row in section.rows)

@@ -231,6 +231,8 @@ def test_forecasts_are_told_by_task(make_runs):
     # 15 % of 40 steps are the six points that a forecast needs at least.
     assert [row[1] for row in short.rows] == ["15%", "30%", "50%"]
     assert content.sections[0].rows[2][-2:] == ("1", "0")
+    assert "the law forecasts its end better than the sigmoid in 1 of 1 studies of commands;" in content.summary
+    assert "the sigmoid is better in 0 of 1 of commands." in content.summary
 
 
 def test_falls_are_told_by_group_of_runs(recorded):
@@ -244,5 +246,10 @@ def test_falls_are_told_by_group_of_runs(recorded):
     assert row["theorem 2"] == "-1.00"
     assert row["discriminator"] == "-"
     assert "theorem 2 −1.00 to −1.00" in study_numbers.said_of_drops(content)
+    # One run, so the medians are its correlations; the other predictions were not recorded.
+    assert content.summary.startswith(
+        "Theorem 1 is the best prediction: over 1 group of runs, the median rank correlations with the measured fall "
+        "are theorem 1 (+1.00) and theorem 2 (−1.00)."
+    )
     # Predictions that no run has get no panel.
     assert [panel.title for panel in content.charts[0].panels] == ["theorem 1", "theorem 2"]
