@@ -164,7 +164,7 @@ def explained(name: str) -> list[Section]:
 def settings_of_methods(name: str) -> Section:
     """Return the flags of each method of a study, beside the flags of all its runs."""
     rows = []
-    for method in read_spec(SPECS / f"{name}.yaml").arms:
+    for method in read_spec(SPECS / f"{name}.yaml").methods:
         inherited = f"those of {method.at}, and " if method.at else ""
         rows.append((method.name, inherited + (" ".join(method.words) or "none")))
     return Section("Settings of the methods", (), ("method", "flags"), tuple(rows))

@@ -60,7 +60,7 @@ def test_a_study_of_the_trainer(tmp_path):
         assert len(result.greedy) == len(result.kinds) == 256
         assert set(result.kinds) == {"a", "b", "c", "d"}
         log = (output / result.run.folder / "metrics.jsonl").read_text().splitlines()
-        first[result.run.arm] = line = json.loads(log[0])
+        first[result.run.method] = line = json.loads(log[0])
         assert line["entropy/position_0"] > line["entropy/position_4"]
         assert not (output / result.run.folder / "state").exists()
     # what each arm makes of the same samples: all right ones have the advantage 1, GRPO's have the mean 0

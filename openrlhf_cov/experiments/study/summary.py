@@ -16,7 +16,7 @@ from openrlhf_cov.experiments.study.sweeps import (
     settings_of,
     width_of,
 )
-from openrlhf_cov.experiments.study.table_rows import ArmRow, main_rows
+from openrlhf_cov.experiments.study.table_rows import MethodRow, main_rows
 
 NOTHING_FINISHED = f"{NOT_ENOUGH}: the runs that a comparison needs are not finished."
 
@@ -35,24 +35,24 @@ def summary(spec: Spec, results: Sequence[Result]) -> str:
     return summary_of_widths(spec, results)
 
 
-def summary_of_rows(spec: Spec, rows: Sequence[ArmRow]) -> str:
+def summary_of_rows(spec: Spec, rows: Sequence[MethodRow]) -> str:
     """Return which methods end with a higher accuracy than the first one, and which learn faster."""
     baseline, *others = rows
     if not baseline.seeds:
         return NOTHING_FINISHED
     # Methods with a random reward are controls.
-    compared = [row for row in others if row.arm in words_of(spec) and row.pairs >= 2]
+    compared = [row for row in others if row.method in words_of(spec) and row.pairs >= 2]
     if not compared:
-        return f"No method has two finished seeds in common with {baseline.arm}, so no difference is shown."
+        return f"No method has two finished seeds in common with {baseline.method}, so no difference is shown."
     higher = differing(compared, "accuracy", sign=1)
     lower = differing(compared, "accuracy", sign=-1)
     faster = differing(compared, "area", sign=1)
     if higher or lower:
         first = f"{joined(higher)} {_verb('end', higher)}" if higher else "No method ends"
         second = f", and {joined(lower)} {_verb('end', lower)} with a lower one" if lower else ""
-        sentences = [f"{first} with a higher accuracy than {baseline.arm}{second}."]
+        sentences = [f"{first} with a higher accuracy than {baseline.method}{second}."]
     else:
-        sentences = [f"No method differs from {baseline.arm} in final accuracy."]
+        sentences = [f"No method differs from {baseline.method} in final accuracy."]
     # A study through Ray evaluates a policy at the end only, so it has no learning curve.
     if any(math.isfinite(row.differences["area"].low) for row in compared):
         who = f"{joined(faster)} {_verb('learn', faster)}" if faster else "No method learns"
@@ -61,27 +61,27 @@ def summary_of_rows(spec: Spec, rows: Sequence[ArmRow]) -> str:
     seeds = str(pairs[0]) if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]}"
     counts = f"difference counts if its 95 % interval over {seeds} seeds excludes zero."
     if higher or lower or faster:
-        sentences.append(f"Numbers in brackets are differences from {baseline.arm}; a {counts}")
+        sentences.append(f"Numbers in brackets are differences from {baseline.method}; a {counts}")
     else:
         sentences.append(f"A {counts}")
     return " ".join(map(capitalized, sentences))
 
 
-def differing(rows: Sequence[ArmRow], number: str, sign: int) -> list[str]:
+def differing(rows: Sequence[MethodRow], number: str, sign: int) -> list[str]:
     """Return the methods whose difference has this sign and counts, the largest first, each with its difference."""
     found = [row for row in rows if differs(row.differences[number]) and row.differences[number].estimate * sign > 0]
     found.sort(key=lambda row: -abs(row.differences[number].estimate))
-    return [f"{row.arm} ({row.differences[number].estimate:+.2f})".replace("(-", "(−") for row in found]
+    return [f"{row.method} ({row.differences[number].estimate:+.2f})".replace("(-", "(−") for row in found]
 
 
 def summary_of_critical_values(spec: Spec, results: Sequence[Result]) -> str:
     """Return the critical value of the first method, and which methods have larger or smaller ones."""
     assert spec.sweep is not None
-    baseline = spec.arms[0].name
+    baseline = spec.methods[0].name
     known = {method: fit.value for method, fit in critical_fits(spec, results).items()}
     if baseline not in known or len(known) < 2:
         return NOTHING_FINISHED
-    settings = [settings_of(cell) for cell in spec.sweep.cells]
+    settings = [settings_of(configuration) for configuration in spec.sweep.configurations]
     [flag] = settings[0]
     tried = [float(each[flag]) for each in settings]
     own = known.pop(baseline)
@@ -101,15 +101,15 @@ def summary_of_critical_values(spec: Spec, results: Sequence[Result]) -> str:
 
 def summary_of_widths(spec: Spec, results: Sequence[Result]) -> str:
     """Return which method learns over the widest range of learning rates, for each setting of the sweep."""
-    baseline = spec.arms[0].name
+    baseline = spec.methods[0].name
     rates = learning_rates_of(spec)
     widths: dict[str, dict[str, str]] = {}
-    for arm in spec.arms:
-        for setting, by_rate in by_setting(outcomes_of(spec, arm, results)).items():
+    for method in spec.methods:
+        for setting, by_rate in by_setting(outcomes_of(spec, method, results)).items():
             # A width needs a finished run at each learning rate.
             width = width_of(rates, [by_rate.get(rate, []) for rate in rates]) if len(rates) > 1 else ""
             if width:
-                widths.setdefault(setting, {})[arm.name] = width
+                widths.setdefault(setting, {})[method.name] = width
     parts = []
     for setting, of_setting in widths.items():
         if baseline not in of_setting or len(of_setting) < 2:
