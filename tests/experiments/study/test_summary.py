@@ -72,12 +72,14 @@ def swept(untuned):
 
 
 def swept_runs(spec, make_result, learns):
-    """A run of every method, cell and seed, which learns if ``learns(method, cell)``."""
+    """A run of every method, configuration and seed, which learns if ``learns(method, configuration)``."""
     return [
-        make_result(StudyRun(arm.name, REPORT, cell, seed), 0.9 if learns(arm.name, cell) else 0.1)
-        for arm in spec.arms
-        for cell in spec.sweep.cells
-        for seed in arm.seeds
+        make_result(
+            StudyRun(method.name, REPORT, configuration, seed), 0.9 if learns(method.name, configuration) else 0.1
+        )
+        for method in spec.methods
+        for configuration in spec.sweep.configurations
+        for seed in method.seeds
     ]
 
 
@@ -86,7 +88,9 @@ def test_critical_values_are_compared_with_the_first(swept, make_result):
     # All seeds learn up to the value and none above it, so half learn at the geometric mean of it and the next one:
     # sqrt(0.15 * 0.2) = 0.173 and sqrt(0.05 * 0.1) = 0.0707. A method that always learns has no upper bound.
     last = {"GRPO": 0.15, "a": 0.5, "b": 0.05, "c": 0.15}
-    found = summary(spec, swept_runs(spec, make_result, lambda method, cell: float(cell[1]) <= last[method]))
+    found = summary(
+        spec, swept_runs(spec, make_result, lambda method, configuration: float(configuration[1]) <= last[method])
+    )
     assert found == (
         "Half of the runs of GRPO learn up to a --shortcut_share of 0.173. A (above 0.5) learns up to larger values. "
         "B (0.071) learns only up to smaller values. No difference from GRPO is shown for c: the 95 % intervals "
@@ -106,7 +110,12 @@ def test_the_widest_range_of_learning_rates_is_named_for_each_setting(swept, mak
         ("c", "4"): {"1e-4", "1e-3"},
     }
     found = summary(
-        spec, swept_runs(spec, make_result, lambda method, cell: cell[1] in learned.get((method, cell[3]), ()))
+        spec,
+        swept_runs(
+            spec,
+            make_result,
+            lambda method, configuration: configuration[1] in learned.get((method, configuration[3]), ()),
+        ),
     )
     assert found.startswith(
         "The widest range of learning rates at which at least half of the seeds learn, in decades, is that of "
