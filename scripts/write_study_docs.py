@@ -34,7 +34,7 @@ from openrlhf_cov.experiments.study.seed_estimates import SHARE, UNBOUNDED, Boun
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.spec_file import read_spec
 from openrlhf_cov.experiments.study.study_numbers import Finished
-from openrlhf_cov.experiments.study.summary import joined
+from openrlhf_cov.experiments.study.study_summary import joined
 from openrlhf_cov.experiments.study.sweeps import critical_panel
 from openrlhf_cov.experiments.study.table_rows import main_rows
 

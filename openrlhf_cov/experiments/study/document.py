@@ -15,7 +15,7 @@ from openrlhf_cov.experiments.study.run_plan import StudyRun, number_of_runs
 from openrlhf_cov.experiments.study.run_results import DIGITS, Result
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.study_charts import charts
-from openrlhf_cov.experiments.study.summary import summary
+from openrlhf_cov.experiments.study.study_summary import summary
 from openrlhf_cov.experiments.study.sweeps import maps, sweep_answer
 from openrlhf_cov.experiments.study.table_rows import MethodRow, main_rows, tuning_rows
 

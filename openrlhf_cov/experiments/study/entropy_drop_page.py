@@ -14,7 +14,7 @@ from openrlhf_cov.experiments.study.answer import shown
 from openrlhf_cov.experiments.study.document import Document, Section
 from openrlhf_cov.experiments.study.run_results import Result
 from openrlhf_cov.experiments.study.seed_estimates import CORRELATION, mean_over_seeds
-from openrlhf_cov.experiments.study.summary import capitalized, joined
+from openrlhf_cov.experiments.study.study_summary import capitalized, joined
 from openrlhf_cov.models.dynamics import spearman
 from openrlhf_cov.utils.estimates import Interval
 

@@ -11,7 +11,7 @@ from openrlhf_cov.experiments.study.answer import Runs, shown
 from openrlhf_cov.experiments.study.document import Document, Section
 from openrlhf_cov.experiments.study.seed_estimates import mean_over_seeds
 from openrlhf_cov.experiments.study.study_law import points
-from openrlhf_cov.experiments.study.summary import joined
+from openrlhf_cov.experiments.study.study_summary import joined
 from openrlhf_cov.utils.estimates import Interval
 
 SHARES = (0.15, 0.3, 0.5)

@@ -4,7 +4,7 @@ import pytest
 
 from openrlhf_cov.experiments.study.run_plan import REPORT, StudyRun
 from openrlhf_cov.experiments.study.spec_file import spec_of
-from openrlhf_cov.experiments.study.summary import summary
+from openrlhf_cov.experiments.study.study_summary import summary
 
 
 @pytest.fixture
