@@ -48,7 +48,7 @@ class WindowItem:
 
     Args:
         batch: The tokens, with the log-probs of the policy that the methods ask for.
-        keys: int64 numbers of the tokens (``token_keys``), which break ties and give the order of random samples.
+        keys: int64 numbers of the tokens (``token_keys``), which break ties and order uniform samples.
         entropy: Entropies in nats of the policy that the methods ask for.
         old_entropy: Entropies of the policy that sampled.
         proxy: The log-probs that a method asks for by ``proxy_min_p``.
@@ -265,15 +265,9 @@ def plan_step(config: CovConfig, window: Window) -> list[list[Plan]]:
 
 
 class LocalWindow:
-    """A window of one micro-batch of one rank, as in the published code.
+    """A window of one micro-batch of one rank, as in the published code, for methods that select by covariance.
 
-    It has means of its own, orders equal values by position and samples with its generator. It has what methods by
-    covariance need, and nothing else.
-
-    Args:
-        batch: The micro-batch.
-        ppo_clip: The range (low, high) of the PPO clip in force.
-        generator: Source of the random numbers of ``lottery``, on the device of the batch.
+    It has the means of this micro-batch. Ties are broken by position, and uniform samples come from ``generator``.
     """
 
     def __init__(self, batch: TokenBatch, ppo_clip: tuple[float, float], generator: torch.Generator) -> None:
