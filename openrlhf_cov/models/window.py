@@ -265,10 +265,9 @@ def plan_step(config: CovConfig, window: Window) -> list[list[Plan]]:
 
 
 class LocalWindow:
-    """A window of one micro-batch of one rank, as in the published code.
+    """A window of one micro-batch of one rank, as in the published code, for methods that select by covariance.
 
-    It has means of its own, orders equal values by position and samples with its generator. It has what methods by
-    covariance need, and nothing else.
+    It has the means of this micro-batch. Ties are broken by position, and uniform samples come from ``generator``.
 
     Args:
         batch: The micro-batch.
