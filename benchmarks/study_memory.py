@@ -29,7 +29,7 @@ def added(study: LabStudy, run: StudyRun) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("spec", type=Path)
     parser.add_argument("--base_policies", type=Path, default=lab.base_policies())
     parser.add_argument("--repeats", type=int, default=3)
