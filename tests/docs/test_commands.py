@@ -30,7 +30,7 @@ MARKERS = {
     "packages": "installs: versions and files are compared with the lists of requirements",
     "suite": "the test suite itself",
     "parse": "has a place for the reader's own flags",
-    "parse with the changes": "executed with the changes of its page in test_extending.py",
+    "run with the changes": "executed with the changes of its page in test_extending.py",
 }
 
 TRAINER = "train_ppo_ray"
@@ -182,7 +182,7 @@ def test_every_block_is_of_a_kind_that_a_test_covers(pages):
 
 def test_every_command_could_start(page, page_name, checker, commands_of, monkeypatch):
     for block in page(page_name).blocks:
-        if block.language not in SHELL or block.marker == "parse with the changes":
+        if block.language not in SHELL or block.marker == "run with the changes":
             continue
         if block.marker in ("gpu", "cluster", "hub"):
             monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: False)

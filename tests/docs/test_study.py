@@ -80,18 +80,17 @@ def test_an_asterisk_marks_an_interval_without_zero(script, cell, shown):
 
 @pytest.mark.slow
 def test_the_results_of_the_readme_are_those_of_the_studies(script):
-    """Critical shares, and accuracies at half of training with eight updates minus GRPO's."""
-    commands = {name: cells[0] for name, cells in script["tuned_rows"]().items()} | {"GRPO": "0"}
+    """Critical shares and widths of learning rates."""
     studies = [script["finished"](name) for name in ("shortcut", "learning_rate_map", "mechanism")]
-    critical = {row[0]: row[1] for row in script["study_numbers"].table(*studies).rows}
+    numbers = {row[0]: row[1:3] for row in script["study_numbers"].table(*studies).rows}
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    table = readme.split("| critical share | commands |\n|---|---|---|\n")[1].split("\n\n")[0]
+    table = readme.split("| critical share | learning rates, decades |\n|---|---|---|\n")[1].split("\n\n")[0]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines()]
     assert len(rows) == 8
-    assert rows == [[name, critical.get(name, "–"), commands.get(name, "–")] for name, *_ in rows]
+    assert rows == [[name, *numbers[name]] for name, *_ in rows]
     # The first screen has the same shares in percent, without decimals.
     for name in ("KL-Cov", "Clip-Cov"):
-        assert f"{name} {float(critical[name].split()[0]):.0%}".replace("%", " %") in readme.replace("\n", " ")
+        assert f"{name} {float(numbers[name][0].split()[0]):.0%}".replace("%", " %") in readme.replace("\n", " ")
 
 
 def test_every_study_that_has_run_has_a_page_that_is_linked():
