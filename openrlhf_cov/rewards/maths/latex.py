@@ -56,8 +56,10 @@ def tokenize(text: str) -> list[str]:
             raise Refused(f"unexpected {text[position]!r}")
         if named:
             word = named[1]
-            known = word in FUNCTIONS | LIST_FUNCTIONS | CONSTANTS or word == "sqrt"
-            tokens.append("\\" + word if known else word if len(word) == 1 else f"name:{word}")
+            if word in FUNCTIONS | LIST_FUNCTIONS | CONSTANTS or word == "sqrt":
+                tokens.append("\\" + word)
+            else:
+                tokens.append(word if len(word) == 1 else f"name:{word}")
         elif match.lastgroup == "word":
             tokens.append("\\" + match[0])
         elif match.lastgroup != "space":

@@ -120,7 +120,9 @@ def _condition(text: str) -> tuple[str, str, str] | None:
         return None
     parts = found.groupdict()
     words = (parts.get("noun") or "") + (parts.get("kind") or "")
-    numbers = found["set"] or ("Z" if "integer" in words else "R" if words else "")
+    numbers = found["set"] or ""
+    if words and not numbers:
+        numbers = "Z" if "integer" in words else "R"
     is_whole = numbers in ("Z", "N")
     if not (numbers or parts.get("all")) or (is_whole and not found["name"].startswith(WHOLE_NAMES)):
         return None

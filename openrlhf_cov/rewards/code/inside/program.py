@@ -136,7 +136,8 @@ def _finish() -> int:
     failed = _flush(sys.__stdout__, sys.stdout, sys.stderr)
     # Python writes what open files still hold when it ends, but this process ends by ``os._exit``.
     _flush(*(each for each in gc.get_objects() if type(each) in FILES))
-    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+    sys.stdout = sys.__stdout__
+    sys.stderr = sys.__stderr__
     sys.modules.pop("__main__", None)
     gc.collect()  # which ends the objects of the program's module
     return _flush(sys.stdout, sys.stderr) or failed
