@@ -141,7 +141,7 @@ def answer(shortcut: Finished, learning_rates: Finished) -> str:
             f"{method} ({nearest(each.estimate, tried)})" for method, each in known.items() if each.high < baseline.low
         ]
         first = (
-            f"Half of the runs of tuned GRPO learn the task up to a shortcut on a share of {bounded(baseline, tried)} "
+            f"Half of the runs of tuned GRPO still learn the task with the shortcut on {bounded(baseline, tried)} "
             f"of the prompts. These methods learn at larger shares: {listed(above)}."
         )
         if below:
@@ -160,9 +160,10 @@ def _said_of_widths(learning_rates: Finished) -> str:
         key=lambda name: -numbers[name],
     )
     said = listed([f"{method} ({widths[method]})" for method in wider])
+    where = f"over {widths[BASELINE]} decades of learning rates" if numbers[BASELINE] else "at no learning rate"
     return (
-        f"Untuned, with four updates and three seeds, the learning rates at which half of the seeds learn span "
-        f"{widths[BASELINE]} decades for GRPO at a share of 0.15, and clearly more for {said}."
+        f"Untuned, with four updates at a share of 0.15, half of the three seeds learn {where} with GRPO, and over a "
+        f"clearly wider range, in decades, with {said}."
     )
 
 

@@ -146,7 +146,10 @@ def test_critical_shares_decide_the_answer(make_result, recorded):
     # 1e-5, log10(3) / 2 = 0.239.
     assert rows["GRPO"][2] == "0.50"
     assert rows["Clip-Cov"][2] == "at least 1.76"
-    assert "span 0.50 decades for GRPO at a share of 0.15, and clearly more for Clip-Cov (at least 1.76)." in answer
+    assert (
+        "half of the three seeds learn over 0.50 decades of learning rates with GRPO, and over a clearly wider range, in "
+        "decades, with Clip-Cov (at least 1.76)."
+    ) in answer
     assert rows["KL-Cov"][2] == "–"
     assert rows["GRPO"][3] == "3 of 3"
     # The largest critical share comes first. A method that the study of the mechanism lacks has a row as well.
