@@ -37,7 +37,8 @@ def open_backend(args: argparse.Namespace) -> "Engines | Server":
     """Return the backend that the flags select.
 
     Raises:
-        UsageError: A value is out of range, or a flag has no effect on the selected backend.
+        UsageError: A value is out of range, a flag has no effect on the selected backend, or the selected backend
+            cannot use the model or the installed packages.
     """
     for name in ("num_engines", "tensor_parallel_size", "max_model_len", "concurrency", "limit"):
         value = getattr(args, name)
