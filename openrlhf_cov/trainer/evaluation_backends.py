@@ -119,6 +119,10 @@ class Engines:  # ``Server`` has the same methods
 
         Yields:
             A request and its completion; None, from a server alone, where the prompt leaves no room for a response.
+
+        Raises:
+            UsageError: No Ray can be joined or started, or Ray lacks the resources.
+            RunStopped: A request failed repeatedly, or no engine answers any more.
         """
         cpu_host.install()
         import ray

@@ -259,8 +259,8 @@ def tag_to_restore(args: Any, folder: Path) -> str | None:
         folder: The folder of the checkpoints of one model.
 
     Returns:
-        A tag that a file ``latest`` names. None where ``folder`` has no such file, as in upstream, and for a universal
-        checkpoint, which DeepSpeed looks up by a pointer of its own.
+        A tag that a file ``latest`` names. None if no checkpoint is common to all models and ``folder`` has no such
+        file, as in upstream, and for a universal checkpoint, which DeepSpeed finds by a pointer of its own.
     """
     if args.ds.use_universal_ckpt:
         return None
