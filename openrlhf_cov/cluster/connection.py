@@ -89,7 +89,8 @@ def connect(needs: Needs) -> bool:
             its processes.
 
     Raises:
-        UsageError: There is no Ray to join, or none can be started.
+        UsageError: The Ray that RAY_ADDRESS names, or that of this host, cannot be joined, or no Ray can be started,
+            for example because a CPU host has too few cores.
     """
     address = os.environ.get("RAY_ADDRESS")
     runtime_env = _runtime_env(needs)

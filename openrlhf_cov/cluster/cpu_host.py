@@ -104,9 +104,9 @@ def engine_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     CPU, which imports everything again and for which the scheduler spins on a core that computes; by the class's full
     name it does not. (vLLM wants that process to bind OpenMP's threads, which ``environment`` leaves to the system.)
 
-    An engine that keeps prefixes keeps whole blocks of its cache only, which have 128 tokens on the CPU unless the
-    arguments name another size. It keeps no prefixes of models with other states than those of attention, because vLLM
-    needs chunks for that.
+    vLLM keeps prefixes in whole blocks of the cache, by default of 128 tokens on the CPU. An engine that keeps
+    prefixes gets blocks of ``PREFIX_BLOCK`` tokens instead. For models that have states beside those of attention,
+    vLLM needs chunks to keep prefixes, so their engines keep none.
     """
     if not is_cpu_host():
         return arguments

@@ -30,7 +30,8 @@ class Control:
     def moved(self, value: float, direction: int) -> float:
         """Return the setting after one step in a direction, within the bounds.
 
-        A value that doubles takes the values ..., -2 step, -step, step, 2 step, ...; a move doubles or halves it.
+        A value that ``doubles`` is doubled away from 0, and halved toward 0 down to the size of ``step``. There it
+        changes its sign. A value of 0 becomes ``step`` or -``step``.
 
         Args:
             value: The setting now.

@@ -202,9 +202,9 @@ class CovConfig(*OF_METHODS):
     cov_dump_tokens: int = setting(200, "tokens that such a file holds")
 
     def check(self) -> None:
-        """Check the settings and their combination after the methods have checked their own.
+        """Check these settings and the combination of all settings, after the methods have checked their own.
 
-        ``Settings`` describes when it is called.
+        It is called when the settings are made, as ``Settings`` describes it.
 
         Raises:
             ValueError: A value is out of range, a method does not exist, or two methods do not go together. The

@@ -101,13 +101,13 @@ class RunningLaw:
         """Add a point to the fit, and return ``law/ceiling`` and ``law/r2`` of the fit.
 
         Args:
-            entropy: Mean entropy of a step, in nats. A point whose entropy is not finite or larger than
-                ``HIGHEST_ENTROPY`` is left out, as ``LawPoints`` leaves it out.
+            entropy: Mean entropy of a step, in nats. As in ``LawPoints``, a point is left out if its entropy is not
+                finite or is ``HIGHEST_ENTROPY`` or more.
             reward: Mean reward of the step. A point whose reward is not finite is left out.
 
         Returns:
-            Metrics by name; NaN before there are ``fewest_points`` points, and where exp(H) varies by no more than
-            ``SMALLEST_SPREAD``.
+            Metrics by name; NaN before there are ``fewest_points`` points, where all rewards are equal, and where the
+            standard deviation of exp(H) is at most ``SMALLEST_SPREAD`` of its mean.
         """
         if abs(entropy) < HIGHEST_ENTROPY and math.isfinite(reward):
             self._count += 1

@@ -185,7 +185,8 @@ def transformed(advantages: Tensor, plans: Sequence[Plan]) -> Tensor:
 
     Args:
         advantages: A (B, A), without gradient.
-        plans: The plans of all methods for this micro-batch. Sums and weights are applied in this order.
+        plans: The plans of all methods for this micro-batch. Summands are added, and weights multiplied, in the order
+            of the plans.
     """
     for plan in plans:
         advantages = advantages if plan.add is None else advantages + plan.add

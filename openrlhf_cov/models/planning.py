@@ -89,7 +89,7 @@ def policy_seen(config: CovConfig, parts: Sequence[WindowPart], moved: bool, sco
 
 
 def plan_window(step: PlanningStep, parts: Sequence[WindowPart], seen: PolicySeen) -> list[list[Plan]]:
-    """Return the plans of each micro-batch of an optimizer step, one plan of each of ``config.token_slots``.
+    """Return the plans of each micro-batch of an optimizer step, one for each slot of ``config.token_slots``.
 
     The methods see all tokens of the step at once, those of other ranks included, so every rank must call this
     function together.

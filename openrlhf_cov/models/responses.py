@@ -59,7 +59,7 @@ def needs_several_responses(method_flag: str, flags: Mapping[str, Any]) -> str |
 
 
 def is_two_valued(rewards: Tensor) -> bool:
-    """Return True if all correct responses have one reward, and all others one."""
+    """Return True if all correct responses have the same reward, and all other responses have the same reward."""
     return all(len(of_kind.unique()) <= 1 for of_kind in (rewards[right(rewards)], rewards[~right(rewards)]))
 
 
@@ -100,7 +100,7 @@ def group_deviations(rewards: Tensor, graded: Tensor) -> Tensor:
     Args:
         rewards: (G, K), K responses to each of G prompts.
         graded: False where the reward function abstained, bool (G, K). A prompt with fewer than two graded responses
-            has the deviation 0.
+            has a deviation of 0.
     """
     deviations = by_graded_responses(lambda found: found.std(1, keepdim=True).expand_as(found), rewards, graded)
     # NaN for responses that are not graded; the deviation of a prompt is the same for all its graded ones.
@@ -117,7 +117,7 @@ BY_GROUP: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def step_rewards(rewards: Tensor, graded: Tensor) -> StepRewards:
-    """Return the graded rewards that are compared with others.
+    """Return the graded rewards that are compared with other rewards, each with the mean reward of its prompt.
 
     The only graded one of several responses to a prompt is left out, as it is left out of training.
 

@@ -127,7 +127,7 @@ class TokenSummand(TokenSlot):
 
 @dataclass(frozen=True, kw_only=True)
 class Surrogate(Slot):
-    """A slot that replaces PPO's coefficient, the clipped ratio. The PPO clip of the run is then open."""
+    """A slot that replaces PPO's coefficient, the clipped ratio. The run then has no PPO clip."""
 
     name = "surrogate"
     effect = "replaces PPO's surrogate"

@@ -254,7 +254,7 @@ class Window:
 
 
 def plan_step(config: CovConfig, window: Window) -> list[list[Plan]]:
-    """Return the plans of each micro-batch of the window, one plan of each of ``config.token_slots``.
+    """Return the plans of each micro-batch of the window, one for each slot of ``config.token_slots``.
 
     Args:
         config: The settings of the step.
@@ -336,7 +336,9 @@ def kth_largest(scores: Tensor, k: int, ranks: Ranks = ALONE) -> Tensor:
 
 
 def _by_digits(scores: Tensor, k: int, ranks: Ranks) -> Tensor:
-    """Return ``kth_largest`` by its digits of 16 bits, one a round: the digit at which the counts from above reach k.
+    """Return what ``kth_largest`` returns, found in rounds of one digit of 16 bits.
+
+    The digit of a round is the one at which the counts, added from the highest digit down, reach k.
 
     The host reads no value.
     """

@@ -28,6 +28,6 @@ class ServiceLimits(Settings):
     max_queries: int = setting(4096, "queries of one request; more are refused with 422")
 
     def check(self) -> None:
-        """Check every limit, as ``Settings.check``."""
+        """Check every limit, as ``Settings`` describes it."""
         for name in ("max_request_mb", "max_total_mb", "max_connections", "max_queries"):
             self.require(name, lambda count: 1 <= count <= 1 << 20, "must lie between 1 and 2^20")

@@ -20,6 +20,7 @@ def load_reward_module(path: str | Path) -> ModuleType:
     Raises:
         MissingRewardFunction: The file has no ``reward_func``.
         ImportError: The name of the file does not end in ``.py``.
+        OSError: The file cannot be read.
         Exception: The code of the file raised it.
     """
     spec = importlib.util.spec_from_file_location("reward_func", path)

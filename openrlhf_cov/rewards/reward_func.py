@@ -51,6 +51,8 @@ def make_reward_func(config: RewardConfig) -> Callable[..., dict[str, Any]]:
 
         Raises:
             ValueError: A label cannot be graded, or a query does not contain its prompt.
+            WorkerDied: This machine cannot keep a grading process alive.
+            SandboxError: The sandbox service for programs does not work.
         """
         rows = zip(queries, prompts, labels, strict=True)
         grades = [

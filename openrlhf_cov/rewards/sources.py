@@ -204,7 +204,7 @@ def check_label(label: Any, config: RewardConfig) -> None:
 def checker(config: RewardConfig) -> Callable[[Any], None]:
     """Return ``check_label`` with these settings as a function of the label.
 
-    The function raises ValueError for a label that cannot be graded. Before the first label of a rule it raises
+    The function raises ValueError for a label that cannot be graded. At the first valid label of a rule it raises
     UsageError if this machine cannot grade by this rule.
     """
     ready: set[int] = set()

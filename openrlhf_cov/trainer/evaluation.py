@@ -195,7 +195,7 @@ class PromptEvaluation:
         """Return the metrics of the policy whose weights the engines have.
 
         Raises:
-            RunStopped: Too many rewards failed, without which an accuracy would be wrong, or a response has no reward.
+            RunStopped: So many rewards failed that the accuracy would be wrong, or a response has no reward.
         """
         evaluation = self.args.eval
         with awake(engines, self.args.vllm.enable_sleep):

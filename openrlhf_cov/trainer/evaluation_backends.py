@@ -37,7 +37,8 @@ def open_backend(args: argparse.Namespace) -> "Engines | Server":
     """Return the backend that the flags select.
 
     Raises:
-        UsageError: A value is out of range, or a flag has no effect on the selected backend.
+        UsageError: A value is out of range, a flag has no effect on the selected backend, or the selected backend
+            cannot use the model or the installed packages.
     """
     for name in ("num_engines", "tensor_parallel_size", "max_model_len", "concurrency", "limit"):
         value = getattr(args, name)
@@ -118,6 +119,10 @@ class Engines:  # ``Server`` has the same methods
 
         Yields:
             A request and its completion; None, from a server alone, where the prompt leaves no room for a response.
+
+        Raises:
+            UsageError: No Ray can be joined or started, or Ray lacks the resources.
+            RunStopped: A request failed repeatedly, or no engine answers any more.
         """
         cpu_host.install()
         import ray

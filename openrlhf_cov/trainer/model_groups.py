@@ -159,7 +159,11 @@ class ModelGroups:
         return self._results(self._dispatch(self.process_reward, shares_gpu, **action))
 
     def _shares_gpu(self, shares_with_one: bool = False) -> bool:
-        """Return True if a model shares its GPUs: with all others, or, as the argument says, with one of them."""
+        """Return True if a model shares its GPUs with all other models, or with one of them; False on a CPU host.
+
+        Args:
+            shares_with_one: True if a flag places the model on the GPUs of one other model.
+        """
         return (self.args.train.colocate_all or shares_with_one) and not cpu_host.is_cpu_host()
 
     def _dispatch(self, group: Any, shares_gpu: bool, **batches: Any) -> list[Any]:

@@ -132,7 +132,7 @@ class StepDiagnostics:
 
     @torch.no_grad()
     def compare(self, current: Sequence[Tensor], old: Sequence[Tensor]) -> None:
-        """Note how much the selection of an update depends on whose log-probs the methods see (``cov/old_overlap``).
+        """Note the share of selected tokens that the log-probs of the rollout select as well (``cov/old_overlap``).
 
         Args:
             current: Masks (B, A) of the tokens selected by the log-probs of the policy before the update, one for each

@@ -81,7 +81,7 @@ class Rollout:
     metrics: Mapping[str, float]
     # Seconds of generation.
     seconds: float
-    # RankSamples of the groups that dynamic sampling kept, in percent; None without dynamic sampling.
+    # Share of the groups that dynamic sampling kept, in percent; None without dynamic sampling.
     pass_rate: float | None
     # What a resumed run needs to go on with the next rollout.
     sampler_state: Mapping[str, Any]

@@ -105,7 +105,7 @@ def process_log_probs(samples: Sequence[Sample], batches: Sequence[ScoringBatch]
 
 
 def columns_of(batches: Sequence[ScoringBatch]) -> dict[str, list[Any]]:
-    """Return what a model reads of the batches of a step: name of an argument -> its value for each batch."""
+    """Return the arguments of ``ModelGroups.score`` for the batches of a step: name -> value for each batch."""
     return {
         "tokens": [batch.tokens for batch in batches],
         "attention_mask": [batch.attention_mask for batch in batches],
@@ -126,7 +126,8 @@ def score(
         samples: The samples of the step.
         batches: The same samples, as the models score them (``padded_batches``).
         groups: The models.
-        reference_answers: Those of the rollout, if the reference has begun to score it (``ScoredAhead``).
+        reference_answers: The pending answers of the rollout (``ScoredAhead``); None if the reference has not begun to
+            score it.
     """
     lengths = [len(sample.tokens) for sample in samples]
     scored = groups.score(

@@ -46,7 +46,7 @@ def check_cores(facts: Facts) -> Finding:
 
 
 def check_cpu(facts: Facts) -> Finding | None:
-    """Check that vLLM has a library for the instructions of a CPU host; without AVX2 it has none."""
+    """Check that a CPU host has AVX2, which vLLM needs; None if torch could not be imported and so cannot tell."""
     if not on_cpu(facts):
         return Finding("ok", "any; the GPUs compute")
     known = facts.packages["torch"].facts.get("cpu")

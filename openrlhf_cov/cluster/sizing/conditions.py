@@ -15,7 +15,7 @@ from openrlhf_cov.models.cov_config import has_critic, has_reward_model
 
 
 def faults(args: SimpleNamespace) -> Iterator[str]:
-    """Yield the faults of the flags."""
+    """Yield a line for each fault of colocation and of tensor parallelism in training."""
     yield from _colocation_faults(args)
     if args.ds.tensor_parallel_size > 1 and args.ds.param_dtype != "bf16":
         yield (
@@ -25,7 +25,11 @@ def faults(args: SimpleNamespace) -> Iterator[str]:
 
 
 def rollout_faults(args: SimpleNamespace) -> Iterator[str]:
-    """Yield a fault for each model whose ranks cannot share the rollouts evenly. A model with one rank takes any."""
+    """Yield a fault for each model whose ranks cannot share the rollouts as upstream needs it.
+
+    Ranks that wait for each other need equal shares; every other rank needs at least one chunk. A model with one rank
+    takes any number of samples.
+    """
     if args.train.dynamic_batch_enable:
         yield from _uneven_dynamic_batches(args)
         return

@@ -30,10 +30,13 @@ class GpuGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuLayout:
-    """Sizes, in GPUs, of the models and engines that a run starts; None for a model that it does not start."""
+    """The number of GPUs of each model that a run starts, and the number of its engines.
+
+    A model that the run does not start is None. Each engine has ``tensor_parallel`` GPUs.
+    """
 
     actor: int
-    # 0: the run needs none.
+    # Number of engines; 0: the run needs none.
     engines: int
     tensor_parallel: int = 1
     ref: int | None = None

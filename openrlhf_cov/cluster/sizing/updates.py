@@ -40,7 +40,7 @@ def usable_groups(count: int, args: SimpleNamespace) -> int:
         args: The flags of a training.
 
     Returns:
-        The number; 0 if the groups make fewer chunks than a model has ranks.
+        The number; 0 if the groups make no whole unit, or fewer chunks than a model has ranks.
     """
     unit = update_unit(args)
     samples = args.rollout.n_samples_per_prompt

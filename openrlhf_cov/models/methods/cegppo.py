@@ -31,8 +31,8 @@ class CegppoSettings(Settings):
         """Check the values, as ``Settings`` describes it.
 
         Raises:
-            ValueError: A share is negative, LOW of the clip is outside of [0, 1], HIGH is negative or infinite, or the
-                dual clip is not above 1.
+            ValueError: A share is negative or infinite, LOW of the clip is outside of [0, 1], HIGH is negative or
+                infinite, or the dual clip is not above 1.
         """
         for name in ("cegppo_beta1", "cegppo_beta2"):
             self.require(name, lambda share: 0.0 <= share < math.inf, "must be a share of a gradient of at least 0")

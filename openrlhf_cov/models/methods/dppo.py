@@ -48,8 +48,8 @@ class DppoSettings(Settings):
         """Check the values, as ``Settings`` describes it.
 
         Raises:
-            ValueError: The divergence is negative or as large as the largest possible one (1 for tv), or the cap is
-                below 1 or infinite.
+            ValueError: ``dppo_delta`` is negative, or not below the largest possible divergence (1 for tv, infinity
+                for kl), or the cap is below 1 or infinite.
         """
         highest = 1.0 if self.dppo_divergence == "tv" else math.inf
         if not 0.0 <= self.dppo_delta < highest:

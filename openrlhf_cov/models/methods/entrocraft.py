@@ -31,8 +31,8 @@ class EntrocraftSettings(Settings):
         """Check the values, as ``Settings`` describes it.
 
         Raises:
-            ValueError: A bound is no entropy above 0, or the lower one is not below the upper one in a step of their
-                schedules.
+            ValueError: A bound is not a finite entropy above 0, or the lower bound is not below the upper one in a
+                step of their schedules.
         """
         for name in ("entrocraft_low", "entrocraft_high"):
             self.require(name, lambda nats: 0.0 < nats < math.inf, "must be an entropy above 0, in nats")

@@ -64,7 +64,7 @@ def penalty(settings: KlCovSettings, batch: TokenBatch, plan: Plan) -> Tensor:
 
 
 def idle(values: Mapping[str, float], updates: int) -> str | None:
-    """Return a message if the selected tokens had the probabilities they were sampled with, else None.
+    """Return a message if the KL penalty had no gradient in the step, None if it had one.
 
     The log ratio of a single update is rounding in any precision. In bfloat16 it is as large as what training moves,
     so the number of updates tells; ``ROUNDING`` finds a policy that stood still through several updates in float32.

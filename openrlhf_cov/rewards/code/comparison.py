@@ -178,7 +178,10 @@ def _number(word: str) -> float:
 
 
 def _near(one: float, other: float, tolerance: float) -> bool:
-    """Return True if two numbers are that close. NaN and infinities are close to nothing."""
+    """Return True if two numbers differ by at most the tolerance, absolutely or relative to the larger one.
+
+    NaN and infinities are close to nothing.
+    """
     try:
         return abs(one - other) <= tolerance * max(1.0, abs(one), abs(other)) and math.isfinite(one - other)
     except OverflowError:  # whole numbers beyond any float

@@ -169,7 +169,12 @@ class Service:
         return stdout
 
     def _post(self, body: bytes, timeout: float) -> dict[str, Any]:
-        """Return the answer to a request. Failed attempts are repeated up to ``ATTEMPTS`` times."""
+        """Return the answer to a request, which is sent up to ``ATTEMPTS`` times.
+
+        Raises:
+            Failure: The answer is larger than the limit of the program's output.
+            SandboxError: The service gives no verdict.
+        """
         # The answer has the output as JSON, which writes some characters with six.
         most = (self.budget.output_mb << 20) * 8 + (1 << 20)
         fault = ""

@@ -45,7 +45,7 @@ class Verdicts:
             return self._kept.get(key)
 
     def put(self, key: str, verdict: Verdict) -> None:
-        """Keep a verdict, and drop the oldest ones above ``REMEMBERED``.
+        """Keep a verdict, and drop the least recently used verdicts above ``REMEMBERED``.
 
         Args:
             key: The digest of the program, its tests and the settings.

@@ -174,7 +174,7 @@ class RunningProgram:
 
 
 class Sandbox:
-    """One warm sandbox, for the thread that makes it, with which it ends.
+    """One warm sandbox. It is for the thread that makes it, and ends with this thread.
 
     Raises:
         SandboxError: This machine cannot run a sandbox.
@@ -460,7 +460,7 @@ def _children(process: int) -> list[int]:
 
 
 def _sealed(content: bytes) -> int:
-    """Return the descriptor of a file in memory that cannot be changed any more, at its beginning."""
+    """Return the descriptor of a file in memory with this content. It is at its beginning, and cannot be changed."""
     descriptor = os.memfd_create("sandbox", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     view = memoryview(content)
     while view:

@@ -60,7 +60,8 @@ def grade(
         prompt: The prompt, whose own formulas are no answers to it; without one the rules about it do not apply.
         mode: Where the answer stands, a key of ``extraction.EXTRACTORS``.
         timeout: Seconds for the comparison, after a wait for a free process of at most ``MAX_WAITS`` times that.
-        thinking_markers: Only what follows the thinking between them is read; with None the whole response is.
+        thinking_markers: The texts that open and close the thinking, which is not graded; None to grade the whole
+            response.
 
     Raises:
         ValueError: The mode is unknown.

@@ -43,7 +43,7 @@ class Number:
 
     @property
     def hundredth(self) -> "Number":
-        """The number divided by 100: the value of so many percent."""
+        """The number divided by 100: its value with a percent sign behind it."""
         return replace(self, value=self.value / 100, unit=self.unit / 100)
 
 

@@ -194,7 +194,7 @@ class ProblemText:
 
     @cached_property
     def question(self) -> str:
-        """The problem from its last question word on, without white space; the whole problem without such a word."""
+        """The problem after its last question word, without white space; the whole problem without such a word."""
         return compact(ASKS.split(self.cleaned)[-1])
 
     @cached_property
@@ -275,8 +275,8 @@ class ProblemText:
         """Return True if an answer only repeats a formula of the problem.
 
         Args:
-            answer: The formula of the answer. It repeats the problem if it is one of its formulas, or contains a large
-                one.
+            answer: The formula of the answer. It repeats the problem if it is a formula of the problem, or contains a
+                large one.
             label: The formula of the label. What the label has as well does not count as repeated.
         """
         if not self.text:

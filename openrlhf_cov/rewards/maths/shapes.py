@@ -73,7 +73,7 @@ def split(text: str, separator: str | re.Pattern) -> list[str]:
 
     Args:
         text: The clean text.
-        separator: The separator, a text or a pattern without groups of the name ``bracket``.
+        separator: The separator, a text or a pattern without a group named ``bracket``.
     """
     found = separator in text if isinstance(separator, str) else separator.search(text)
     if not found:

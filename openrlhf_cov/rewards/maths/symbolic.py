@@ -87,7 +87,7 @@ def computed(text: str, label: Label, problem: ProblemText) -> Verdict:
 
 @lru_cache(maxsize=256)
 def _formula(text: str) -> Node:
-    """Parse a formula of an answer. Raise Refused if it is too large or has two signs in a row."""
+    """Parse a formula of an answer. Raise Refused if it is no formula, is too large or has two signs in a row."""
     if DOUBLE_SIGN.search(text):
         raise Refused("two signs in a row")
     node = parse_formula(text)

@@ -250,7 +250,7 @@ def start_afresh_without_checkpoint(args: Any) -> None:
 
 
 def tag_to_restore(args: Any, folder: Path) -> str | None:
-    """Return the tag of the newest checkpoint that all trained models have; without one, that of this folder.
+    """Return the tag of the newest checkpoint that all trained models have; without one, the tag of this folder.
 
     A kill while a step was saved leaves some models a checkpoint ahead.
 
@@ -259,8 +259,8 @@ def tag_to_restore(args: Any, folder: Path) -> str | None:
         folder: The folder of the checkpoints of one model.
 
     Returns:
-        A tag that a file ``latest`` names. None where ``folder`` has no such file, as in upstream, and for a universal
-        checkpoint, which DeepSpeed looks up by a pointer of its own.
+        A tag that a file ``latest`` names. None if no checkpoint is common to all models and ``folder`` has no such
+        file, as in upstream, and for a universal checkpoint, which DeepSpeed finds by a pointer of its own.
     """
     if args.ds.use_universal_ckpt:
         return None
@@ -271,7 +271,7 @@ def tag_to_restore(args: Any, folder: Path) -> str | None:
 
 
 def pointed_to(folder: Path, name: str = LATEST) -> str | None:
-    """Return the tag of the checkpoint that a pointer file names; None if it does not exist or has no plain name.
+    """Return the tag of the checkpoint that a pointer file names; None if the file is missing or holds no plain name.
 
     Args:
         folder: The folder of the checkpoints of one model.

@@ -121,7 +121,7 @@ class CovArgumentParser(Parser):
 
         Args:
             args: The words of the command line; None for those of this process.
-            namespace: As argparse takes it.
+            namespace: The object that gets the flags; None for a new one.
 
         Returns:
             The flags by dotted name, with the values of a preset and of the methods in those that were not given.
@@ -439,7 +439,7 @@ def unread_flags(config: CovConfig, given: Collection[str]) -> Iterator[str]:
 
     Args:
         config: The settings of the run.
-        given: Names of the settings that the user gave; the others are not looked at.
+        given: Names of the settings that the user gave. Only these are checked.
     """
     for entry in fields(CovConfig):
         if entry.name not in given:

@@ -189,7 +189,7 @@ def refuse_local_name(flag: str, name: str, kind: str) -> None:
 
 
 def check_strategy(args: SimpleNamespace) -> None:
-    """Check that upstream accepts the flags of DeepSpeed, which this function imports.
+    """Check that upstream accepts the ``--ds`` flags. The call imports DeepSpeed.
 
     Raises:
         UsageError: Upstream refuses a combination of ``--ds`` flags.

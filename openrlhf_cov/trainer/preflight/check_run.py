@@ -159,7 +159,8 @@ def number_faults(args: SimpleNamespace) -> Iterator[str]:
 def _kl_faults(args: SimpleNamespace) -> Iterator[str]:
     """Yield a fault if the estimator k1 is a loss.
 
-    k1, log pi - log pi_ref, has the gradient of log pi, whose mean over samples of pi is 0: noise without a pull.
+    The gradient of k1 = log pi - log pi_ref is that of log pi. Its expectation over samples of pi is 0, so it adds
+    noise and does not move pi toward pi_ref.
     """
     kl = args.algo.kl
     if kl.use_loss and kl.init_coef > 0 and kl.estimator == "k1" and not kl.unbiased_gradient:
@@ -310,7 +311,7 @@ def _check_resumed(args: SimpleNamespace, folder: Path) -> None:
     """Check that the run whose metrics a folder holds is resumed, from a checkpoint.
 
     Raises:
-        UsageError: It is not resumed, or no checkpoint exists beside its exported model.
+        UsageError: The run is not resumed, or it has an exported model and no checkpoint.
     """
     ckpt_path = Path(args.ckpt.path)
     if not args.ckpt.load_enable:
@@ -420,7 +421,7 @@ def _or_resume(folder: Path) -> str:
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Return True if a folder has a checkpoint of the policy that a pointer file of DeepSpeed names."""
+    """Return True if a folder has a pointer file of DeepSpeed that names a checkpoint of the policy."""
     return any((folder / "_actor" / name).is_file() for name in (checkpoints.LATEST, checkpoints.UNIVERSAL))
 
 

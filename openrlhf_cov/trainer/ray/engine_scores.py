@@ -21,7 +21,7 @@ def score_texts(engines: list[Any], texts: list[list[int]], asleep: bool) -> lis
 
     Args:
         engines: Handles of the engines.
-        texts: The token ids of each text, at least two.
+        texts: The token ids of each text, at least two per text.
         asleep: True if the engines sleep; they are woken, and sleep again afterwards (``--vllm.enable_sleep``).
     """
     settings = SamplingParams(

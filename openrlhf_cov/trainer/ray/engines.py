@@ -169,7 +169,7 @@ def _place(
     shared: PlacementGroup | None = None,
     warm: bool = False,
 ) -> list[Any]:
-    """Start engines in a placement group; with ``warm`` take engines that the last run of a study has left."""
+    """Start engines in a placement group; with ``warm``, first take engines that the last run of a study has left."""
     actor_class = ray.remote(CovRolloutActor)
     is_sharded = tensor_parallel_size > 1
     part = 1 if shared is None else SHARED_PART

@@ -50,7 +50,7 @@ def engine(actor_class: Any, arguments: dict[str, Any]) -> Any:
 
     Args:
         actor_class: The Ray actor class of engines.
-        arguments: The arguments of the engine. A used engine has equal ones, except for the seed.
+        arguments: The arguments of the engine. A used engine has equal arguments, except for the seed.
 
     Returns:
         The handle. ``give_back`` leaves the engine to the next run.

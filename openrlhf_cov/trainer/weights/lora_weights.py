@@ -74,7 +74,7 @@ def merged_weight(param: nn.Parameter, layer: Any) -> Tensor:
 
     Args:
         param: The weight W. With ZeRO-3 the caller gathers it and ``adapter_parameters(layer)`` first.
-        layer: The layer that adapts it, as of ``adapted_layers``; None without one.
+        layer: The layer that adapts it, a value of ``adapted_layers``; None without one.
     """
     if layer is None:
         return param.data

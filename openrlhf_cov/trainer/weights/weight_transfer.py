@@ -153,7 +153,7 @@ def broadcast(group, buffer: Tensor) -> None:
 
     Args:
         group: The group of ``join_group``.
-        buffer: The tensor, on the CPU. On ranks other than 0 it is overwritten; it has the size of that of rank 0.
+        buffer: The tensor, on the CPU, of equal size on all ranks. On ranks other than 0 it is overwritten.
     """
     options = torch.distributed.BroadcastOptions()
     options.rootRank = options.rootTensor = 0

@@ -197,6 +197,7 @@ class Peer:
         Raises:
             ValueError: The reference has another form, its handle does not exist, or it names a function of Python
                 that the other side may not pass.
+            AttributeError: Python has no function or class of this name.
         """
         match packed:
             case {"mine": int(handle)}:

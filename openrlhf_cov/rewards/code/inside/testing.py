@@ -195,7 +195,10 @@ def _compiled(source: str, name: str) -> Any:
 
 
 def _bound(source: str) -> set[str]:
-    """Return the names that tests bind outside of functions, and those of modules that stand in for libraries."""
+    """Return the names that code of tests binds, and those of modules that stand in for libraries.
+
+    Names that are bound inside of functions count as well, but parameters and names imported from ``solution`` do not.
+    """
     names = {"np", "numpy", "pytest"}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import | ast.ImportFrom) and getattr(node, "module", None) != "solution":
