@@ -58,7 +58,7 @@ class BenchmarkSummary:
     truncated_frac: float
     # Responses by status of their grade, zeros included.
     statuses: dict[str, int]
-    # Mean of -log p over all tokens of all responses, nats; None without ``--log_probs``.
+    # Mean of -log p over all tokens of all responses, in nats; None without ``--log_probs``.
     surprisal: float | None
     # Problems whose gold answer the rule cannot read; every response to them counts as incorrect.
     ungradable: int

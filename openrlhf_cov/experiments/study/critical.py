@@ -86,7 +86,8 @@ def profile_likelihood(criticals: Floats, places: Floats, learned: ArrayLike) ->
         learned: Outcomes (n,).
 
     Returns:
-        Slopes (G,) of at least 0 in logits for each natural logarithm of the value, and log-likelihoods (G,) in nats.
+        Slopes (G,) from 0 to ``STEEPEST``, in logits per unit of the natural logarithm of the value, and
+        log-likelihoods (G,) in nats.
     """
     signs = np.where(learned, 1.0, -1.0)
     # Logits (G, n) in favor of what happened, for a slope of 1.

@@ -75,7 +75,7 @@ def removed_share(result: Result, sign: int, steps: int = EARLY_STEPS) -> float:
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
-    """Return the lowest and the highest value, such as "0.66–1.00"; one number if both look alike.
+    """Return the lowest and the highest value, such as "0.66–1.00"; one number if both are equal after rounding.
 
     Args:
         values: At least one number.
