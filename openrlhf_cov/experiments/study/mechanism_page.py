@@ -108,8 +108,8 @@ def mechanism_section(runs: Runs) -> Section:
         "those for which it is correct. The hard questions are those that the habit does not answer. The push down "
         "is the sum of the advantages of rare names on other prompts, and the push up the sum on own prompts. What "
         "is removed is the share of that sum on tokens that the method selects: Clip-Cov and random drop mask their "
-        "gradient, and KL-Cov adds a KL penalty instead, so its share is not removed in full. Means and 95 % "
-        "intervals over seeds."
+        "gradient, and KL-Cov adds a KL penalty instead, so its share is not removed in full. Numbers are the "
+        "lowest and the highest value over seeds."
     )
     return Section(QUESTION, (text,), HEAD, tuple(rows))
 
