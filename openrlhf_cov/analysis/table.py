@@ -114,8 +114,9 @@ def _merged(
 
 
 def _abandoned(steps: Floats, times: Floats) -> NDArray[np.bool_]:
-    """Return which rows (n,) have a higher step than a later row that goes back, if the clock agrees that it is later.
+    """Return the mask (n,) of the rows that a resumed run abandoned: a later row goes back to a lower step.
 
+    The clock must agree that the row is later.
     A row copied to the end of the file carries an old time and abandons nothing.
     """
     before = np.maximum.accumulate(np.concatenate([[-np.inf], np.nan_to_num(steps, nan=-np.inf)]))[:-1]

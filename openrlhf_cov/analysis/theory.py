@@ -163,7 +163,7 @@ def _influence(ranks_of_x: Ranks, ranks_of_y: Ranks) -> Floats:
 def _mid_ranks(values: Floats) -> Ranks:
     """Return the ranks (n,) of values, and the place (n,) of each value among the distinct ones.
 
-    Ranks go from -1/2 to 1/2. Equal values share the mean of their ranks.
+    Ranks lie between -1/2 and 1/2. Equal values share the mean of their ranks.
     """
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     return ((counts.cumsum() - counts / 2) / len(values))[place] - 0.5, place

@@ -30,9 +30,17 @@ def find_weights() -> Path:
 
 
 def convert(weights: Path, output: Path) -> int:
-    """Write the model of a GGUF file to a folder, whole or not at all, and return the number of parameters.
+    """Write the model of a GGUF file to a folder, whole or not at all.
 
-    Raises UsageError if the package gguf is not installed.
+    Args:
+        weights: The GGUF file.
+        output: The folder, which is empty or does not exist.
+
+    Returns:
+        The number of parameters.
+
+    Raises:
+        UsageError: The package gguf is not installed.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer

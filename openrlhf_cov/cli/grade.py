@@ -71,7 +71,7 @@ def in_threads(grade: Callable[..., Grade], config: RewardConfig, *columns: Sequ
 
 
 def summary(rows: list[GradeRow], grades: list[Grade]) -> str:
-    """Return the counts of grades by status, and the slowest of the rows that they belong to, in the same order."""
+    """Return the counts of grades by status, and the rows that took longest. Grades are in the order of the rows."""
     counts = Counter("correct" if grade.correct else "wrong" for grade in grades if grade.status == "graded")
     counts |= Counter(grade.status for grade in grades if grade.status != "graded")
     lines = [f"{'status':<12}{'responses':>10}{'share':>8}"]

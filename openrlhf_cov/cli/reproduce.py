@@ -71,8 +71,12 @@ def build_parser() -> argparse.ArgumentParser:
 
 @program(NAME)
 def main(argv: list[str] | None = None) -> int:
-    """Print, check or carry out the commands. Exit status 2 with one line for bad input or a command that would not
-    run, 1 for a command that failed, 130 and 143 when interrupted."""
+    """Print, check or carry out the commands.
+
+    Returns:
+        The exit status: 2 with one line for bad input or a command that would not run, 1 for a command that failed,
+        130 or 143 if interrupted.
+    """
     args = build_parser().parse_args(argv)
     plan = plan_of(args)
     say(f"# {plan.number}: {plan.shown.title}\n")
@@ -155,7 +159,7 @@ def dry_run(plan: Reproduction) -> int:
 
 
 def faults_of(command: Command, plan: Reproduction) -> list[str]:
-    """Return why a command of a plan would not start, a line for each fault; none if it would or is done."""
+    """Return why a command of a plan would not start, a line for each fault; no line if it would start or is done."""
     try:
         due = plan.due(command)
     except UsageError as error:

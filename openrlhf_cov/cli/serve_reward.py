@@ -131,7 +131,15 @@ def serve(listener: socket.socket, config: RewardConfig, limits: ServiceLimits, 
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on an address and a port, 0 for any free one. Raises UsageError if it cannot."""
+    """Return a socket that listens.
+
+    Args:
+        host: Name or address of this host.
+        port: The port; 0 for any free one.
+
+    Raises:
+        UsageError: The port is out of range, or the address cannot be listened on.
+    """
     if not 0 <= port < 1 << 16:
         raise UsageError(f"--port {port}: must be from 0 to 65535")
     try:

@@ -52,7 +52,12 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def answer(args: argparse.Namespace) -> None:
-    """Carry out the request of the flags. Raises UsageError if it is refused, RunStopped if a run failed."""
+    """Carry out the request of the flags.
+
+    Raises:
+        UsageError: The request is refused.
+        RunStopped: A run failed.
+    """
     try:
         if args.jobs is not None and args.jobs < 1:
             raise UsageError(f"--jobs {args.jobs}: must be at least 1")

@@ -80,11 +80,11 @@ class TrainingSet:
     # Source of the rows on the hub. It begins with the rule that grades them. Rows of the file whose source names no
     # rule are graded by this rule as well.
     source: str
-    # Makes the label from the answer field on the hub; None if there is none.
+    # Makes the label from the answer field on the hub. It returns None if the field holds no label.
     answer: Callable[[Any], Any] = lambda answer: answer
     # Makes the text of the problem from the problem field on the hub.
     problem: Callable[[Any], Any] = lambda problem: problem
-    # A field on the hub, and its value in the rows that belong to the set; None: all do.
+    # A field on the hub, and its value in the rows that belong to the set; None: all rows belong to it.
     only: tuple[str, str] | None = None
     # Makes problem and label from a row, on the hub or in the file, if they are no fields of it.
     convert: Converter | None = None

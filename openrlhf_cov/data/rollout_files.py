@@ -76,7 +76,7 @@ class RecordedSample:
     source: str = "default"
     # The reward that advantages are estimated from; None where a reward model gives it during training.
     reward: float | None = None
-    # True if the response solves the problem; None without a score.
+    # The score by which accuracies and dynamic sampling count a response as correct; None if it has none.
     score: float | None = None
     # True if the reward function abstained: the sample takes no part in statistics.
     abstained: bool = False

@@ -74,7 +74,7 @@ def plain(problem: str, tokenizer: Any = None, instruction: str = BOXED) -> str:
 
 
 def none(problem: str, tokenizer: Any = None) -> str:
-    """Return the problem as it is, for models that know their task, such as that of the embedded one.
+    """Return the problem as it is, for models that know their task, such as the policies of embedded tasks.
 
     Args:
         problem: Text of the problem.
@@ -197,7 +197,7 @@ def prompt_ids(text: str, tokenizer: Any) -> list[int]:
 
     Args:
         text: The whole prompt, with its template.
-        tokenizer: As in ``prompts_ids``, which says what special tokens are added.
+        tokenizer: As in ``prompts_ids``, whose docstring says which special tokens are added.
     """
     return prompts_ids([text], tokenizer)[0]
 

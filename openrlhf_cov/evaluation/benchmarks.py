@@ -18,7 +18,7 @@ from openrlhf_cov.utils.text_table import aligned
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """The sampling settings.
+    """The sampling settings of a benchmark or of a whole run.
 
     Raises:
         ValueError: The settings are impossible, such as repeated greedy decoding.
@@ -233,8 +233,8 @@ def select(names: str) -> list[Benchmark]:
     """Return the benchmarks, groups and files (``*.jsonl``) of a comma-separated list, in its order, each once.
 
     Raises:
-        UsageError: A name is unknown (the message has the closest known one), the list is empty, or a file is called
-            as another benchmark of the list.
+        UsageError: A name is unknown (the message has the closest known one) or empty, or a file has the name of
+            another benchmark of the list.
     """
     chosen: dict[str, Benchmark] = {}
     for name in (part.strip() for part in names.split(",")):

@@ -76,7 +76,7 @@ def ungradable(benchmark: Benchmark, problems: Iterable[Problem]) -> list[str]:
     caller says how many they are.
 
     Args:
-        benchmark: The benchmark, whose rule is meant.
+        benchmark: The benchmark, whose rule reads the answers.
         problems: Its problems, or a part of them.
     """
     config = RewardConfig(reward_source=benchmark.grader)
@@ -182,7 +182,8 @@ def _rows_of_dataset(benchmark: Benchmark, hub: HubDataset, place: str, dataset:
 def _gold(answer: Any) -> Any:
     """Return the gold answer as a text.
 
-    It is the one element of OlympiadBench's list, the end of GSM8K's solution, or a number.
+    It is the one element of OlympiadBench's list, the end of GSM8K's solution, or a number. Any other value is
+    returned unchanged.
     """
     if isinstance(answer, list) and len(answer) == 1:
         (answer,) = answer

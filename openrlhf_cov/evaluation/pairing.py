@@ -112,7 +112,8 @@ def compare(
         grader: Grader by which samples are correct.
 
     Raises:
-        UsageError: There is nothing to compare.
+        UsageError: There is one run and no ``against``, the metric is unknown or not published for ``against``, or no
+            benchmark has enough samples for the metric.
     """
     k = parse_metric(metric)
     if len(runs) < 2 and against is None:

@@ -148,7 +148,7 @@ class Response:
     prompt_tokens: Count
     # True if it was cut at the token limit.
     truncated: bool
-    # Mean of -log p of the response's tokens, nats, under the model at temperature 1; None without ``--log_probs``.
+    # Mean of -log p of the response's tokens, in nats, under the model at temperature 1; None without ``--log_probs``.
     surprisal: float | None
     # The extracted answer.
     answer: str | None
@@ -232,7 +232,11 @@ def record_line(record: Any) -> str:
 
 
 def read_problems(folder: Path) -> list[AskedProblem]:
-    """Return the problems of a run, in the order of its requests."""
+    """Return the problems of a run, in the order of its requests.
+
+    Raises:
+        UsageError: The file cannot be read, or a line of it is no problem.
+    """
     return [problem for _, problem in read_rows(folder / PROBLEMS_FILE, partial(checked, AskedProblem))]
 
 

@@ -164,7 +164,7 @@ def respond(
 class Grader:
     """Grades by the rule of each benchmark: ``grade_label``, the function that rewards in training.
 
-    With ``reward_grader`` published both graders grade, Math-Verify only where strict says incorrect.
+    With ``reward_grader`` published, both graders grade; Math-Verify grades only where strict says incorrect.
     ``template_text`` is the prompt with ``{problem}`` where the problem goes: it tells whether the prompt opened the
     thinking of the model.
     """
@@ -271,7 +271,7 @@ def writing(place: object) -> Iterator[None]:
     """Turn an OSError of the block into a UsageError.
 
     Args:
-        place: What the block writes, and nothing else, for the message.
+        place: The only file or folder that the block writes, for the message.
 
     Raises:
         UsageError: The block raised an OSError.

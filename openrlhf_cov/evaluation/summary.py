@@ -49,7 +49,7 @@ class BenchmarkSummary:
     avg_at_k: Interval
     # Unbiased pass@k for k = 1, 2, 4, ... up to K.
     pass_at_k: dict[int, Interval]
-    # Score of the majority vote of K samples; None for K = 1, where it is avg@k.
+    # Score of the majority vote of K samples; None for K = 1, where it is avg@k, and for programs.
     maj_at_k: float | None
     # Mean length of a response.
     mean_tokens: float
@@ -58,7 +58,7 @@ class BenchmarkSummary:
     truncated_frac: float
     # Responses by status of their grade, zeros included.
     statuses: dict[str, int]
-    # Mean of -log p over all tokens of all responses, nats; None without ``--log_probs``.
+    # Mean of -log p over all tokens of all responses, in nats; None without ``--log_probs``.
     surprisal: float | None
     # Problems whose gold answer the rule cannot read; every response to them counts as incorrect.
     ungradable: int

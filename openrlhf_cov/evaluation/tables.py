@@ -90,7 +90,7 @@ def notes(summary: Summary) -> list[str]:
             )
         if count := each.statuses[PROMPT_TOO_LONG]:
             lines.append(
-                f"{each.name}: {count:,} responses are empty, the prompt left no room; they count as incorrect"
+                f"{each.name}: {count:,} responses are empty because the prompt left no room; they count as incorrect"
             )
         if count := each.statuses["timeout"]:
             lines.append(f"{each.name}: {count:,} responses count as incorrect because grading them took too long")

@@ -38,7 +38,7 @@ class ReplayedCompletions:
     completion_ids: list[list[int]]
     # Log-probs of the tokens of the completions under the policy that sampled, B lists; None if they are not known.
     log_probs: list[list[float]] | None
-    # Reward of each function, float32 (N, F); NaN where the function gave none.
+    # Reward of each of the F functions for the N completions of all ranks, float32 (N, F); NaN where it gave none.
     rewards: Tensor
 
 
@@ -70,7 +70,7 @@ class RolloutFiles:
         """Take the sizes of the run from a trainer whose options are complete.
 
         Raises:
-            ValueError: The first file of ``replay_dir`` has other sizes or another tokenizer, the folder has fewer
+            ValueError: The first file of ``replay_dir`` has other sizes or another tokenizer, or the folder has fewer
                 files than ``max_steps`` asks for.
         """
         args = trainer.args

@@ -79,6 +79,10 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     """Return the lines of steps in a metrics file, in order.
 
     A line that is no record of a step, such as a last line that was cut in the middle, is left out.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: The file has more than ``MAX_BYTES`` bytes.
     """
     return [
         parse_object(line) for line in read_bounded(Path(path), MAX_BYTES).splitlines() if _step_of(line) != math.inf

@@ -58,6 +58,7 @@ def alone_in(output: Path) -> Iterator[None]:
 
     Raises:
         UsageError: Another process holds the lock.
+        OSError: The folder cannot be made or written to.
     """
     output.mkdir(parents=True, exist_ok=True)
     with (output / ".lock").open("w") as handle:

@@ -44,7 +44,7 @@ def say(text: str, stream: TextIO | None = None) -> None:
     """Write lines to a stream. Characters that its encoding lacks become "?".
 
     If nobody reads the stream any more (``| head``), the program ends as other programs do, silently with status 141.
-    A closed stream, or a stderr that cannot be written to, is ignored.
+    Nothing is written where stdout was closed before the program began, or where stderr cannot be written to.
 
     Args:
         text: The lines, with their line ends.

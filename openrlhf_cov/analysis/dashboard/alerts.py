@@ -22,7 +22,7 @@ LOW_ENTROPY = 0.1
 # Steps whose mean reward is compared with that of as many before them; a tenth of a long run.
 HALF_WINDOW = 20
 HALF_SHARE = 0.1
-# The entropy must fall between the two by this share, and by FALL_ERRORS standard errors.
+# The entropy must fall between the two windows by this share, and by FALL_ERRORS standard errors.
 ENTROPY_FALL = 0.1
 FALL_ERRORS = 3
 # Steps over which failures of the grader and empty bands are averaged.

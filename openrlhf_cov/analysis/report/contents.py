@@ -239,7 +239,7 @@ class SizeSection:
 
 @dataclass(frozen=True)
 class SameSection:
-    """The test whether the runs ``names`` have one a and one b. If ``result`` is None, ``reason`` says why.
+    """The test whether the runs ``names`` share one a and one b. If ``result`` is None, ``reason`` says why.
 
     Its differences count the runs in the order of ``names``. ``unfit`` names the runs to which the law does not apply.
     """

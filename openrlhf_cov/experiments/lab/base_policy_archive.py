@@ -80,8 +80,8 @@ def unpack(path: Path, folder: Path) -> list[str]:
 
     Args:
         path: An archive of ``pack``.
-        folder: Folder of base policies, which may hold others and may not exist. Files of the archive that it holds
-            already must be equal.
+        folder: Folder of base policies, which may hold other policies and need not exist. If it already holds a file
+            of the archive, the two must be equal.
 
     Raises:
         UsageError: If the file is not such an archive, a file in it does not have the SHA-256 of the manifest, or the

@@ -112,7 +112,8 @@ def check_tiny(run: PaperRun, plan: Reproduction) -> None:
         plan: The plan at the tiny scale, for the folders and the number of steps.
 
     Raises:
-        UsageError: A folder is in use, the task gives fewer steps, or a package is missing.
+        UsageError: A folder is in use, the task gives fewer steps, or a package is missing; see
+            ``demo_training.check_demo``.
     """
     demo_training.check_demo(task="addition", folder=plan.task, steps=plan.steps, output=plan.folder_of(run))
 

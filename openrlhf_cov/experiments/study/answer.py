@@ -35,7 +35,7 @@ def finished_runs(spec: Spec, results: Sequence[Result]) -> Runs:
 
     Args:
         spec: The study, which gives the order of the methods.
-        results: Finished runs of the study, those of tuning among them, as they decide what is selected.
+        results: Finished runs of the study. Those of tuning decide which configurations are selected.
 
     Returns:
         Method -> seed -> run. A method whose tuning is not finished has no runs.

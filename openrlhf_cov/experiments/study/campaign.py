@@ -60,7 +60,7 @@ def study_of(args: argparse.Namespace) -> Study:
 
 
 def packed(study: Study, path: Path) -> set[StudyRun]:
-    """Return the runs in a file that ``--pack`` is to replace.
+    """Return the runs in the file that ``--pack`` is about to replace.
 
     Args:
         study: The study, whose spec the runs must be of.
@@ -85,9 +85,9 @@ def packed(study: Study, path: Path) -> set[StudyRun]:
 
 
 class Campaign:
-    """The missing runs of a study, made ``jobs`` side by side.
+    """The missing runs of a study, made with up to ``jobs`` runs at a time.
 
-    A run that fails delays only the runs whose configuration it helps to select. If the first ``HOPELESS`` runs all
+    A run that fails blocks only the runs whose configuration it helps to select. If the first ``HOPELESS`` runs all
     fail, no other run is started. If a process is killed, every run in flight may be the cause. Each of them is then
     made alone, and a run that is killed alone has failed.
     """
@@ -106,7 +106,7 @@ class Campaign:
         self.failed: dict[StudyRun, str] = {}
 
     def run(self) -> str:
-        """Make every run that can be made, and return what is to be said of failed runs; empty if none failed."""
+        """Make every run that can be made, and return a line about the failed runs; empty if none failed."""
         say(f"{self.study.output}: {self.before} of {self.total} runs are finished\n")
         if self.due():
             with self.study.running(self.jobs):
@@ -130,7 +130,7 @@ class Campaign:
         """Make runs that are due until none is left, or until a process is killed.
 
         Raises:
-            RunStopped: The base policy could not be made.
+            RunStopped: The base policy could not be made. UsageError and OSError of its making are raised as they are.
         """
         with workers(self.jobs) as pool:
             try:
@@ -211,8 +211,10 @@ def write(study: Study, pack_to: Path | None = None) -> None:
         pack_to: File to which the finished runs are packed as well; None for no file.
 
     Raises:
-        UsageError: A folder holds another run than the spec's, or ``pack_to`` holds runs of another study.
-        RunStopped: ``pack_to`` holds runs that are not finished here, and would lose them. The pages are written.
+        UsageError: A folder holds another run than the spec's, runs have tests of different sizes, or ``pack_to``
+            cannot be written or holds runs of another study.
+        RunStopped: ``pack_to`` holds runs that are not finished here and would lose them. The pages are written
+            before.
     """
     from openrlhf_cov.analysis.pages.picture import write_pictures
     from openrlhf_cov.experiments.study.document import document, in_short, markdown, page

@@ -15,8 +15,8 @@ Floats = NDArray[np.float64]
 REACH = 10.0
 # Points of the grid of critical values, evenly spaced in their logarithm; the answer is exact to one of them.
 GRID = 4001
-# Steepest slope, in logits for each natural logarithm of the value. A step from no success to success only is steeper
-# than any logistic curve, and from here on a steeper one changes nothing.
+# Steepest slope, in logits per unit of the natural logarithm of the value. A step from no success to success only is
+# steeper than any logistic curve, and from here on a steeper one changes nothing.
 STEEPEST = 1e4
 # Log-likelihoods closer than this are equal.
 ROUNDING = 1e-6
@@ -27,9 +27,10 @@ class CriticalValue:
     """A fitted critical value.
 
     Attributes:
-        value: The value at which half of the runs learn, with its interval. An end at or beyond the values that were
-            run is 0 or infinity: the data do not bound it. The estimate is 0 if no run learned, infinity if all did.
-        slope: Logits by which the success falls for each natural logarithm of the value.
+        value: The value at which half of the runs learn, with its interval. An end of the interval that the data do
+            not bound is 0 or infinity: the search reaches ``REACH`` times beyond the values that were run. The
+            estimate is 0 if no run learned, infinity if all did.
+        slope: Logits by which the success falls per unit of the natural logarithm of the value.
     """
 
     value: Interval
@@ -54,7 +55,7 @@ def fit_critical_value(values: Sequence[float], learned: Sequence[bool], level: 
         The critical value and the slope.
 
     Raises:
-        ValueError: If there is no run, or a value is not positive.
+        ValueError: There is no run, there are not as many outcomes as values, or a value is not positive.
     """
     if not len(values) or len(values) != len(learned):
         raise ValueError(f"a fit needs runs with a value and an outcome each; got {len(values)} and {len(learned)}")
@@ -86,7 +87,8 @@ def profile_likelihood(criticals: Floats, places: Floats, learned: ArrayLike) ->
         learned: Outcomes (n,).
 
     Returns:
-        Slopes (G,) of at least 0 in logits for each natural logarithm of the value, and log-likelihoods (G,) in nats.
+        Slopes (G,) from 0 to ``STEEPEST``, in logits per unit of the natural logarithm of the value, and
+        log-likelihoods (G,) in nats.
     """
     signs = np.where(learned, 1.0, -1.0)
     # Logits (G, n) in favor of what happened, for a slope of 1.

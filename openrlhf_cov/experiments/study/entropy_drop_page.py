@@ -93,7 +93,10 @@ def drop_document(rows: Sequence[DropRow]) -> Document:
 
 
 def drop_summary(rows: Sequence[DropRow]) -> str:
-    """Return which prediction follows the measured fall best, by the median of its correlations over the rows."""
+    """Return a sentence on which prediction follows the measured fall best, by the median correlation over the rows.
+
+    It is empty if no correlation is defined.
+    """
     medians = {
         title: median_correlation([row.correlations[prediction] for row in rows])
         for prediction, title in PREDICTIONS.items()

@@ -106,7 +106,7 @@ def forecast_document(studies: Sequence[StudyErrors]) -> Document:
 
 
 def forecast_summary(studies: Sequence[StudyErrors]) -> str:
-    """Return in how many studies of each task the law and the sigmoid are better, from the largest part of a run."""
+    """Return in how many studies of each task the law or the sigmoid is better, for the last share of ``SHARES``."""
     known = f"{SHARES[-1]:.0%}"
     law_wins = []
     sigmoid_wins = []

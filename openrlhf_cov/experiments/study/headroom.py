@@ -176,6 +176,6 @@ def _numbers(found: Sequence[Result]) -> tuple[str, ...]:
 
 
 def _differences(runs: Runs, first: str, method: str) -> list[float]:
-    """Return the difference in accuracy of each seed that both have."""
+    """Return the difference in accuracy for each seed that both methods have."""
     baseline = runs.get(first, {})
     return [accuracy(result) - accuracy(baseline[seed]) for seed, result in runs[method].items() if seed in baseline]

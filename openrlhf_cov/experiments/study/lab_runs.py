@@ -96,7 +96,7 @@ class Study(ABC):
         return words
 
     def asked(self, run: StudyRun) -> list[str]:
-        """Return the flags of a run without folders; nothing for a method that the spec does not have."""
+        """Return the flags of a run without folders; an empty list for a method that the spec does not have."""
         known = any(method.name == run.method for method in self.spec.methods)
         return ["--task", self.spec.task, *self.flags(run)] if known else []
 
@@ -151,7 +151,7 @@ class Study(ABC):
 
     @abstractmethod
     def request(self, run: StudyRun) -> Any:
-        """Return the request that a run's flags make; UsageError for flags that are refused."""
+        """Return the request that a run's flags make. Raise UsageError for flags that are refused."""
 
     def default_jobs(self) -> int:
         """Return the default of ``--jobs``."""
@@ -159,11 +159,11 @@ class Study(ABC):
 
     @abstractmethod
     def dry_run(self, jobs: int) -> None:
-        """Say on stdout what would run and how long, with ``jobs`` runs side by side; no run is made."""
+        """Say on stdout what would run and how long it would take with ``jobs`` runs at a time. No run is made."""
 
     @abstractmethod
     def is_another(self, run: StudyRun) -> bool:
-        """Return True if its folder holds anything else than this run or a part of it."""
+        """Return True if the folder of the run holds anything other than this run or a part of it."""
 
     def evaluated(self, run: StudyRun) -> Collection[int]:
         """Return the steps after which a run is evaluated; () where they are not known."""
@@ -183,7 +183,7 @@ class Study(ABC):
         """Make a run, or resume it. Its results are in its files."""
 
     def scores(self) -> dict[StudyRun, Score]:
-        """Return the scores of all finished runs; UsageError if a folder holds another run than the spec's."""
+        """Return the scores of all finished runs. Raise UsageError if a folder holds another run than the spec's."""
         scores: dict[StudyRun, Score] = {}
         # Scores of tuning make further runs known, so runs are searched until no new one is found.
         while True:
@@ -201,7 +201,7 @@ class Study(ABC):
     def result(self, run: StudyRun) -> Result | None:
         """Return the result of a run; None for an unfinished or damaged run.
 
-        Damage is said on stderr, once for each run.
+        Damage is reported on stderr, once for each run.
 
         Raises:
             UsageError: The folder of the run holds a run with other settings.

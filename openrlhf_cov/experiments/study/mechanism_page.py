@@ -75,7 +75,7 @@ def removed_share(result: Result, sign: int, steps: int = EARLY_STEPS) -> float:
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
-    """Return the lowest and the highest value, such as "0.66–1.00"; one number if both look alike.
+    """Return the lowest and the highest value, such as "0.66–1.00"; one number if both are equal after rounding.
 
     Args:
         values: At least one number.
@@ -108,8 +108,8 @@ def mechanism_section(runs: Runs) -> Section:
         "those for which it is correct. The hard questions are those that the habit does not answer. The push down "
         "is the sum of the advantages of rare names on other prompts, and the push up the sum on own prompts. What "
         "is removed is the share of that sum on tokens that the method selects: Clip-Cov and random drop mask their "
-        "gradient, and KL-Cov adds a KL penalty instead, so its share is not removed in full. Means and 95 % "
-        "intervals over seeds."
+        "gradient, and KL-Cov adds a KL penalty instead, so its share is not removed in full. Numbers are the "
+        "lowest and the highest value over seeds."
     )
     return Section(QUESTION, (text,), HEAD, tuple(rows))
 

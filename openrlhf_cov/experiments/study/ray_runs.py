@@ -119,7 +119,7 @@ class RayStudy(Study):
         if has_grid and self.spec.validation in ((), self.spec.test):
             raise UsageError(
                 f"{path}: validation must have the flags of openrlhf-cov evaluate by which a configuration is "
-                "selected, others than test, because methods have a grid"
+                "selected, because methods have a grid; give flags that differ from those of test"
             )
 
     def request(self, run: StudyRun) -> SimpleNamespace:

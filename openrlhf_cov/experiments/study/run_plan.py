@@ -1,4 +1,4 @@
-"""Plan the runs of a study, and which of them can start, given what is finished (pure)."""
+"""Plan the runs of a study: all runs, and those that can start when some are finished (pure)."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping
@@ -37,8 +37,8 @@ class StudyRun:
 class Score:
     """Accuracy on the validation split: in the last step and as the mean over the run, by which tuning chooses.
 
-    ``hard`` is that in the last step on the questions that the habit of the base policy does not answer, by which a
-    sweep decides if a run has learned the task.
+    ``hard`` is the accuracy in the last step on the questions that the habit of the base policy does not answer. By
+    it a sweep decides whether a run has learned the task.
     """
 
     last: float
@@ -78,7 +78,7 @@ def runs_due(spec: Spec, scores: Scores, failed: Collection[StudyRun] = ()) -> l
 
 
 def chosen(spec: Spec, method: StudyMethod, scores: Scores) -> Configuration | None:
-    """Return the configuration that tuning selects for a method: the one of the best mean over all seeds of tuning.
+    """Return the configuration that tuning selects for a method: the one with the best mean over all seeds of tuning.
 
     Args:
         spec: The study.
@@ -112,7 +112,8 @@ def best_configurations(spec: Spec, method: StudyMethod, scores: Scores) -> list
         scores: Scores of the finished runs.
 
     Returns:
-        The configurations; empty while one of them has not been run with every seed of ``tuning.seeds``.
+        The configurations; empty until every configuration of the method has run with every seed of
+        ``tuning.seeds``.
     """
     runs = {
         configuration: [tuning_run(spec, method, configuration, seed) for seed in spec.tuning.seeds]

@@ -196,7 +196,7 @@ def unpack(path: Path, asked: Callable[[StudyRun], Sequence[str]] | None = None)
             left out. None: all runs are yielded.
 
     Raises:
-        UsageError: The file cannot be read, or holds something else than results of a study.
+        UsageError: The file cannot be read, or holds anything other than results of a study.
     """
     try:
         with regular(path).open("rb") as file:

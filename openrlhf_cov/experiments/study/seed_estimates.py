@@ -59,7 +59,7 @@ def mean_over_questions(scores: Sequence[NDArray[np.float64]]) -> Interval:
 
 
 def difference_of_means(first: ArrayLike, second: ArrayLike) -> Interval:
-    """Return the mean of one group minus that of another, of unpaired runs, with Welch's interval (1947).
+    """Return the difference of the means of two groups of unpaired runs, with Welch's interval (1947).
 
     Args:
         first: One number (n,) for each run of the first group.

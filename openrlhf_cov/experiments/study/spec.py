@@ -19,7 +19,7 @@ class StudyMethod:
     name: str
     words: tuple[str, ...]
     configurations: tuple[Configuration, ...]
-    # The method whose selected configuration it takes.
+    # Name of the method whose selected configuration it takes; None if it has its own.
     at: str | None = None
     tier: int = 1
     # Seeds of the reported runs.
@@ -63,12 +63,13 @@ class Spec:
     about: str
     task: str
     engine: str
-    # Flags without which the study means nothing.
+    # Flags that the lab of this version must have for the study.
     needs: tuple[str, ...]
     words: tuple[str, ...]
-    # Flags of ``openrlhf-cov evaluate`` for what chooses, with the trainer on another task than the embedded ones.
+    # Flags of ``openrlhf-cov evaluate`` for the evaluation by which tuning selects. Only a study of the trainer on a
+    # task that is not embedded has them.
     validation: tuple[str, ...]
-    # The same for what is reported.
+    # The same for the evaluation that is reported.
     test: tuple[str, ...]
     tuning: Tuning
     methods: tuple[StudyMethod, ...]

@@ -167,10 +167,10 @@ class SpecFields(_Fields):
 
 
 class _OneOfEach(yaml.SafeLoader):
-    """A YAML loader that refuses keys that stand twice, of which YAML would take the last, and aliases."""
+    """A YAML loader that refuses aliases and duplicate keys. YAML itself would keep the last of equal keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Return the mapping of a node; ValueError for a key that stands twice."""
+        """Return the mapping of a node. Raise ValueError for a duplicate key."""
         keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
         for key, times in keys.items():
             if times > 1:
@@ -180,14 +180,14 @@ class _OneOfEach(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Return the next node; ValueError for an alias, a few of which unpack to any number of fields."""
+        """Return the next node. Raise ValueError for an alias: a few aliases can unpack to any number of fields."""
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()
             raise ValueError(f"line {event.start_mark.line + 1}: *{event.anchor} is an alias; write out what it means")
         return super().compose_node(parent, index)
 
     def construct_scalar(self, node: yaml.ScalarNode) -> str:
-        """Return the text of a node; ValueError for characters that no file and no command line can have."""
+        """Return the text of a node. Raise ValueError for characters that no file and no command line can have."""
         text = super().construct_scalar(node)
         if "\0" in text or text != valid_text(text):
             raise ValueError(f"line {node.start_mark.line + 1}: {short(text)} has a character that no text has")
@@ -206,8 +206,8 @@ def read_spec(path: Path) -> Spec:
     """Return the study in a file.
 
     Raises:
-        UsageError: The file cannot be read or is no study. The message is one line with the file, the field, its value
-            and what the field must be.
+        UsageError: The file cannot be read or is no study. The message is one line that names the file and, for a
+            study with a fault, the field, its value and what the field must be.
     """
     try:
         # A spec is written by hand. A larger file is something else, and is not read into memory.
@@ -258,7 +258,7 @@ def spec_of(content: Any) -> Spec:
 
 
 def _methods(fields: SpecFields, common: Grid, sweep: Sweep | None) -> tuple[StudyMethod, ...]:
-    """Return the methods with their configurations; ValueError if they have too many runs."""
+    """Return the methods with their configurations. Raise ValueError if they have too many runs."""
     tuning = fields.tuning or TuningFields()
     runs_of_a_configuration = len(tuning.seeds) + len(tuning.final_seeds)
     runs_of_a_seed = sweep.runs_of_a_seed if sweep else 1
@@ -277,7 +277,7 @@ def _methods(fields: SpecFields, common: Grid, sweep: Sweep | None) -> tuple[Stu
 def _method(fields: MethodFields, before: Sequence[StudyMethod], common: Grid, seeds: Sequence[int]) -> StudyMethod:
     place = f"method {fields.name}"
     if slug(fields.name).lower() in (slug(method.name).lower() for method in before):
-        raise ValueError(f"{place}: another method has this name, as a folder is called; give another name")
+        raise ValueError(f"{place}: another method has this name as its folder name; give another name")
     own_seeds = tuple(seeds if fields.seeds is None else fields.seeds)
     if fields.at is None:
         configurations = _configurations({**common, **(fields.grid or {})}, place)
@@ -297,7 +297,7 @@ def _method(fields: MethodFields, before: Sequence[StudyMethod], common: Grid, s
 
 
 def _check_seeds(fields: SpecFields, spec: Spec) -> None:
-    """Raise ValueError unless the seeds that are reported are fresh, and those of tuning suffice for the grids."""
+    """Raise ValueError if a reported seed is also one of tuning, or if a grid has no seeds of tuning."""
     tuning = spec.tuning
     if repeated := set(tuning.seeds) & set(tuning.final_seeds):
         raise ValueError(f"tuning.final_seeds: {min(repeated)} is one of tuning.seeds")
@@ -315,7 +315,7 @@ def _check_seeds(fields: SpecFields, spec: Spec) -> None:
 
 
 def _check_flags(spec: Spec) -> None:
-    """Raise ValueError for a flag that a method has beside its grid or the sweep."""
+    """Raise ValueError for a flag of a method that also has values in its grid or in the sweep."""
     for method in spec.methods:
         _refuse_both(method.words, method.configurations, f"method {method.name}")
         if spec.sweep:
@@ -324,7 +324,7 @@ def _check_flags(spec: Spec) -> None:
 
 
 def _configurations(grid: Mapping[str, Sequence[str]], place: str) -> tuple[Configuration, ...]:
-    """Return the configurations of a grid. Each has a folder, whose name must be its own."""
+    """Return the configurations of a grid. Raise ValueError if two of them have the same folder name."""
     # Counted before the configurations are made: a small file can ask for more of them than fit into memory.
     if math.prod(map(len, grid.values())) > MAX_CONFIGURATIONS:
         raise ValueError(f"{place}: grid has more than {MAX_CONFIGURATIONS} configurations; give fewer values")

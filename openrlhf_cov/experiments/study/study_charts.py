@@ -32,6 +32,9 @@ def charts(rows: Sequence[MethodRow], runs: Runs) -> list[Chart]:
         rows: Rows of the main table. Methods without a run are left out, and with more than ``MAX_CURVES`` methods no
             curves are drawn.
         runs: Runs of the same methods.
+
+    Returns:
+        The charts; an empty list without a finished run.
     """
     known = [row for row in rows if row.seeds]
     if not known:
@@ -49,7 +52,7 @@ def charts(rows: Sequence[MethodRow], runs: Runs) -> list[Chart]:
 
 
 def _dots(name: str, title: str, rows: Sequence[MethodRow], field: str) -> Chart:
-    """Return a chart with one line per method, the first method on top."""
+    """Return a chart with a dot and its interval for each method, the first method on top."""
     found = [getattr(row, field)["accuracy"] for row in rows]
     places = list(range(len(rows), 0, -1))
     middle, low, high = ([getattr(each, end) for each in found] for end in ("estimate", "low", "high"))
@@ -70,7 +73,7 @@ def _dots(name: str, title: str, rows: Sequence[MethodRow], field: str) -> Chart
 
 
 def _curve(name: str, title: str, number: str, share: bool, runs: Runs) -> Chart:
-    """Return the means over seeds at each common step; the band is the 95 % interval of the first method."""
+    """Return the chart of the means over seeds at each common step, with the 95 % interval of the first method."""
     marks: list[Mark] = []
     for place, (method, of_method) in enumerate(runs.items()):
         steps, values = _together(list(of_method.values()), number)

@@ -87,7 +87,9 @@ def table(shortcut: Finished, learning_rates: Finished, mechanism: Finished) -> 
 
 
 def widths_of(learning_rates: Finished) -> dict[str, str]:
-    """Return the width of the learning rates at which each method learns, in decades; none with a rate without a run.
+    """Return the width of the learning rates at which each method learns, in decades.
+
+    Methods without a finished run at one of the learning rates are left out.
 
     Args:
         learning_rates: Map of the learning rates, of which the rows with ``MAP_SETTING`` are read.

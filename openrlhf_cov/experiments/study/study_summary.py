@@ -22,7 +22,7 @@ NOTHING_FINISHED = f"{NOT_ENOUGH}: the runs that a comparison needs are not fini
 
 
 def summary(spec: Spec, results: Sequence[Result]) -> str:
-    """Return which methods are better than the first one of the spec, and whether the intervals show it.
+    """Return sentences on which methods are better than the first one of the spec, as far as the intervals show it.
 
     Args:
         spec: The study.
@@ -53,7 +53,7 @@ def summary_of_rows(spec: Spec, rows: Sequence[MethodRow]) -> str:
         sentences = [f"{first} with a higher accuracy than {baseline.method}{second}."]
     else:
         sentences = [f"No method differs from {baseline.method} in final accuracy."]
-    # A study through Ray evaluates a policy at the end only, so it has no learning curve.
+    # A study through Ray evaluates a policy only before and after its training, so it has no learning curve.
     if any(math.isfinite(row.differences["area"].low) for row in compared):
         who = f"{joined(faster)} {_verb('learn', faster)}" if faster else "No method learns"
         sentences.append(f"{who} faster, by the area under the learning curve (AUC).")

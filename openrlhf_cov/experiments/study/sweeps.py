@@ -37,16 +37,16 @@ def sweep_answer(spec: Spec, results: Sequence[Result]) -> Answer:
 
 
 def outcomes_of(spec: Spec, method: StudyMethod, results: Sequence[Result]) -> dict[Configuration, dict[int, bool]]:
-    """Return for each finished run of a method if it learned the task, by the configuration of the sweep and the seed.
+    """Return whether each finished run of a method learned the task, by the configuration of the sweep and the seed.
 
     Args:
         spec: The study, which has a sweep.
-        method: The method; only runs with the configuration that tuning selected for it count.
+        method: The method. Only runs with the configuration that tuning selected for it count.
         results: Finished runs of the study.
 
     Returns:
-        Every configuration of the sweep -> seed -> True if the run learned the task; no seed while tuning is not
-        finished.
+        Every configuration of the sweep -> seed -> True if the run learned the task. There is no seed while tuning is
+        not finished.
     """
     assert spec.sweep is not None
     scores = {each.run: score_of(each) for each in results}
@@ -146,7 +146,7 @@ def critical_fits(spec: Spec, results: Sequence[Result]) -> dict[str, CriticalVa
 def critical_panel(spec: Spec, results: Sequence[Result]) -> Panel | None:
     """Return the critical value of each method as a dot with its interval, the largest on top.
 
-    Dots and intervals end where the values that were run end.
+    Dots and intervals are clipped to the range of the values that were run.
 
     Args:
         spec: The study, with a sweep over one flag.
@@ -189,7 +189,7 @@ def bounded(value: Interval, values: Sequence[float]) -> str:
 
 
 def nearest(value: float, values: Sequence[float]) -> str:
-    """Return a critical value with three digits, or an inequality such as "above 0.5".
+    """Return a critical value with three decimals, or an inequality such as "above 0.5".
 
     Args:
         value: The critical value, from 0 to infinity.
@@ -260,7 +260,7 @@ def width_of(rates: Mapping[float, str], found: Sequence[Sequence[bool]]) -> str
 
 
 def solved_width(rates: Sequence[float], shares: Sequence[float], level: float = HALF) -> tuple[float, bool]:
-    """Return how many decades of learning rates are solved, and if the region reaches an end of the rates.
+    """Return how many decades of learning rates are solved, and whether the region reaches an end of the rates.
 
     Args:
         rates: Learning rates that increase.

@@ -127,7 +127,7 @@ def main_rows(spec: Spec, results: Sequence[Result]) -> list[MethodRow]:
 
     Args:
         spec: The study. Its first method is the baseline of the differences.
-        results: Finished runs of the study, those of tuning among them, as they decide what is selected.
+        results: Finished runs of the study. Those of tuning decide which configurations are selected.
 
     Returns:
         A row for every method; one without a finished run has no seeds and NaN as numbers.
@@ -143,8 +143,8 @@ def report_runs(method: StudyMethod, selected: Configuration | None, results: Se
 
     Args:
         method: The method.
-        selected: The configuration that tuning selected for the method; None while it is not known, for which there is
-            no run.
+        selected: The configuration that tuning selected for the method; None while it is not known, and then no run is
+            returned.
         results: Finished runs of the study.
     """
     if selected is None:

@@ -135,7 +135,7 @@ def build_model(config: BasePolicyConfig, tokenizer: Any) -> LlamaForCausalLM:
     The initial weights come from torch's global random state.
 
     Args:
-        config: Sizes of the model; its supervised training does not matter here.
+        config: Sizes of the model. Its settings of the supervised training are not used.
         tokenizer: Tokenizer of the task, which gives the size of the vocabulary and the special tokens.
     """
     return LlamaForCausalLM(
@@ -214,8 +214,8 @@ def supervised_batch(examples: Sequence[Example], tokenizer: Any) -> tuple[Tenso
         tokenizer: Tokenizer of the task.
 
     Returns:
-        Input ids and targets, both (B, T) int64. The target of a position is the id that follows it; positions before
-        the response and padding are ``IGNORED``.
+        Input ids and targets, both (B, T) int64. The target of a position is the next id if that is a response token,
+        and ``IGNORED`` otherwise.
     """
     prompts = [tokenizer.encode(prompt) for prompt, _, _ in examples]
     responses = [tokenizer.encode(response + EOS_TOKEN) for _, response, _ in examples]

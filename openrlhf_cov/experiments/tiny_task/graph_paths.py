@@ -115,7 +115,7 @@ class PathTask:
         return self.train[place].prompt, write_path(rng.choice(self.paths[place])), True
 
     def is_correct(self, response: str, label: str) -> bool:
-        """Return True for a valid path between two nodes that is followed by the end.
+        """Return True for a valid path from the first to the second node of the label, followed by the end.
 
         Args:
             response: The text of a response with its end, ``<eos>``; a response that was cut off has none.

@@ -145,7 +145,7 @@ def evaluate(model_dir: Path, rows: list[dict[str, str]], seed: int, task: TinyT
 
 
 def is_occupied(output: Path) -> bool:
-    """Return True if ``output`` is anything but a folder that is empty or does not exist yet."""
+    """Return True if ``output`` is a folder with content, or anything other than a folder."""
     return output.exists() and not (output.is_dir() and not any(output.iterdir()))
 
 
