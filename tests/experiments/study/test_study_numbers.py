@@ -147,8 +147,8 @@ def test_critical_shares_decide_the_answer(make_result, recorded):
     assert rows["GRPO"][2] == "0.50"
     assert rows["Clip-Cov"][2] == "at least 1.76"
     assert (
-        "half of the three seeds learn over 0.50 decades of learning rates with GRPO, and over a clearly wider range, in "
-        "decades, with Clip-Cov (at least 1.76)."
+        "half of the three seeds learn over 0.50 decades of learning rates with GRPO, and over a clearly wider range, "
+        "in decades, with Clip-Cov (at least 1.76)."
     ) in answer
     assert rows["KL-Cov"][2] == "–"
     assert rows["GRPO"][3] == "3 of 3"
