@@ -99,7 +99,8 @@ class BadUpdates:
         """Return True if the last update was skipped, which is equal on all ranks, and save its last micro-batch.
 
         Args:
-            global_step: Number of the global step, from 0, for the message and the name of the file.
+            global_step: Number of the global step, from 0. The message and the name of the file count from 1, as the
+                log does.
             micro_batch: The last micro-batch of the update. Those of the first ``KEPT_BATCHES`` skipped updates are
                 saved.
 
@@ -111,17 +112,18 @@ class BadUpdates:
             return False
         self.total += 1
         self.in_a_row += 1
-        kept = self._keep(global_step, micro_batch) if self.total <= KEPT_BATCHES else "not kept"
+        logged_step = global_step + 1
+        kept = self._keep(logged_step, micro_batch) if self.total <= KEPT_BATCHES else "not kept"
         message = (
-            f"global step {global_step}: {self.gradient} is NaN or infinite, update skipped (micro-batch: {kept})"
+            f"global step {logged_step}: {self.gradient} is NaN or infinite, update skipped (micro-batch: {kept})"
         )
         logger.warning(message)
         if self.on_nan == "stop" and self.in_a_row >= IN_A_ROW:
             raise RunStopped(f"{message}; {IN_A_ROW} in a row end the run, --train.on_nan skip would go on")
         return True
 
-    def _keep(self, global_step: int, micro_batch: Any) -> Path:
+    def _keep(self, logged_step: int, micro_batch: Any) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"step{global_step}_{self.total}_rank{self.rank}.pt"
+        path = self.folder / f"step{logged_step}_{self.total}_rank{self.rank}.pt"
         torch.save(micro_batch, path)
         return path

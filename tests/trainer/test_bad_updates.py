@@ -20,7 +20,7 @@ def test_three_in_a_row_end_the_run(tmp_path):
     for overflow in (True, True, False, True, True):  # never three in a row
         engine.optimizer.overflow = overflow
         assert updates.check(4, "batch") is overflow
-    with pytest.raises(RunStopped, match=r"global step 5: the gradient is NaN .*; 3 in a row end the run"):
+    with pytest.raises(RunStopped, match=r"global step 6: the gradient is NaN .*; 3 in a row end the run"):
         updates.check(5, "batch")
     assert updates.total == 5
 
@@ -30,7 +30,7 @@ def test_skip_goes_on_and_keeps_the_first_batches(tmp_path):
     engine.optimizer.overflow = True
     assert all(updates.check(7, {"batch": number}) for number in range(9))
     kept = sorted(path.name for path in (tmp_path / "bad").iterdir())
-    assert kept == ["step7_1_rank0.pt", "step7_2_rank0.pt", "step7_3_rank0.pt"]
+    assert kept == ["step8_1_rank0.pt", "step8_2_rank0.pt", "step8_3_rank0.pt"]
     assert torch.load(tmp_path / "bad" / kept[1], weights_only=False) == {"batch": 1}
 
 

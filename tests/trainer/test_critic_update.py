@@ -62,11 +62,11 @@ def test_updates_of_a_critic_whose_gradient_is_nan_are_counted_kept_and_end_the_
     result = update_critic(critic, order_of(args, 7), with_returns(1.0, math.nan, math.nan, 2.0))
     assert result.metrics["critic_skipped_updates"] == 2.0
     folder = tmp_path / "bad_updates" / "critic"
-    assert sorted(path.name for path in folder.iterdir()) == ["step7_1_rank0.pt", "step7_2_rank0.pt"]
+    assert sorted(path.name for path in folder.iterdir()) == ["step8_1_rank0.pt", "step8_2_rank0.pt"]
     assert critic.engine.table.isfinite().all()
     infinite = with_returns(*[math.inf] * 3)
     if on_nan == "stop":
-        with pytest.raises(RunStopped, match=r"global step 8: the gradient of the critic is NaN .*; 3 in a row end"):
+        with pytest.raises(RunStopped, match=r"global step 9: the gradient of the critic is NaN .*; 3 in a row end"):
             update_critic(critic, order_of(args, 8), infinite)
     else:  # of each step, not of the run
         assert update_critic(critic, order_of(args, 8), infinite).metrics["critic_skipped_updates"] == 3.0

@@ -298,13 +298,13 @@ def test_updates_with_nan_are_skipped_and_counted(tmp_path, dynamic):
     assert result.metrics["ppo/skipped_updates"] == 1.0
     assert policy.actor.logits.isfinite().all()
     assert not torch.equal(policy.actor.logits, Unigrams().logits)  # the other update was made
-    assert [path.name for path in (tmp_path / "bad_updates").iterdir()] == ["step7_1_rank0.pt"]
-    kept = torch.load(tmp_path / "bad_updates" / "step7_1_rank0.pt", weights_only=False)
+    assert [path.name for path in (tmp_path / "bad_updates").iterdir()] == ["step8_1_rank0.pt"]
+    kept = torch.load(tmp_path / "bad_updates" / "step8_1_rank0.pt", weights_only=False)
     assert set(kept.sample_ids.tolist()) <= {0, 1, 2, 3}
     # three in a row, over the ends of steps, end the run
     samples = [replace(each, advantages=torch.full_like(each.advantages, math.nan)) for each in samples]
     update_policy(policy, order_of(args, 8), samples)
-    with pytest.raises(RunStopped, match=r"global step 9: the gradient is NaN or infinite.*3 in a row end"):
+    with pytest.raises(RunStopped, match=r"global step 10: the gradient is NaN or infinite.*3 in a row end"):
         update_policy(policy, order_of(args, 9), samples)
 
 
