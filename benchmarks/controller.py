@@ -345,7 +345,7 @@ class OurRun:
 
     def step(self) -> dict[str, Any]:
         """Make a step."""
-        from openrlhf_cov.trainer.clock import Clock as PhaseSeconds
+        from openrlhf_cov.trainer.metrics.clock import Clock as PhaseSeconds
 
         loop = self.loop
         state = self.state

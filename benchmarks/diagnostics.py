@@ -26,7 +26,7 @@ from openrlhf_cov.models.cov_config import CovConfig  # noqa: E402
 from openrlhf_cov.models.loss import clip_of, plan_micro_batch, policy_loss  # noqa: E402
 from openrlhf_cov.models.window import ALONE  # noqa: E402
 from openrlhf_cov.trainer.losses import token_batch  # noqa: E402
-from openrlhf_cov.trainer.observation import StepDiagnostics  # noqa: E402
+from openrlhf_cov.trainer.metrics.observation import StepDiagnostics  # noqa: E402
 from openrlhf_cov.trainer.records import MicroBatch, TrainSample  # noqa: E402
 
 SAMPLES = 64

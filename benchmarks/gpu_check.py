@@ -46,7 +46,7 @@ from openrlhf_cov.models.ranking import token_keys
 from openrlhf_cov.models.responses import group_normalised, mean_log_probs
 from openrlhf_cov.models.token_head import BLOCK, min_p_scores, token_scores
 from openrlhf_cov.models.window import GATHERED, Ranks, Window, WindowItem, kth_largest, plan_step
-from openrlhf_cov.trainer.offload_buffers import drop_offload_buffers
+from openrlhf_cov.trainer.model.offload_buffers import drop_offload_buffers
 
 # Limits of the checks.
 # Error of the chunked head in bf16, relative to that of full logits in bf16. The chunked head rounds the product of

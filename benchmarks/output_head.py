@@ -19,7 +19,7 @@ from pathlib import Path
 LENGTH = 128
 # Action tokens among them: nearly all, as in long responses, and as many as in the SmolLM2 recipes.
 ACTIONS = (127, 50)
-KINDS = {"upstream": "openrlhf.models.Actor", "ours": "openrlhf_cov.trainer.actor_model.CovActor"}
+KINDS = {"upstream": "openrlhf.models.Actor", "ours": "openrlhf_cov.trainer.model.actor_model.CovActor"}
 
 
 def main() -> None:

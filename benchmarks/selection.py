@@ -80,9 +80,9 @@ def build(folder: Path, training_steps: int | None = None, update: int = 32, own
 def make_policy(args, folder: Path, tokenizer, own_rows: bool = False):
     """The policy in ``folder`` in DeepSpeed, in torchrun's process group or in a group of one."""
     from openrlhf_cov.cluster.extension_locks import remove_stale_locks
-    from openrlhf_cov.trainer.actor_model import CovActor
-    from openrlhf_cov.trainer.policy import Policy
-    from openrlhf_cov.trainer.strategy import make_strategy
+    from openrlhf_cov.trainer.model.actor_model import CovActor
+    from openrlhf_cov.trainer.model.policy import Policy
+    from openrlhf_cov.trainer.model.strategy import make_strategy
 
     cpu_host.adapt_deepspeed()
     cpu_host.accept_fp32()
@@ -163,7 +163,7 @@ def train(policy, samples: Sequence, cov_log_probs: str, step: int = 1) -> None:
 
 def overlap_by_update(policy, samples: Sequence) -> list[tuple[int, float]]:
     """(number of the update, share of the ``current`` selection that ``old`` makes too); trains with ``current``."""
-    from openrlhf_cov.trainer.observation import StepDiagnostics
+    from openrlhf_cov.trainer.metrics.observation import StepDiagnostics
 
     overlaps = [(0, 1.0)]  # the policy is the one that sampled
     compare = StepDiagnostics.compare

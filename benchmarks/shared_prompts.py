@@ -19,7 +19,7 @@ cpu_host.install()
 import torch  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
-from openrlhf_cov.trainer.actor_model import CovActor  # noqa: E402
+from openrlhf_cov.trainer.model.actor_model import CovActor  # noqa: E402
 
 VOCABULARY = 1000
 GROUP = 8

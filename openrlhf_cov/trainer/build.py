@@ -17,6 +17,7 @@ from openrlhf_cov.models.cov_config import (
     reference_model,
 )
 from openrlhf_cov.trainer.controller import TrainingController
+from openrlhf_cov.trainer.model.strategy import CovStrategy, make_strategy
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.ray.engines import SHARED_PART, start_engines
 from openrlhf_cov.trainer.ray.roles import (
@@ -27,7 +28,6 @@ from openrlhf_cov.trainer.ray.roles import (
     ReferenceRole,
     RewardRole,
 )
-from openrlhf_cov.trainer.strategy import CovStrategy, make_strategy
 from openrlhf_cov.utils.redaction import redact_arguments
 
 

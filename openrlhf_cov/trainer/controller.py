@@ -14,6 +14,7 @@ from transformers import AutoConfig
 
 from openrlhf_cov.trainer.evaluation import load_evaluation
 from openrlhf_cov.trainer.loop import TrainingLoop
+from openrlhf_cov.trainer.model.strategy import make_strategy
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.ray.engine_scores import score_texts
 from openrlhf_cov.trainer.rollout.batch_stream import RolloutSource
@@ -24,7 +25,6 @@ from openrlhf_cov.trainer.rollout.requests import RolloutRequests
 from openrlhf_cov.trainer.rollout.sampler import Sampler
 from openrlhf_cov.trainer.scoring import ScoredAhead
 from openrlhf_cov.trainer.shared_argument import share
-from openrlhf_cov.trainer.strategy import make_strategy
 from openrlhf_cov.trainer.weights.weight_check import WeightCheck
 from openrlhf_cov.utils import garbage_collection
 

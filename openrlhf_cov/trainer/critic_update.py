@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from openrlhf.models import ValueLoss
 from openrlhf.models.utils import masked_mean
 
+from openrlhf_cov.trainer.batches.windows import loss_normalizers, start_micro_batch, windows_of_epoch
+from openrlhf_cov.trainer.model.trained_model import TrainedModel
 from openrlhf_cov.trainer.records import MicroBatch, StepResult, StepSettings, TrainSample
 from openrlhf_cov.trainer.step_seed import seed_step
-from openrlhf_cov.trainer.trained_model import TrainedModel
-from openrlhf_cov.trainer.windows import loss_normalizers, start_micro_batch, windows_of_epoch
 
 
 def update_critic(critic: TrainedModel, settings: StepSettings, samples: Sequence[TrainSample]) -> StepResult:

@@ -19,11 +19,12 @@ from openrlhf_cov.trainer.advantages import estimate_advantages
 from openrlhf_cov.trainer.checkpoint.checkpoints import BEST, ROLLOUTS
 from openrlhf_cov.trainer.checkpoint.resuming import restored_states
 from openrlhf_cov.trainer.checkpoint.stopping import ending, stop_requested
-from openrlhf_cov.trainer.clock import Clock
 from openrlhf_cov.trainer.evaluation import Evaluation
-from openrlhf_cov.trainer.logged_numbers import rollout_statistics, sample_means
-from openrlhf_cov.trainer.logs import TrainingLogs
 from openrlhf_cov.trainer.loop_state import LoopState
+from openrlhf_cov.trainer.metrics.clock import Clock
+from openrlhf_cov.trainer.metrics.logged_numbers import rollout_statistics, sample_means
+from openrlhf_cov.trainer.metrics.logs import TrainingLogs
+from openrlhf_cov.trainer.metrics.source_metrics import source_metrics
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.process_reward_scores import reward_tokens
 from openrlhf_cov.trainer.records import Rollout, StepSettings
@@ -32,7 +33,6 @@ from openrlhf_cov.trainer.rollout.recorded import RolloutRecorder
 from openrlhf_cov.trainer.rollout.rollouts import checked_samples
 from openrlhf_cov.trainer.rollout.sampler import max_staleness_of
 from openrlhf_cov.trainer.scoring import padded_batches, score
-from openrlhf_cov.trainer.source_metrics import source_metrics
 from openrlhf_cov.trainer.weights.weight_check import WeightCheck
 from openrlhf_cov.trainer.weights.weight_delivery import deliver_weights, have_other_weights
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.trainer.batches.rank_batches import shares_of_ranks
 from openrlhf_cov.trainer.checkpoint.checkpoints import ROLLOUTS
-from openrlhf_cov.trainer.rank_batches import shares_of_ranks
 from openrlhf_cov.trainer.records import PolicyScores, RankSamples, StepResult, StepSettings, TrainSample
 
 

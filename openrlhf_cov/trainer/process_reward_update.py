@@ -7,10 +7,10 @@ import torch
 
 from openrlhf_cov.models.cov_config import process_reward_of
 from openrlhf_cov.models.process_rewards import correctness_losses
+from openrlhf_cov.trainer.batches.windows import loss_normalizers, start_micro_batch, windows_of_epoch
+from openrlhf_cov.trainer.model.trained_model import TrainedModel
 from openrlhf_cov.trainer.records import MicroBatch, StepResult, StepSettings, TrainSample
 from openrlhf_cov.trainer.step_seed import seed_step
-from openrlhf_cov.trainer.trained_model import TrainedModel
-from openrlhf_cov.trainer.windows import loss_normalizers, start_micro_batch, windows_of_epoch
 
 
 def update_process_reward(model: TrainedModel, settings: StepSettings, samples: Sequence[TrainSample]) -> StepResult:

@@ -10,7 +10,7 @@ from openrlhf.utils.seqlen_balancing import get_minimum_num_micro_batch_size
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from openrlhf_cov.trainer.micro_batches import balanced_partitions
+from openrlhf_cov.trainer.batches.micro_batches import balanced_partitions
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.records import PolicyScores, Rollout, Sample, Scores
 from openrlhf_cov.trainer.rollout.batch_stream import RolloutSource

@@ -20,13 +20,13 @@ from tqdm import tqdm
 from openrlhf_cov.models.loss import PolicyLossResult, clip_of, draws_of_step, plan_micro_batch, policy_loss
 from openrlhf_cov.models.method import Plan
 from openrlhf_cov.models.planning import PlanningStep, PolicySeen, plan_window, policy_seen, selected_by_covariance
+from openrlhf_cov.trainer.batches.windows import loss_normalizers, start_micro_batch, windows_of_epoch
 from openrlhf_cov.trainer.losses import kl_loss, kl_of_engine, means_over_tokens, token_batch
-from openrlhf_cov.trainer.observation import StepDiagnostics
-from openrlhf_cov.trainer.policy import Policy, TrainingPass
+from openrlhf_cov.trainer.metrics.observation import StepDiagnostics
+from openrlhf_cov.trainer.metrics.token_dump import dump_tokens, is_due
+from openrlhf_cov.trainer.model.policy import Policy, TrainingPass
 from openrlhf_cov.trainer.records import MicroBatch, StepResult, StepSettings, TrainSample
 from openrlhf_cov.trainer.step_seed import seed_step
-from openrlhf_cov.trainer.token_dump import dump_tokens, is_due
-from openrlhf_cov.trainer.windows import loss_normalizers, start_micro_batch, windows_of_epoch
 
 # Global steps from one comparison of the selections by "old" and by "current" log-probs to the next.
 OVERLAP_EVERY = 50

@@ -23,7 +23,7 @@ from openrlhf.utils.agent import SingleTurnAgentExecutor
 from openrlhf.utils.config import hierarchize
 from openrlhf.utils.logging_utils import init_logger
 from openrlhf_cov.config import RewardConfig
-from openrlhf_cov.trainer.logs import CovWandbLogger
+from openrlhf_cov.trainer.metrics.logs import CovWandbLogger
 from openrlhf_cov.trainer.rollout.reward_executor import RewardExecutor
 from openrlhf_cov.utils.command import write_command
 from openrlhf_cov.utils.metrics_log import MetricsLog

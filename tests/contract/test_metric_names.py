@@ -16,7 +16,7 @@ from openrlhf_cov.models.loss import LossRecord
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.window import ALONE
 from openrlhf_cov.rewards.reward_func import make_reward_func
-from openrlhf_cov.trainer import observation
+from openrlhf_cov.trainer.metrics import observation
 from openrlhf_cov.trainer.records import TrainSample
 from openrlhf_cov.trainer.rollout.dynamic_sampling import SamplingCounts, sampling_metrics, staleness
 from openrlhf_cov.trainer.rollout.reward_executor import ABSTAINED, ERROR_METRIC

@@ -18,7 +18,7 @@ def arguments(call):
 def test_a_model_for_training_is_prepared_with_every_setting_that_upstream_reads(upstream, ours):
     code = ast.unparse(upstream.find(STRATEGY, "DeepspeedStrategy._ds_init_train_model"))
     read = set(re.findall(r"cfg\['(\w+)'\]", code)) | set(re.findall(r"cfg\.get\('(\w+)'", code))
-    settings = ours.find("trainer/model_loading.py", "_optimizer_settings")
+    settings = ours.find("trainer/model/model_loading.py", "_optimizer_settings")
     (written,) = (node.value for node in ast.walk(settings) if isinstance(node, ast.Return))
     assert {key.value for key in written.keys} == read
     prepared = ast.unparse(upstream.find(STRATEGY, "DeepspeedStrategy.prepare"))
@@ -32,7 +32,7 @@ def test_a_model_for_training_is_prepared_with_every_setting_that_upstream_reads
 def test_the_policy_is_called_with_what_upstreams_update_passes(upstream, ours):
     (theirs,) = upstream.calls(ACTOR, "ActorPPOTrainer.training_step", "self.actor")
     for method in ("Policy.forward", "Policy.score"):
-        (call,) = ours.calls("trainer/policy.py", method, "self.actor")
+        (call,) = ours.calls("trainer/model/policy.py", method, "self.actor")
         assert len(arguments(call)[0]) == len(arguments(theirs)[0]) == 2
         assert set(arguments(call)[1]) <= set(arguments(theirs)[1])
 

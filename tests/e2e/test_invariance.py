@@ -16,7 +16,7 @@ from one_step import DRIFT, SAMPLES, lab_steps, lab_updates, make_rollouts
 
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.methods import METHODS
-from openrlhf_cov.trainer.rank_batches import shares_of_ranks
+from openrlhf_cov.trainer.batches.rank_batches import shares_of_ranks
 from openrlhf_cov.trainer.records import RankSamples, Sample, Scores, StepSettings, TrainSample
 
 pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings("ignore")]
@@ -63,7 +63,7 @@ def one_step(
     import ray
 
     from openrlhf_cov.cli import train_ppo_ray
-    from openrlhf_cov.trainer.strategy import make_strategy
+    from openrlhf_cov.trainer.model.strategy import make_strategy
 
     # eps 1 and lr 1 turn the first Adam step into plain gradient descent: at the usual eps, elements whose gradient is
     # rounding noise would move by lr in the noise's direction
@@ -127,7 +127,7 @@ def weights(actor) -> dict[str, torch.Tensor]:
 def record_selection(actor) -> None:
     """Runs inside a policy actor: keep (update, sample id, position) of every token that the loss restrains, and the
     weights after the first update."""
-    from openrlhf_cov.trainer.observation import StepDiagnostics
+    from openrlhf_cov.trainer.metrics.observation import StepDiagnostics
 
     actor.recorded, actor.first = set(), None
     observe = getattr(StepDiagnostics, "observe_alone", StepDiagnostics.observe)

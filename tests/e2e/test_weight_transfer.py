@@ -30,8 +30,8 @@ def actors(task, tmp_path, monkeypatch):
 
     from openrlhf_cov.cluster import connection
     from openrlhf_cov.trainer.build import make_groups
+    from openrlhf_cov.trainer.model.strategy import make_strategy
     from openrlhf_cov.trainer.ray.engines import start_engines
-    from openrlhf_cov.trainer.strategy import make_strategy
 
     connection.connect(connection.needs_of_training(args))
     try:

@@ -15,8 +15,8 @@ import deepspeed  # noqa: E402
 import torch  # noqa: E402
 
 from openrlhf_cov.cluster.extension_locks import remove_stale_locks  # noqa: E402
-from openrlhf_cov.trainer import actor_model  # noqa: E402
-from openrlhf_cov.trainer.actor_model import CovActor  # noqa: E402
+from openrlhf_cov.trainer.model import actor_model  # noqa: E402
+from openrlhf_cov.trainer.model.actor_model import CovActor  # noqa: E402
 
 RANK = int(os.environ.get("RANK", 0))
 cpu_host.accept_fp32()

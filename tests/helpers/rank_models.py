@@ -18,9 +18,9 @@ from torch import nn
 from transformers.modeling_outputs import MoeCausalLMOutputWithPast
 
 from openrlhf_cov.models.cov_config import CovConfig
-from openrlhf_cov.trainer.policy import Policy
+from openrlhf_cov.trainer.model.policy import Policy
+from openrlhf_cov.trainer.model.trained_model import TrainedModel
 from openrlhf_cov.trainer.records import StepSettings, TrainSample
-from openrlhf_cov.trainer.trained_model import TrainedModel
 
 VOCABULARY, LEARNING_RATE, SEED = 6, 20.0, 42
 

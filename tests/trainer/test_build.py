@@ -5,7 +5,7 @@ from played_cluster import PlayedCluster
 from run_flags import run_flags
 
 from openrlhf_cov.trainer import build
-from openrlhf_cov.trainer.strategy import CovStrategy
+from openrlhf_cov.trainer.model.strategy import CovStrategy
 
 FLAGS = {
     "actor.num_gpus_per_node": 4, "ref.num_gpus_per_node": 4, "critic.num_gpus_per_node": 2,

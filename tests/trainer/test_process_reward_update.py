@@ -9,8 +9,8 @@ from rank_models import LEARNING_RATE, VOCABULARY, flags, make_process_reward, m
 from simulated_ranks import Simulated
 
 from openrlhf_cov.models.cov_config import CovConfig
+from openrlhf_cov.trainer.batches.rank_batches import shares_of_ranks
 from openrlhf_cov.trainer.process_reward_update import update_process_reward
-from openrlhf_cov.trainer.rank_batches import shares_of_ranks
 
 pytestmark = pytest.mark.usefixtures("one_process")
 

@@ -14,9 +14,9 @@ from transformers import GPT2Config, LlamaConfig, MixtralConfig
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.settings import Schedule
-from openrlhf_cov.trainer.actor_model import draws_in_training
-from openrlhf_cov.trainer.observation import StepDiagnostics
-from openrlhf_cov.trainer.rank_batches import shares_of_ranks
+from openrlhf_cov.trainer.batches.rank_batches import shares_of_ranks
+from openrlhf_cov.trainer.metrics.observation import StepDiagnostics
+from openrlhf_cov.trainer.model.actor_model import draws_in_training
 from openrlhf_cov.trainer.update import update_policy
 
 pytestmark = pytest.mark.usefixtures("one_process")

@@ -131,7 +131,7 @@ class Pass:
     checkpointing: bool = False
     # It ends in an output head over the vocabulary; critics and reward models do not.
     head: bool = True
-    # All logits stand side by side, as upstream has them; ours come in blocks (``trainer/actor_model.py``).
+    # All logits stand side by side, as upstream has them; ours come in blocks (``trainer/model/actor_model.py``).
     whole_logits: bool = False
     # With ``whole_logits``: flash-attn's cross entropy is there.
     fused_loss: bool = True

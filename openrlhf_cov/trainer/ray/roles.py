@@ -45,20 +45,20 @@ from openrlhf_cov.trainer.checkpoint.checkpoints import (
 from openrlhf_cov.trainer.checkpoint.run_record import RECORD
 from openrlhf_cov.trainer.checkpoint.shared_storage import check_restored, check_shared
 from openrlhf_cov.trainer.critic_update import update_critic
-from openrlhf_cov.trainer.model_loading import (
+from openrlhf_cov.trainer.model.model_loading import (
     load_critic,
     load_policy,
     load_process_reward,
     load_reference,
     load_reward_model,
 )
-from openrlhf_cov.trainer.policy import Policy
+from openrlhf_cov.trainer.model.policy import Policy
+from openrlhf_cov.trainer.model.strategy import CovStrategy
+from openrlhf_cov.trainer.model.trained_model import TrainedModel
 from openrlhf_cov.trainer.process_reward_update import update_process_reward
 from openrlhf_cov.trainer.ray.upstream_sender import WeightSender, make_upstream_sender
 from openrlhf_cov.trainer.records import PolicyScores, RankSamples, StepResult, StepSettings
 from openrlhf_cov.trainer.rollout.rollout_file import read_state, write_state
-from openrlhf_cov.trainer.strategy import CovStrategy
-from openrlhf_cov.trainer.trained_model import TrainedModel
 from openrlhf_cov.trainer.update import update_policy
 from openrlhf_cov.trainer.weights.weight_transfer import GlooWeightSender, transfer_weights
 from openrlhf_cov.utils import garbage_collection

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
 
-from openrlhf_cov.trainer.model_loading import LoadedPolicy
+from openrlhf_cov.trainer.model.model_loading import LoadedPolicy
 
 
 class WeightSender(Protocol):

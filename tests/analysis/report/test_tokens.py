@@ -40,7 +40,9 @@ def test_files_in_the_order_of_their_steps(tmp_path):
 def test_what_the_training_writes_can_be_read(tmp_path):
     records = [{"token": " né\n", "cov": 3.5, "before": "a\u2028b"}, {"token": "", "cov": -1.0, "before": "\r"}]
     path = tmp_path / "step_1.jsonl"
-    write_lines(path, [json.dumps(record, ensure_ascii=False) for record in records])  # as trainer/token_dump.py does
+    write_lines(
+        path, [json.dumps(record, ensure_ascii=False) for record in records]
+    )  # as trainer/metrics/token_dump.py does
     assert read_tokens(path) == records
 
 
@@ -114,7 +116,7 @@ def test_passages_hold_every_token_once_in_true_text(words, chosen):
 
 def test_context_is_that_of_the_trainer():
     # read, not imported: the trainer needs upstream
-    source = Path(module.__file__).parents[2] / "trainer" / "token_dump.py"
+    source = Path(module.__file__).parents[2] / "trainer" / "metrics" / "token_dump.py"
     (value,) = [
         ast.literal_eval(node.value)
         for node in ast.parse(source.read_text(encoding="utf-8")).body

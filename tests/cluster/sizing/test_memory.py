@@ -11,7 +11,7 @@ from openrlhf_cov.cluster.sizing import memory
 from openrlhf_cov.cluster.sizing.memory import ENGINE_WORKSPACE, GIB, Engine, Pass, Sharding
 from openrlhf_cov.cluster.sizing.model_shape import KNOWN, shape_of_config
 from openrlhf_cov.models import token_head
-from openrlhf_cov.trainer.actor_model import HeadScores, answering
+from openrlhf_cov.trainer.model.actor_model import HeadScores, answering
 from openrlhf_cov.utils.engine_limits import EngineLimits
 
 QWEN_7B = KNOWN["Qwen/Qwen2.5-7B"]

@@ -26,9 +26,9 @@ from transformers import LlamaConfig  # noqa: E402
 from openrlhf_cov.cluster.extension_locks import remove_stale_locks  # noqa: E402
 from openrlhf_cov.errors import RunStopped  # noqa: E402
 from openrlhf_cov.trainer.checkpoint.checkpoints import ROLLOUTS  # noqa: E402
+from openrlhf_cov.trainer.model.strategy import CovStrategy  # noqa: E402
 from openrlhf_cov.trainer.ray import roles  # noqa: E402
 from openrlhf_cov.trainer.ray.roles import CriticRole, PolicyRole  # noqa: E402
-from openrlhf_cov.trainer.strategy import CovStrategy  # noqa: E402
 
 RANK = int(os.environ["RANK"])
 FULL = OSError(28, "No space left on device")

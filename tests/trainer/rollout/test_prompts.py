@@ -9,6 +9,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from openrlhf_cov.config import template_arguments
 from openrlhf_cov.data.templates import BOXED, get_template
 from openrlhf_cov.rewards import reward_func
+from openrlhf_cov.trainer.model.strategy import CovStrategy
 from openrlhf_cov.trainer.rollout.prompts import (
     Prompt,
     PromptOrder,
@@ -17,7 +18,6 @@ from openrlhf_cov.trainer.rollout.prompts import (
     prompts_of,
     scheduled_updates,
 )
-from openrlhf_cov.trainer.strategy import CovStrategy
 
 ROWS = [
     {"problem": "a", "answer": "5", "source": "gsm8k/test"},

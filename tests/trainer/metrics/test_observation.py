@@ -7,7 +7,7 @@ from simulated_ranks import Simulated
 from openrlhf_cov.models.loss import LossRecord
 from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.window import ALONE, Ranks
-from openrlhf_cov.trainer.observation import StepDiagnostics, all_reduce_over
+from openrlhf_cov.trainer.metrics.observation import StepDiagnostics, all_reduce_over
 from openrlhf_cov.trainer.records import MicroBatch, TrainSample
 
 

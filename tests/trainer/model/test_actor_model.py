@@ -10,8 +10,8 @@ from openrlhf.models import Actor
 
 from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.models.token_head import EXCLUDED
-from openrlhf_cov.trainer import actor_model
-from openrlhf_cov.trainer.actor_model import CovActor
+from openrlhf_cov.trainer.model import actor_model
+from openrlhf_cov.trainer.model.actor_model import CovActor
 
 pytestmark = pytest.mark.usefixtures("uncompiled")
 

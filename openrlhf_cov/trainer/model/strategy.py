@@ -8,7 +8,7 @@ from openrlhf.utils.deepspeed import DeepspeedStrategy
 from peft import PeftModel
 
 from openrlhf_cov.trainer.checkpoint.checkpoints import tag_to_restore
-from openrlhf_cov.trainer.offload_buffers import drop_offload_buffers
+from openrlhf_cov.trainer.model.offload_buffers import drop_offload_buffers
 from openrlhf_cov.trainer.weights.lora_weights import merged_state_dict
 
 # Folder of an exported model that holds its LoRA adapters.

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralC
 
 from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.models.cov_config import CovConfig
-from openrlhf_cov.trainer.policy import Policy
+from openrlhf_cov.trainer.model.policy import Policy
 
 pytestmark = [
     pytest.mark.skipif(not cpu_host.is_cpu_host(), reason="a GPU host packs with flash attention"),

@@ -12,7 +12,7 @@ from openrlhf.models import get_llm_for_sequence_regression
 from openrlhf.utils import get_tokenizer
 
 from openrlhf_cov.models.cov_config import process_reward_of
-from openrlhf_cov.trainer.actor_model import CovActor
+from openrlhf_cov.trainer.model.actor_model import CovActor
 
 
 @dataclass(frozen=True)

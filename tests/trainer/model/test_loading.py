@@ -5,7 +5,7 @@ from openrlhf.trainer.ray import launcher, ppo_actor, ppo_critic
 from run_flags import run_flags
 
 from openrlhf_cov.cluster.workers import plain_class
-from openrlhf_cov.trainer import model_loading
+from openrlhf_cov.trainer.model import model_loading
 
 # Every flag has a value of its own, so that none can stand in for another one.
 FLAGS = {

@@ -14,7 +14,7 @@ from torch import nn
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.window import ALONE
-from openrlhf_cov.trainer.windows import BatchLayout, loss_normalizers, start_micro_batch, windows_of_epoch
+from openrlhf_cov.trainer.batches.windows import BatchLayout, loss_normalizers, start_micro_batch, windows_of_epoch
 
 # What a static layout has of an update; a dynamic one has the rest.
 LAYOUT = BatchLayout(

@@ -9,8 +9,8 @@ from openrlhf.utils.deepspeed import DeepspeedStrategy
 from run_flags import run_flags
 from torch import nn
 
-from openrlhf_cov.trainer.offload_buffers import OFFLOAD_SUFFIX, drop_offload_buffers
-from openrlhf_cov.trainer.strategy import CovStrategy
+from openrlhf_cov.trainer.model.offload_buffers import OFFLOAD_SUFFIX, drop_offload_buffers
+from openrlhf_cov.trainer.model.strategy import CovStrategy
 
 MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
 

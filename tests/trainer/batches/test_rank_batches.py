@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from records_of import sample_of
 from run_flags import run_flags
 
-from openrlhf_cov.trainer.rank_batches import deal_updates, shares_of_ranks, shuffled
+from openrlhf_cov.trainer.batches.rank_batches import deal_updates, shares_of_ranks, shuffled
 
 
 def flags(*, dynamic, batch_size=8, seed=1):

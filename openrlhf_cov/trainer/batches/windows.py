@@ -10,8 +10,8 @@ from openrlhf.utils.seqlen_balancing import get_minimum_num_micro_batch_size
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.window import Ranks
-from openrlhf_cov.trainer.micro_batches import balanced_partitions
-from openrlhf_cov.trainer.rank_batches import shuffled
+from openrlhf_cov.trainer.batches.micro_batches import balanced_partitions
+from openrlhf_cov.trainer.batches.rank_batches import shuffled
 from openrlhf_cov.trainer.records import TrainSample, UpdateWindow
 
 logger = init_logger(__name__)

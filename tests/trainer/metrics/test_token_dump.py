@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_cov.models.rollout import RolloutTokens
-from openrlhf_cov.trainer.token_dump import is_due, merge_records, token_records, top_tokens, write_records
+from openrlhf_cov.trainer.metrics.token_dump import is_due, merge_records, token_records, top_tokens, write_records
 
 
 @pytest.mark.parametrize(("every", "due"), [(0, []), (1, [0, 1, 2, 3, 4, 5]), (2, [1, 3, 5]), (3, [2, 5]), (9, [])])

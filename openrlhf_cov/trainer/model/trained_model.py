@@ -10,9 +10,9 @@ from torch import Tensor
 
 from openrlhf_cov.models.window import Ranks
 from openrlhf_cov.trainer.bad_updates import BadUpdates
-from openrlhf_cov.trainer.ranks import ranks_of
+from openrlhf_cov.trainer.batches.ranks import ranks_of
+from openrlhf_cov.trainer.batches.windows import BatchLayout
 from openrlhf_cov.trainer.records import MicroBatch
-from openrlhf_cov.trainer.windows import BatchLayout
 
 
 @dataclass

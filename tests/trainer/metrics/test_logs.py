@@ -9,7 +9,7 @@ import pytest
 from run_flags import run_flags
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.trainer.logs import CovWandbLogger, TrainingLogs
+from openrlhf_cov.trainer.metrics.logs import CovWandbLogger, TrainingLogs
 from openrlhf_cov.utils.metrics_log import read_metrics
 
 EXAMPLE = ("text of a sample", 0.5)

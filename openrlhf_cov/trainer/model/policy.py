@@ -15,11 +15,11 @@ from torch import Tensor
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.window import Ranks
-from openrlhf_cov.trainer.actor_model import draws_in_training
 from openrlhf_cov.trainer.bad_updates import BadUpdates
-from openrlhf_cov.trainer.ranks import ranks_of
+from openrlhf_cov.trainer.batches.ranks import ranks_of
+from openrlhf_cov.trainer.batches.windows import BatchLayout
+from openrlhf_cov.trainer.model.actor_model import draws_in_training
 from openrlhf_cov.trainer.records import MicroBatch, PolicyScores
-from openrlhf_cov.trainer.windows import BatchLayout
 
 logger = init_logger(__name__)
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openrlhf.utils.seqlen_balancing import get_seqlen_balanced_partitions
 
-from openrlhf_cov.trainer.micro_batches import balanced_partitions
+from openrlhf_cov.trainer.batches.micro_batches import balanced_partitions
 
 
 @given(st.lists(st.integers(1, 9) | st.integers(1, 10_240), min_size=1, max_size=80), st.data())

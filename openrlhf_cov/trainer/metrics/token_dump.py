@@ -12,7 +12,7 @@ from torch import Tensor
 
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.rollout import RolloutTokens
-from openrlhf_cov.trainer.observation import StepDiagnostics
+from openrlhf_cov.trainer.metrics.observation import StepDiagnostics
 from openrlhf_cov.trainer.records import TrainSample
 from openrlhf_cov.utils.json_lines import json_number, write_lines
 from openrlhf_cov.utils.metrics_log import TOKENS_FOLDER
