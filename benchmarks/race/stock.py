@@ -57,7 +57,7 @@ def main() -> None:
     ppo_actor.ActorPPOTrainer = stock_parts.StockTrainer
     settings = {
         "dtype": "float32",
-        "worker_extension_cls": f"{weight_transfer.__name__}.GlooWorkerExtension",
+        "worker_extension_cls": weight_transfer.WORKER_EXTENSION,
         "weight_transfer_config": {"backend": weight_transfer.BACKEND},
     }
     make = ray.remote(stock_parts.StockEngine)
