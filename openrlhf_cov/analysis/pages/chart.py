@@ -8,6 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from openrlhf_cov.utils.estimates import Interval
+
 # Colors of the page, which differ in dark mode; a picture has black, grey and white.
 INK = "var(--ink)"
 FAINT = "var(--faint)"
@@ -178,6 +180,19 @@ def bands(x: ArrayLike, low: ArrayLike, high: ArrayLike, look: Look, *, name: st
     if not np.size(x) or not (np.isfinite(np.asarray(low)).all() and np.isfinite(np.asarray(high)).all()):
         return []
     return [Mark("band", look, x, low=low, high=high, name=name, group=group)]
+
+
+def whisker(look: Look, x: Sequence[float], interval: Interval, said: str) -> Mark:
+    """Return a dot with the whiskers of an interval along y.
+
+    Args:
+        look: Color and marker of the dot.
+        x: The place on the x axis, (1,).
+        interval: The value and its interval.
+        said: Text in front of the value in the label of the dot.
+    """
+    hover = "%{customdata}: %{y:.4~g}"
+    return Mark("dots", look, x, [interval.estimate], [interval.low], [interval.high], hover=hover, texts=[said])
 
 
 def short_names(names: Sequence[str]) -> list[str]:
