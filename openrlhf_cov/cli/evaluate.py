@@ -1,10 +1,8 @@
 """Score a model on AIME, AMC, MATH-500 and other benchmarks, with standard errors and intervals."""
 
 import argparse
-import json
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from openrlhf_cov.config import RewardConfig, template_arguments
 from openrlhf_cov.data.templates import get_template, own_template_warning, template_text, unread_arguments
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation import benchmarks, runner
-from openrlhf_cov.evaluation.data import load_problems
+from openrlhf_cov.evaluation.data import load_problems, write_problem_file
 from openrlhf_cov.evaluation.flags import GRADING_FLAGS, SAMPLING_FLAGS, build_parser
 from openrlhf_cov.evaluation.plan import EvaluationPlan, make_plan
 from openrlhf_cov.evaluation.response_records import GRADED_BY, Response, RunSettings, read_settings
@@ -24,7 +22,6 @@ from openrlhf_cov.evaluation.results import REPORT_FILE, write_results
 from openrlhf_cov.evaluation.tables import table
 from openrlhf_cov.rewards.pool import shared_pool
 from openrlhf_cov.trainer import evaluation_backends
-from openrlhf_cov.utils.json_lines import write_lines
 from openrlhf_cov.utils.output_folders import check_folder
 from openrlhf_cov.utils.terminal import clean_logs, say
 
@@ -78,12 +75,8 @@ def _write_data(args: argparse.Namespace) -> int:
     args.write_data.mkdir(parents=True, exist_ok=True)
     missing = []
     for each in benchmarks.select(args.benchmarks):
-        path = args.write_data / each.files[0]
         try:
-            if not path.exists():
-                problems = load_problems(each, args.data_dir)
-                write_lines(path, [json.dumps(asdict(problem), ensure_ascii=False) for problem in problems])
-            say(f"{path}\n")
+            say(f"{write_problem_file(each, args.write_data, args.data_dir)}\n")
         except UsageError as error:
             missing.append(str(error))
     if missing:

@@ -11,20 +11,16 @@ from typing import Any
 
 from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.experiments.lab.request import LabRequest
-from openrlhf_cov.experiments.lab.request import build_parser as lab_parser
+from openrlhf_cov.experiments.lab.method_example import example_command
 from openrlhf_cov.models.cov_config import methods_like
 from openrlhf_cov.models.method import Method, fills
 from openrlhf_cov.models.methods import METHODS, MODULES
-from openrlhf_cov.models.slots import SLOTS, ProcessEstimator
+from openrlhf_cov.models.slots import SLOTS
 from openrlhf_cov.settings import flag_of
 from openrlhf_cov.utils.terminal import Parser, command_name, say
 
 # Columns of the text.
 WIDTH = 100
-
-# A target that suits the embedded task of the example, whose policy starts from 0.14 nats per token.
-EXAMPLE_TARGET = 0.1
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -79,7 +75,7 @@ def description(method: Method) -> str:
         f"family   {method.slot.name}: it {method.slot.effect}\npaper    {method.source}\nchoose   {method.flag}",
         notes_of(method),
         "flags\n" + (flags_of(method) or "  none of its own"),
-        f"example\n  {shlex.join(example(method))}",
+        f"example\n  {shlex.join(example_command(method))}",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -112,48 +108,6 @@ def flags_of(method: Method) -> str:
     return "\n".join(lines)
 
 
-def example(method: Method) -> list[str]:
-    """Return the words of a command that trains with a method.
-
-    It is a run of the lab, of some minutes on any computer. A method with a process reward model needs the trainer;
-    for such a method the command is a dry run, which says what a training needs.
-    """
-    if fills(method, ProcessEstimator):
-        model = "Qwen/Qwen2.5-7B"
-        data = (
-            "--data.prompt_dataset",
-            "/data/train.jsonl",
-            "--data.input_key",
-            "prompt",
-            "--data.label_key",
-            "answer",
-        )
-        reward = ("--reward.remote_url", "openrlhf_cov/rewards/reward_func.py")
-        flags = ["--preset", "grpo", *method.flag.split(), "--actor.model_name_or_path", model, *data, *reward]
-        return [
-            *command_name(),
-            "train",
-            *flags,
-            "--dry_run",
-            "--dry_run_nodes",
-            "1",
-            "--dry_run_gpus",
-            "8",
-            "--dry_run_gpu_memory",
-            "80",
-        ]
-    return [*command_name(), "lab", "--output", f"runs/lab/{method.name}", *method.flag.split(), *needed(method)]
-
-
-def needed(method: Method) -> list[str]:
-    """Return the flags without which the lab refuses a method: those that make it act."""
-    try:
-        LabRequest.of(lab_parser(), ["--output", "unused", *method.flag.split()])
-    except ValueError:
-        return ["--entropy_target", str(EXAMPLE_TARGET)]
-    return []
-
-
 def record(method: Method) -> dict[str, Any]:
     """Return what is printed of a method, by name."""
     return {
@@ -163,7 +117,7 @@ def record(method: Method) -> dict[str, Any]:
         "summary": method.summary,
         "paper": method.source,
         "flags": [{"flag": flag, "default": default, "help": about} for flag, default, about in settings_of(method)],
-        "example": shlex.join(example(method)),
+        "example": shlex.join(example_command(method)),
     }
 
 

@@ -75,7 +75,7 @@ def main(argv: list[str] | None = None) -> None:
     """Print the table and write the report; exit status 2 with one line on stderr for bad input."""
     args = build_parser().parse_args(argv)
     formats, options, mapping = check_flags(args)
-    from openrlhf_cov.analysis.report.contents import build_contents, read_runs
+    from openrlhf_cov.analysis.report.build_contents import build_contents, read_runs
     from openrlhf_cov.analysis.report.export import export_text
     from openrlhf_cov.analysis.report.words import summary
     from openrlhf_cov.analysis.report.write import write_files

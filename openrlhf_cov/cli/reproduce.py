@@ -86,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
         say(f"# from {SCRIPTS.parent}, where a Ray runs\n")
         say("".join(f"# yours to bring: {path}\n" for path in paper_commands.brought(plan.shown, plan.data_dir)))
     for command in plan.commands():
-        say(comment_on(command, plan))
+        say(plan.comment_on(command))
         say(shell_line(command.words) + "\n")
         if args.run:
             carry_out(command, plan)
@@ -121,16 +121,6 @@ def plan_of(args: argparse.Namespace) -> Reproduction:
         output=output,
         data_dir=args.data_dir.absolute(),
     )
-
-
-def comment_on(command: Command, plan: Reproduction) -> str:
-    """Return the comment above a command of a plan, which names its run or model; empty for other commands."""
-    words = command.words
-    if command.run is not None:
-        return f"# run {plan.folder_of(command.run).name}\n"
-    if "--model" in words:
-        return f"# {command.name} {Path(words[words.index('--model') + 1]).name}\n"
-    return ""
 
 
 def dry_run(plan: Reproduction) -> int:

@@ -1,8 +1,9 @@
 """The problems of a benchmark, from a file or from the Hugging Face hub, checked before anything is generated."""
 
+import json
 import reprlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from openrlhf_cov.rewards.code import datasets
 from openrlhf_cov.rewards.code.tests import with_judge
 from openrlhf_cov.rewards.maths.extraction import GSM8K_MARK
 from openrlhf_cov.rewards.sources import RewardSource, source_of
-from openrlhf_cov.utils.json_lines import read_rows
+from openrlhf_cov.utils.json_lines import read_rows, write_lines
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,28 @@ def load_problems(benchmark: Benchmark, data_dir: Path | None) -> list[Problem]:
             "get the complete set, and use --limit for a part of it"
         )
     return problems
+
+
+def write_problem_file(benchmark: Benchmark, folder: Path, data_dir: Path | None) -> Path:
+    """Write the problems of a benchmark to the file that ``load_problems`` finds in a folder, unless it exists.
+
+    Args:
+        benchmark: The benchmark.
+        folder: Folder of the file; it must exist.
+        data_dir: Folder to read the problems from; None reads the hub.
+
+    Returns:
+        The file.
+
+    Raises:
+        UsageError: The problems cannot be read.
+        OSError: The file cannot be written.
+    """
+    path = folder / benchmark.files[0]
+    if not path.exists():
+        problems = load_problems(benchmark, data_dir)
+        write_lines(path, [json.dumps(asdict(problem), ensure_ascii=False) for problem in problems])
+    return path
 
 
 def _check_rules(place: str, problems: Iterable[Problem]) -> None:

@@ -23,11 +23,11 @@ def write(path, rows):
 def test_counts_by_status_and_the_slowest_rows(tmp_path, capsys):
     assert grade.main([str(write(tmp_path / "rows.jsonl", ROWS))]) == 0
     lines = capsys.readouterr().out.splitlines()
-    # 5 rows: lines 1 and 5 are right, 2 is wrong, 3 has no box, 4 is no formula that is known
+    # 5 rows: lines 1 and 5 are correct, 2 is incorrect, 3 has no box, 4 is no formula that is known
     assert lines[:5] == [
         "status       responses   share",
         "correct              2   40.0%",
-        "wrong                1   20.0%",
+        "incorrect            1   20.0%",
         "no_answer            1   20.0%",
         "unparsable           1   20.0%",
     ]
@@ -75,14 +75,14 @@ class TestCompare:
         path, output = str(write(tmp_path / "rows.jsonl", self.ROWS)), tmp_path / "grades.jsonl"
         assert grade.main([path, "--compare", "--output", str(output)]) == 0
         lines = capsys.readouterr().out.splitlines()
-        # lines 1 and 5 are right for both, 3+2 is a computation left undone
+        # lines 1 and 5 are correct for both, 3+2 is a computation left undone
         assert lines[lines.index("grader         accepts   share") :] == [
             "grader         accepts   share",
             "strict               2   33.3%",
             "published            3   50.0%",
             "differ               1   16.7%",
             "",
-            "right by published alone:",
+            "correct by published alone:",
             "line 6: 3+2, label 5",
         ]
         grades = [json.loads(line) for line in output.read_text().splitlines()]

@@ -16,7 +16,7 @@ from openrlhf_cov.analysis.foreign_logs import read_csv, read_events
 from openrlhf_cov.analysis.json_rows import JsonRows
 from openrlhf_cov.analysis.report.token_view import clean, passages, read_tokens
 from openrlhf_cov.analysis.runs import interventions, read_run
-from openrlhf_cov.cli import grade, serve_reward
+from openrlhf_cov.cli import serve_reward
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.data.columns import problem_of
 from openrlhf_cov.data.inputs import Keys, open_sources
@@ -26,6 +26,7 @@ from openrlhf_cov.evaluation import response_records, samples, summary, tables
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS
 from openrlhf_cov.evaluation.data import load_problems
 from openrlhf_cov.experiments.tiny_task.task_files import read_task
+from openrlhf_cov.rewards import response_files
 from openrlhf_cov.rewards.service import parse_request
 from openrlhf_cov.trainer.checkpoint import checkpoints
 from openrlhf_cov.trainer.preflight import dry_run, preflight
@@ -151,8 +152,8 @@ def read_dumped_tokens(tmp_path, line):
 def grade_a_file(tmp_path, line):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(lines({"response": r"\boxed{2}", "answer": "2"}, line))
-    rows = grade.read_rows(path, "response", "answer")
-    grade.check_labels(path, rows, RewardConfig())
+    rows = response_files.read_response_rows(path, "response", "answer")
+    response_files.check_labels(path, rows, RewardConfig())
 
 
 def read_metrics_on_resume(tmp_path, line):
@@ -282,7 +283,7 @@ READERS = {
     ),
     "evaluation set": (PROBLEM, "data/overlap.py", read_evaluation_files),
     "cov_tokens": (TOKEN, "analysis/report/token_view.py", read_dumped_tokens),
-    "grade": ({"response": "2", "answer": "2", "source": "math"}, "cli/grade.py", grade_a_file),
+    "grade": ({"response": "2", "answer": "2", "source": "math"}, "rewards/response_files.py", grade_a_file),
     "metrics.jsonl on resume": (STEP, "utils/metrics_log.py", read_metrics_on_resume),
     "metrics.jsonl and eval.jsonl": (STEP, "analysis/json_rows.py", follow_metrics),
     "run.json of a checkpoint": ({"ranks": 2}, "trainer/checkpoint/checkpoints.py", read_checkpoint),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_cov.cli.demo import ALL
 from openrlhf_cov.experiments.tiny_task.catalogue import TINY_TASKS
+from openrlhf_cov.experiments.tiny_task.demo_run import ALL
 from openrlhf_cov.experiments.tiny_task.demo_training import METHOD_FLAGS
 
 REPOSITORY = Path(__file__).parents[2]

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import numpy as np
 from rich.style import Style
 from rich.text import Text
 from textual import work
@@ -18,22 +17,11 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Static
 from textual_plotext import PlotextPlot
 
-from openrlhf_cov.analysis.dashboard.panels import (
-    TABLE_COLUMNS,
-    chart_title,
-    compact,
-    headline,
-    labels,
-    log_ticks,
-    panels,
-    shortened,
-    smoothed,
-    table_cells,
-    ticks,
-)
-from openrlhf_cov.analysis.dashboard.state import CURVES, RunCurve, RunState, WatchedRun
-from openrlhf_cov.analysis.regression import Floats, extremes
-from openrlhf_cov.utils.metric_table import title_and_unit
+from openrlhf_cov.analysis.dashboard.curve_panels import NumberedCurve, View, color_of, curve_panel
+from openrlhf_cov.analysis.dashboard.panels import TABLE_COLUMNS, compact, headline, panels, shortened, table_cells
+from openrlhf_cov.analysis.dashboard.state import CURVES, RunState, WatchedRun
+from openrlhf_cov.analysis.pages.chart import Panel
+from openrlhf_cov.analysis.pages.terminal_plot import draw_panel
 
 # --- places
 
@@ -90,10 +78,6 @@ def layout(width: int, height: int, taken: int = 2) -> Layout:
 
 # --- parts
 
-# Okabe and Ito's, for eyes that do not tell all colors apart; a curve also ends in the number of its run.
-COLORS = ((86, 180, 233), (230, 159, 0), (0, 158, 115), (204, 121, 167), (240, 228, 66), (213, 94, 0))
-ROWS_PER_TICK = 2
-COLUMNS_PER_TICK = 9
 NARROW_TABLE = ("step", "reward", "entropy", "s/step", "alerts", "state")
 # Columns of the terminal from which the table has all of ``TABLE_COLUMNS``.
 WIDE_TABLE = 115
@@ -101,105 +85,26 @@ WIDE_TABLE = 115
 CELLS_WIDTH = 58
 CELLS_WIDTH_WIDE = 92
 NAME_WIDTHS = (10, 60)
-# So that the axes of charts below each other line up.
-LABEL_WIDTH = 5
-# Space above and below a curve, as a share of its height.
-MARGIN = 0.03
-
-
-def color_of(number: int) -> tuple[int, int, int]:
-    """Return the color of run ``number``, counted from 0."""
-    return COLORS[number % len(COLORS)]
-
-
-@dataclass(frozen=True, eq=False)
-class Drawn:
-    """A curve of run ``number`` (from 0) in a chart."""
-
-    number: int
-    curve: RunCurve
-
-
-@dataclass(frozen=True)
-class View:
-    """The style of the curves."""
-
-    log: bool = False
-    smooth: bool = False
 
 
 class CurveChart(PlotextPlot):
-    """A chart of a metric by step; with several runs its title names the first of them."""
+    """A chart of a metric by step, with a line for each run."""
 
     def __init__(self, metric: str) -> None:
         super().__init__(classes="chart")
-        self.border_title = title_and_unit(metric)
         self.theme = "clear"
-        self.drawn: list[Drawn] = []
-        self._view = View()
-        self._numbered = False
+        self.panel = curve_panel(metric, (), View(), has_numbers=False)
+        self.border_title = self.panel.title
 
-    def show(self, drawn: list[Drawn], view: View, numbered: bool) -> None:
-        """Draw curves.
-
-        Args:
-            drawn: The curves, that of the selected run first.
-            view: Style of all curves.
-            numbered: True to end each curve in the number of its run.
-        """
-        self.drawn = drawn
-        self._view = view
-        self._numbered = numbered
-        is_log = view.log and _positive(drawn)
-        notes = [" (log)"] * is_log + [" (not above 0: no log)"] * (view.log and not is_log)
-        notes += [" (smoothed)"] * view.smooth
-        if drawn:
-            self.border_title = chart_title(drawn[0].curve, "".join(notes))
+    def show(self, panel: Panel) -> None:
+        """Draw a panel in place of the one before."""
+        self.panel = panel
+        self.border_title = panel.title
         self.refresh()
 
     def render(self) -> RenderResult:
-        self.plt.clear_figure()
-        width = self.size.width
-        height = self.size.height
-        lines = [(each.number, *self._points(each.curve, width)) for each in self.drawn if len(each.curve.values)]
-        if not lines or width < 12 or height < 3:
-            return Text("")
-        is_log = self._view.log and _positive(self.drawn)
-        for number, x, y in reversed(lines):  # the selected run on top
-            y = np.log10(y) if is_log else y
-            self.plt.plot(x.tolist(), y.tolist(), marker="braille", color=color_of(number))
-            if self._numbered or len(x) == 1:
-                mark = str(number + 1) if self._numbered and number < 9 else "•"
-                self.plt.scatter([x[-1]], [y[-1]], marker=mark, color=color_of(number))
-        self._axes(lines, is_log, width, height)
-        return super().render()
-
-    def _points(self, curve: RunCurve, width: int) -> tuple[Floats, Floats]:
-        values = smoothed(curve.values) if self._view.smooth else curve.values
-        # Braille characters have two columns of dots, each with its lowest and its highest value.
-        shown = extremes(values, 4 * width)
-        return curve.steps[shown], values[shown]
-
-    def _axes(self, lines: list[tuple[int, Floats, Floats]], is_log: bool, width: int, height: int) -> None:
-        xs, ys = (np.concatenate([line[place] for line in lines]) for place in (1, 2))
-        low = ys.min()
-        high = ys.max()
-        count = max(2, (height - 2) // ROWS_PER_TICK)
-        marks = log_ticks(low, high, count) if is_log else ticks(low, high, count)
-        low, high, at = (np.log10(low), np.log10(high), np.log10(marks)) if is_log else (low, high, np.array(marks))
-        # A constant curve gets a range around its value.
-        margin = MARGIN * (high - low) or abs(low) * 0.1 or 1.0
-        self.plt.ylim(low - margin, high + margin)
-        self.plt.yticks(at.tolist(), [text.rjust(LABEL_WIDTH) for text in labels(marks)])
-        first = int(xs.min())
-        last = int(xs.max())
-        steps = ticks(first, last, max(2, width // COLUMNS_PER_TICK), whole=True)
-        # A run of one step needs an axis of some length, too.
-        self.plt.xlim(first, last if last > first else first + 1)
-        names = [f"{step:,.0f}" for step in steps]
-        self.plt.xticks(steps, [f"step {names[0]}", *names[1:]])
-        self.plt.xaxes(True, False)
-        self.plt.yaxes(True, False)
+        is_drawn = draw_panel(self.plt, self.panel, self.size.width, self.size.height)
+        return super().render() if is_drawn else Text("")
 
 
 class RunTable(DataTable):
@@ -234,7 +139,7 @@ class RunTable(DataTable):
             self.move_cursor(row=selected)
         for number, cells in enumerate(rows):
             name = f"{number + 1} {shortened(self._names[number], name_width)}"
-            new = [Text(name, Style(color="rgb({},{},{})".format(*color_of(number))))]
+            new = [Text(name, Style(color=color_of(number)))]
             new += [Text(cells.get(heading, "reading" if heading == "state" else "")) for heading in headings[1:]]
             for place, cell in enumerate(new):
                 # Most cells stay the same, and writing one draws the table again.
@@ -257,10 +162,6 @@ class TextScreen(ModalScreen[None]):
             box.border_title = self._title
             box.border_subtitle = "Esc closes"
             yield Static(self._text, markup=False)
-
-
-def _positive(drawn: list[Drawn]) -> bool:
-    return all((each.curve.values > 0).all() for each in drawn)
 
 
 # --- the application
@@ -426,8 +327,9 @@ class Watch(App[None]):
         order = [self.selected, *(n for n in range(len(self.states)) if self.overlay and n != self.selected)]
         shown = [(n, state) for n in order if (state := self.states[n]) and state.curves]
         for number, chart in enumerate(self.query(CurveChart)):
-            curve = (number + self.first_curve) % len(CURVES)
-            chart.show([Drawn(n, state.curves[curve]) for n, state in shown], self.view, len(self.states) > 1)
+            place = (number + self.first_curve) % len(CURVES)
+            curves = [NumberedCurve(n, state.curves[place]) for n, state in shown]
+            chart.show(curve_panel(CURVES[place], curves, self.view, has_numbers=len(self.states) > 1))
 
     def _show_words(self) -> None:
         if not self.query("#side"):

@@ -1,4 +1,7 @@
-"""A chart as data, described once: ``pages.plot`` draws it in a page, ``pages.picture`` as SVG and PNG (pure)."""
+"""A chart as data, described once (pure).
+
+``pages.plot`` draws it in a page, ``pages.picture`` as SVG and PNG, and ``pages.terminal_plot`` in a terminal.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,6 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from openrlhf_cov.utils.estimates import Interval
 
 # Colors of the page, which differ in dark mode; a picture has black, grey and white.
 INK = "var(--ink)"
@@ -78,7 +83,7 @@ class Axis:
     ``share`` shows fractions in percent, and the axis stays within 0 and 100 %. ``possible`` is the range of values
     that can occur: the axis does not reach beyond it. ``ends`` fixes the range that is shown at first. ``ticks`` maps
     places to their labels. ``zero`` draws a line at 0. A ``log`` axis with values that are not all positive is linear
-    in a page, and linear near 0 in a picture.
+    in a page and in a terminal, and linear near 0 in a picture.
     """
 
     title: str = ""
@@ -89,6 +94,10 @@ class Axis:
     ticks: Mapping[float, str] = field(default_factory=dict)
     ends: tuple[float, float] | None = None
     possible: tuple[float, float] = UNBOUNDED
+
+    def is_logarithmic(self, values: NDArray[np.float64]) -> bool:
+        """Return True if the axis is logarithmic for these values (n,), all of which must then be positive."""
+        return self.log and len(values) > 0 and float(values.min()) > 0
 
     def shown(self, values: NDArray[np.float64]) -> tuple[float, float] | None:
         """Return the ends of the axis for these values (n,); None leaves them to the renderer."""
@@ -178,6 +187,19 @@ def bands(x: ArrayLike, low: ArrayLike, high: ArrayLike, look: Look, *, name: st
     if not np.size(x) or not (np.isfinite(np.asarray(low)).all() and np.isfinite(np.asarray(high)).all()):
         return []
     return [Mark("band", look, x, low=low, high=high, name=name, group=group)]
+
+
+def whisker(look: Look, x: Sequence[float], interval: Interval, said: str) -> Mark:
+    """Return a dot with the whiskers of an interval along y.
+
+    Args:
+        look: Color and marker of the dot.
+        x: The place on the x axis, (1,).
+        interval: The value and its interval.
+        said: Text in front of the value in the label of the dot.
+    """
+    hover = "%{customdata}: %{y:.4~g}"
+    return Mark("dots", look, x, [interval.estimate], [interval.low], [interval.high], hover=hover, texts=[said])
 
 
 def short_names(names: Sequence[str]) -> list[str]:

@@ -115,7 +115,7 @@ def _layout(panel: Panel, height: int, together: bool) -> Json:
 
 def _axis(axis: Axis, values: NDArray[np.float64]) -> Json:
     found: Json = {} if axis.whole else {"tickformat": ".4~g"}
-    logarithmic = axis.log and len(values) > 0 and values.min() > 0
+    logarithmic = axis.is_logarithmic(values)
     if axis.share:
         found |= {"tickformat": ".3~%"}
     if logarithmic:

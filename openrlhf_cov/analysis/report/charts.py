@@ -1,4 +1,4 @@
-"""The charts of a report, for its files and for its page (pure); None stands for a chart with nothing to show."""
+"""The charts of a report that show all its runs, and the charts of its files; None: nothing to show (pure)."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,9 +9,6 @@ import numpy as np
 from openrlhf_cov.analysis.law import LawFit
 from openrlhf_cov.analysis.pages.chart import (
     FAINT,
-    HATCHES,
-    INK,
-    STEPS,
     Axis,
     Chart,
     Look,
@@ -22,38 +19,41 @@ from openrlhf_cov.analysis.pages.chart import (
     look_of,
     short_names,
     shortened,
+    whisker,
 )
-from openrlhf_cov.analysis.regression import Floats
 from openrlhf_cov.analysis.report.contents import (
     TRAINING_METRICS,
     Contents,
     Extrapolation,
-    LawLine,
-    LawSection,
-    Options,
     RunReport,
-    TheorySection,
     evaluation_columns,
     is_part,
     is_score,
 )
 from openrlhf_cov.analysis.report.curves import (
-    ACCURACY_CURVES,
-    BAND_CURVES,
     CURVE_FIGURES,
     METHOD_FIGURES,
-    OTHER_PHASE,
     OVERVIEW,
-    PHASES,
     PROGRESS,
     SELECTED_SHARE,
     Curve,
     CurveFigure,
-    Series,
     spread_out,
 )
-from openrlhf_cov.analysis.report.words import ends, number, share, size_text, with_interval
-from openrlhf_cov.analysis.theory import GROUP_COVARIANCE
+from openrlhf_cov.analysis.report.run_charts import (
+    EXP_H,
+    LAW_HEIGHT,
+    accuracy_panels,
+    bands_panels,
+    curve,
+    drawn_only,
+    fall_panels,
+    law_panels,
+    phase_panels,
+    running_means,
+    theory_panels,
+)
+from openrlhf_cov.analysis.report.words import share, size_text
 from openrlhf_cov.utils.estimates import LEVEL, Interval
 
 # With more runs, only running means are drawn, without the values behind them.
@@ -68,27 +68,8 @@ MAX_ROWS = 40
 DOTS = 300
 # Panels of the scores of evaluations; the page has a selection of the other numbers.
 MAX_SCORES = 4
-# Points of the line of a forecast.
-FORECAST_PLACES = 100
-# Space around the rewards of the law, as a share of their span.
-MARGIN = 0.08
-# The axes of a cloud reach at most 1.6 times as far as the range between these quantiles.
-SHOWN = (0.005, 0.995)
-REACH = 1.6
-# A stack is cut at 1.6 times the height that 95 % of the steps stay below.
-ABOVE = 1.05
-STALL = 1.6
-# Pixels of a chart of the law.
-LAW_HEIGHT = 420
 COEFFICIENTS = {"a": "a", "b": "b", "ceiling": "ceiling, −a + b"}
-COVARIANCES = {1: "Cov(log π, π A)", 2: "Cov(log π, A)"}
-EXP_H = Axis("exp(H), H the mean token entropy in nats")
 ZOOM = "With a mouse, drag across a chart to zoom; all charts by step follow. Double-click to zoom out."
-FALL_NOTE = (
-    "−ΔH is the entropy that the updates of a step took. The covariance is measured before these updates, over "
-    "the responses to a prompt, and averaged over the prompts. Both are running means relative to their maximum. "
-    "Theorem 1 describes one update per rollout: with several updates, the later ones contribute to −ΔH alone."
-)
 
 
 # --- curves by step
@@ -111,11 +92,7 @@ def page_charts(contents: Contents) -> PageCharts:
     method = [curve_chart(contents, figure, without=OVERVIEW.columns) for figure in METHOD_FIGURES]
     law = [law_of_all(contents) if len(contents.runs) > 1 else None, size_chart(contents)]
     scores, numbers = evaluation_charts(contents)
-    return PageCharts(overview, _drawn(method), scores, numbers, _drawn(law))
-
-
-def _drawn(charts: Sequence[Chart | None]) -> list[Chart]:
-    return [chart for chart in charts if chart is not None]
+    return PageCharts(overview, drawn_only(method), scores, numbers, drawn_only(law))
 
 
 def run_key(place: int) -> str:
@@ -189,39 +166,6 @@ def _curve_axis(marks: Sequence[Mark], is_share: bool, can_be_share: bool) -> Ax
     if is_share or not len(values) or values.min() < 0:
         return Axis(share=is_share)
     return Axis(possible=(0.0, 1.0 if can_be_share and values.max() <= 1 else math.inf))
-
-
-def curve(series: Series, name: str, group: str, look: Look, raw: bool = True, hover: str = "") -> list[Mark]:
-    """Return the marks of a curve: the running mean in front of its faint values.
-
-    Args:
-        series: The values and their running mean by step.
-        name: Name in the legend.
-        group: Curves of one group are shown and hidden together.
-        look: Color and style of the line.
-        raw: False for the running mean alone.
-        hover: Text beside the pointer; "" for step and value.
-    """
-    mean = Mark("line", look, series.steps, series.mean, name=name, group=group, hover=hover or "step %{x}: %{y:.4~g}")
-    if not raw or series.window == 1:
-        return [mean]
-    faint = replace(look, width=1, opacity=0.3, dash="solid", marker="")
-    return [Mark("line", faint, series.steps, series.values, group=group), mean]
-
-
-def running_means(panels: Sequence[Curve], runs: Sequence[RunReport], raw: bool) -> str:
-    """Return a sentence about the lines of some columns; it is empty where lines show the values themselves.
-
-    Args:
-        panels: The columns.
-        runs: The runs whose lines are drawn.
-        raw: True if the values are drawn behind their means.
-    """
-    found = [run.series[each.column].window for each in panels for run in runs if each.column in run.series]
-    if max(found, default=1) == 1:
-        return ""
-    behind = ", with the values behind them" if raw else ""
-    return f"Lines are running means over up to {max(found)} logged steps{behind}."
 
 
 def evaluation_charts(contents: Contents) -> tuple[Chart | None, list[Chart]]:
@@ -374,279 +318,6 @@ def coefficients_chart(contents: Contents) -> Chart | None:
     return Chart("coefficients", title, tuple(panels), shared="y", row=1.1 + 0.32 * len(shown))
 
 
-def whisker(look: Look, x: Sequence[float], interval: Interval, said: str) -> Mark:
-    """Return a dot with the whiskers of an interval along y.
-
-    Args:
-        look: Color and marker of the dot.
-        x: The place on the x axis, (1,).
-        interval: The value and its interval.
-        said: Text in front of the value in the label of the dot.
-    """
-    hover = "%{customdata}: %{y:.4~g}"
-    return Mark("dots", look, x, [interval.estimate], [interval.low], [interval.high], hover=hover, texts=[said])
-
-
-# --- one run
-
-
-def detail_charts(run: RunReport) -> list[Chart]:
-    """Return the charts of one run about its covariances and its time, as far as the run logged them."""
-    found = [
-        _chart(
-            "bands", "Covariance of the top tokens", bands_panels(run), running_means(BAND_CURVES, [run], raw=False)
-        ),
-        _chart("accuracy", "Covariance by accuracy of the prompts", accuracy_panels(run), _accuracy_note(run)),
-        _chart("phases", "Time of a step by phase", phase_panels(run), _phase_note(run)),
-    ]
-    return _drawn(found)
-
-
-def law_charts(run: RunReport, options: Options) -> list[Chart]:
-    """Return the charts of one run about the entropy law and the theorems, as far as the run logged them.
-
-    Args:
-        run: The run.
-        options: The choices of the user, of which the metric names the axis of R.
-    """
-    law = _chart("law", f"{options.metric} against exp(H)", law_panels(run, options), _law_note(run.law))
-    found = [replace(law, height=LAW_HEIGHT) if law else None]
-    for theory in run.theory:
-        title = f"Theorem {theory.theorem}: change of entropy against its prediction"
-        note = f"{theory.check.pairs:,} pairs of steps." if theory.check else ""
-        panels = [replace(_theory_panel(theory), title="")] if theory.check else []
-        found.append(_chart(f"theorem{theory.theorem}", title, panels, note))
-    found.append(_chart("fall", "Drop of entropy and covariance (paper, equation 8)", fall_panels(run), FALL_NOTE))
-    return _drawn(found)
-
-
-def _chart(name: str, title: str, panels: list[Panel], note: str) -> Chart | None:
-    if not panels:
-        return None
-    return Chart(name, title, tuple(panels), f"{title}. {note}".strip(), note, linked=panels[0].x is STEPS)
-
-
-def law_panels(run: RunReport, options: Options) -> list[Panel]:
-    """Return the panel of the entropy law: its points and, where the law applies, its line, ceiling and forecast.
-
-    Args:
-        run: The run.
-        options: The choices of the user, of which the metric names the axis of R.
-
-    Returns:
-        One panel; none for a run without points.
-    """
-    law = run.law
-    points = run.law.points
-    line = run.law.line
-    if not len(points):
-        return []
-    x = np.exp(points.entropy)
-    few = len(points) <= 200
-    dots = Mark(
-        "dots",
-        Look(INK, marker="circle", size=6 if few else 4, opacity=0.8 if few else 0.6),
-        x,
-        points.reward,
-        name="steps, late ones strong",
-        by_time=True,
-        hover="step %{customdata}: exp(H) %{x:.4~g}, R %{y:.4~g}<extra></extra>",
-        texts=points.steps.tolist(),
-    )
-    marks = [dots]
-    shown = points.reward
-    if line is not None and law.accepted:
-        # Bands lie behind the dots, lines in front of them.
-        marks = [*_law_bands(line), dots, *_law_line(line, law.accepted), *_forecast(law)]
-        shown = np.concatenate([shown, line.reward])
-    elif line is not None:
-        # Only over the entropies of the run, so that nobody reads a ceiling off it.
-        inside = (line.exp_entropy >= x.min()) & (line.exp_entropy <= x.max())
-        fit = (line.exp_entropy[inside], line.reward[inside])
-        marks.append(Mark("line", Look(FAINT, "dot"), *fit, name="fit, not to be relied on", group="fit"))
-    margin = MARGIN * (float(np.ptp(shown)) or 1.0)
-    reach = Axis(shortened(options.metric), ends=(float(shown.min() - margin), float(shown.max() + margin)))
-    return [Panel(tuple(marks), EXP_H, reach, said=_law_words(law))]
-
-
-def _law_words(law: LawSection) -> str:
-    fit = law.accepted
-    if fit is None:
-        codes = dict.fromkeys(reason.code.replace("_", " ") for reason in law.result.verdict.reasons)
-        return "the law does not apply: " + shortened(", ".join(codes), 40)
-    return f"a {number(fit.a.estimate)}, b {number(fit.b.estimate)}, ceiling {with_interval(fit.ceiling)}"
-
-
-def _law_note(law: LawSection) -> str:
-    points = f"{law.point_count:,} points, from light (early) to dark (late)."
-    if law.accepted:
-        return (
-            f"{points} At exp(H) = 1 no entropy is left, and the line is at its ceiling. The darker band is the "
-            "interval of the line, the lighter one the interval of a further point."
-        )
-    return f"{points} The law does not apply to this run; the dotted line is the fit for comparison."
-
-
-def _law_bands(line: LawLine) -> list[Mark]:
-    level = share(LEVEL)
-    look = Look(color_of(0), opacity=0.1)
-    outer = bands(
-        line.exp_entropy,
-        line.point_low,
-        line.point_high,
-        look,
-        name=f"{level} interval of a further point",
-        group="fit",
-    )
-    look = replace(look, opacity=0.25)
-    return [
-        *outer,
-        *bands(line.exp_entropy, line.low, line.high, look, name=f"{level} interval of the line", group="fit"),
-    ]
-
-
-def _law_line(line: LawLine, fit: LawFit) -> list[Mark]:
-    hover = "fit at exp(H) %{x:.4~g}: R %{y:.4~g}<extra></extra>"
-    look = Look(color_of(0), width=2.5)
-    fitted = Mark("line", look, line.exp_entropy, line.reward, name="fitted line", group="fit", hover=hover)
-    point = whisker(Look(color_of(0), marker="diamond", size=9, hollow=True), [1.0], fit.ceiling, "")
-    said = f"ceiling {number(fit.ceiling.estimate)}, {ends(fit.ceiling)}<extra></extra>"
-    return [fitted, replace(point, name="ceiling, R at H = 0", group="fit", hover=said, texts=())]
-
-
-def _forecast(law: LawSection) -> list[Mark]:
-    """Return the line that the first points predict over the entropies that came later, with its interval."""
-    found = law.forecast
-    if found is None or not len(found.later):
-        return []
-    # By entropy, not by time: a line that goes back and forth along the axis could not be read.
-    order = np.argsort(found.later.entropy, kind="stable")
-    order = order[spread_out(len(order), FORECAST_PLACES)]
-    x = np.exp(found.later.entropy[order])
-    look = Look(color_of(1), "dash", width=2.5)
-    name = f"forecast of the first {found.fit.points:,} points"
-    hover = "forecast at exp(H) %{x:.4~g}: R %{y:.4~g}<extra></extra>"
-    area = bands(x, found.low[order], found.high[order], replace(look, opacity=0.12), group="forecast")
-    return [*area, Mark("line", look, x, found.predicted[order], name=name, group="forecast", hover=hover)]
-
-
-def bands_panels(run: RunReport) -> list[Panel]:
-    """Return the mean covariance of the top tokens by step."""
-    axis = Axis("mean covariance of the top tokens", log=True)
-    return [Panel(marks, y=axis)] if (marks := _curves(run, BAND_CURVES)) else []
-
-
-def _curves(run: RunReport, curves: Sequence[Curve]) -> tuple[Mark, ...]:
-    marks: list[Mark] = []
-    for place, each in enumerate(curves):
-        if each.column in run.series:
-            marks += curve(run.series[each.column], each.label, each.label, look_of(place), raw=False)
-    return tuple(marks)
-
-
-def accuracy_panels(run: RunReport) -> list[Panel]:
-    """Return the covariance for hard, medium and easy prompts, of responses (as in the paper) and of tokens."""
-    found = {title: _curves(run, curves) for title, curves in ACCURACY_CURVES.items()}
-    return [Panel(marks, y=Axis(title)) for title, marks in found.items() if marks]
-
-
-def fall_panels(run: RunReport) -> list[Panel]:
-    """Return −ΔH of a step and equation 8 before it, each relative to its maximum (paper, figure 8)."""
-    changes = run.series.get("entropy/delta")
-    covariance = run.series.get(GROUP_COVARIANCE)
-    if changes is None or covariance is None:
-        return []
-    # The change that step t + 1 measures is that of the updates of step t.
-    falls = replace(changes, steps=changes.steps - 1, values=-changes.values, mean=-changes.mean)
-    shown = {"−ΔH": falls, "Cov(log π, π A), paper eq. 8": covariance}
-    marks: list[Mark] = []
-    for place, (name, series) in enumerate(shown.items()):
-        marks += curve(_relative(series), name, name, look_of(place), raw=False)
-    said = f"rank correlation {with_interval(run.group_correlation)}" if run.group_correlation else ""
-    return [Panel(tuple(marks), y=Axis("relative to the maximum", zero=True), said=said)]
-
-
-def _relative(series: Series) -> Series:
-    """Return the series relative to the maximum of its running mean."""
-    size = float(np.nanmax(np.abs(series.mean))) or 1.0
-    return replace(series, values=series.values / size, mean=series.mean / size)
-
-
-def _accuracy_note(run: RunReport) -> str:
-    curves = [each for curves in ACCURACY_CURVES.values() for each in curves]
-    note = f"{running_means(curves, [run], raw=False)} In the paper, easy prompts have the higher covariance.".strip()
-    if run.accuracy:
-        title, found = next(iter(run.accuracy.items()))
-        apart = found.easy_minus_hard
-        note += f" Here, easy minus hard of {title} is {number(apart.estimate)} ({ends(apart)})."
-    return note
-
-
-def theory_panels(run: RunReport) -> list[Panel]:
-    """Return a panel per theorem: the measured change of entropy against the predicted one; none without a check."""
-    return [_theory_panel(theory) for theory in run.theory] if any(theory.check for theory in run.theory) else []
-
-
-def _theory_panel(theory: TheorySection) -> Panel:
-    check = theory.check
-    title = f"theorem {theory.theorem}"
-    if check is None:
-        return Panel((), title=title, said=theory.reason)
-    hover = "predicted %{x:.3~g}, measured %{y:.3~g}<extra></extra>"
-    look = Look(color_of(0), size=6 if check.pairs <= 200 else 4, opacity=0.65)
-    marks = [Mark("dots", look, check.predicted, check.changes, name="steps", hover=hover)]
-    if len(theory.group_predicted):
-        look = Look(color_of(1), marker="square", width=2.5, size=7)
-        means = (theory.group_predicted, theory.group_changes)
-        marks.append(Mark("line", look, *means, name="means of tenths of the steps", hover="tenth: " + hover))
-    x = Axis(f"−η {COVARIANCES[theory.theorem]}, up to a constant", zero=True, ends=_reach(check.predicted))
-    y = Axis("measured ΔH, nats", zero=True, ends=_reach(check.changes))
-    return Panel(tuple(marks), x, y, title, f"rank correlation {with_interval(check.correlation)}")
-
-
-def _reach(values: Floats) -> tuple[float, float]:
-    """Return ends of an axis that show the cloud, 0, and outliers that are not far."""
-    # One outlier would otherwise squeeze the cloud into a line.
-    low, high = np.quantile(values, SHOWN)
-    middle = (low + high) / 2
-    half = (high - low) / 2 or abs(high) or 1.0
-    low = min(max(values.min(), middle - REACH * half), 0.0)
-    high = max(min(values.max(), middle + REACH * half), 0.0)
-    margin = 0.05 * (high - low or 1.0)
-    return float(low - margin), float(high + margin)
-
-
-def phase_panels(run: RunReport) -> list[Panel]:
-    """Return the seconds of a step by phase, stacked; cut where few steps are far above the others."""
-    if run.phases is None:
-        return []
-    hover = "step %{x}: %{y:.3~g} s"
-    looks = (Look(color_of(place), hatch=hatch) for place, hatch in enumerate(HATCHES))
-    marks = [
-        Mark("stack", look, run.phases.steps, seconds, name=PHASE_NAMES[column], hover=hover)
-        for look, (column, seconds) in zip(looks, run.phases.seconds.items(), strict=False)
-    ]
-    # A step that stalls, such as the first one that compiles kernels, would hide the phases of all others.
-    totals = np.sum(list(run.phases.seconds.values()), axis=0)
-    height = float(min(ABOVE * totals.max(), STALL * np.quantile(totals, 0.95))) or 1.0
-    cut = f"up to {totals.max():.3g} s, cut" if totals.max() > height else ""
-    return [Panel(tuple(marks), y=Axis("seconds per step", ends=(0.0, height)), said=cut)]
-
-
-PHASE_NAMES = {each.column: each.label for each in (*PHASES, OTHER_PHASE)}
-
-
-def _phase_note(run: RunReport) -> str:
-    if run.phases is None:
-        return ""
-    sums = {PHASE_NAMES[column]: float(seconds.sum()) for column, seconds in run.phases.seconds.items()}
-    total = sum(sums.values())
-    if total <= 0:
-        return ""
-    shares = [f"{name} {share(part / total)}" for name, part in sums.items()]
-    return f"Share of all time: {', '.join(shares)}."
-
-
 # --- files
 
 
@@ -666,7 +337,7 @@ def pictures(contents: Contents) -> list[Chart]:
         runs_beside(contents, "covariance_by_accuracy", "Covariance by the accuracy of the prompt", accuracy_panels),
     ]
     curves = [curve_chart(contents, figure) for figure in CURVE_FIGURES]
-    return _drawn([*curves, *beside, coefficients_chart(contents), size_chart(contents)])
+    return drawn_only([*curves, *beside, coefficients_chart(contents), size_chart(contents)])
 
 
 def runs_beside(

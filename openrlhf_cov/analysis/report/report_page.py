@@ -6,9 +6,10 @@ from typing import Any
 from openrlhf_cov.analysis.pages.chart import Chart, look_of
 from openrlhf_cov.analysis.pages.html import Cell, render
 from openrlhf_cov.analysis.pages.plot import figure
-from openrlhf_cov.analysis.report.charts import detail_charts, labels, law_charts, page_charts, run_key
+from openrlhf_cov.analysis.report.charts import labels, page_charts, run_key
 from openrlhf_cov.analysis.report.contents import Contents, Ends, Options, RunReport, main_score
 from openrlhf_cov.analysis.report.curves import BAND_CURVES
+from openrlhf_cov.analysis.report.run_charts import detail_charts, law_charts
 from openrlhf_cov.analysis.report.token_view import run_tokens, tokens_per_step
 from openrlhf_cov.analysis.report.words import (
     LAW_HEAD,

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_cov.analysis.report.contents import Contents, Options, build_contents, read_runs
+from openrlhf_cov.analysis.report.build_contents import build_contents, read_runs
+from openrlhf_cov.analysis.report.contents import Contents, Options
 from openrlhf_cov.utils.json_lines import write_lines
 
 PAGE = "report.html"

@@ -74,6 +74,15 @@ class Reproduction:
         """Yield the commands in the order in which they are carried out."""
         return self._tiny_commands() if self.is_tiny else self._paper_commands()
 
+    def comment_on(self, command: Command) -> str:
+        """Return the comment line above a command, which names its run or model; empty for other commands."""
+        words = command.words
+        if command.run is not None:
+            return f"# run {self.folder_of(command.run).name}\n"
+        if "--model" in words:
+            return f"# {command.name} {Path(words[words.index('--model') + 1]).name}\n"
+        return ""
+
     def training_on_ray(self, run: PaperRun, dashboard: str) -> list[str]:
         """Return the training of a run by the whole trainer on the embedded addition.
 

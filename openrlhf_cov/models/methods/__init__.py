@@ -1,4 +1,8 @@
-"""The methods against entropy collapse, one file each."""
+"""The methods against entropy collapse, one file each.
+
+A file has the settings of its method, its plan or its loss, and ``METHOD``, which describes it. What several methods
+share belongs to ``models``.
+"""
 
 from importlib import import_module
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from html_page import HOSTILE
 
-from openrlhf_cov.analysis.report.contents import Contents, Options, build_contents
+from openrlhf_cov.analysis.report.build_contents import build_contents
+from openrlhf_cov.analysis.report.contents import Contents, Options
 from openrlhf_cov.analysis.report.curves import BAND_CURVES
 from openrlhf_cov.analysis.runs import Run
 from openrlhf_cov.analysis.table import EMPTY, Table

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_cov.analysis.report.contents import check_metric, check_names, read_runs, unlike
+from openrlhf_cov.analysis.report.build_contents import check_metric, check_names, read_runs, unlike
 from openrlhf_cov.errors import UsageError
 
 

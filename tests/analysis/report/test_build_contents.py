@@ -7,7 +7,8 @@ import pytest
 
 from openrlhf_cov.analysis.across import against_size
 from openrlhf_cov.analysis.law import fit_law, forecast
-from openrlhf_cov.analysis.report.contents import Options, check_metric, law_line, law_section
+from openrlhf_cov.analysis.report.build_contents import check_metric, law_line, law_section
+from openrlhf_cov.analysis.report.contents import Options
 from openrlhf_cov.analysis.report.export import export_text
 from openrlhf_cov.analysis.runs import Run, training_points
 from openrlhf_cov.analysis.table import Table

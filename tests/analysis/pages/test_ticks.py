@@ -5,20 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.analysis.dashboard.panels import label, log_ticks, smoothed, ticks
-
-
-def test_smoothing_by_hand():
-    # five points: at the ends what there is of the window
-    np.testing.assert_allclose(smoothed(np.array([1.0, 2, 6, 4, 2, 9])), [3, 13 / 4, 3, 23 / 5, 21 / 4, 5], rtol=1e-12)
-    assert smoothed(np.array([3.0])).tolist() == [3.0]
-
-
-def test_the_window_grows_with_the_run():
-    spike = np.zeros(400)
-    spike[200] = 21.0
-    found = smoothed(spike)  # 400 / 20 = 20 points, 10 to each side and the middle
-    np.testing.assert_allclose(found[189:212], [0, *[1] * 21, 0], atol=1e-12)
+from openrlhf_cov.analysis.pages.ticks import label, log_ticks, ticks
 
 
 @pytest.mark.parametrize(
