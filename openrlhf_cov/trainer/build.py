@@ -28,6 +28,7 @@ from openrlhf_cov.trainer.ray.roles import (
     ReferenceRole,
     RewardRole,
 )
+from openrlhf_cov.trainer.rollout.engine_health import wait_for_start
 from openrlhf_cov.utils.redaction import redact_arguments
 
 
@@ -89,6 +90,9 @@ def load_models(strategy: CovStrategy, groups: ModelGroups, engines: list[Any], 
         groups: The groups of Ray actors whose models are loaded.
         engines: Handles of the vLLM engines that the policy sends its weights to; empty if the run needs none.
         max_steps: Number of optimizer steps of the run, from which learning rates are scheduled.
+
+    Raises:
+        RunStopped: An engine did not start.
     """
     args = strategy.args
     model = args.actor.model_name_or_path
@@ -97,7 +101,7 @@ def load_models(strategy: CovStrategy, groups: ModelGroups, engines: list[Any], 
         loading += groups.reference.async_run_method("load", strategy, reference_model(args))
     if groups.reward is not None and args.reward.model_name_or_path:
         loading += groups.reward.async_run_method("load", strategy, args.reward.model_name_or_path)
-    ray.get(loading)
+    wait_for_start(engines, loading)  # the policy joins the engines
     # Upstream loads the critic when the other models are loaded. On shared GPUs this order bounds the memory, also of
     # the process reward model.
     if groups.critic is not None:

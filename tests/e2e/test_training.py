@@ -83,6 +83,14 @@ def test_none(run_trainer, task, tmp_path, ray):
     assert "--cov_type none" in (tmp_path / "run" / "command.txt").read_text()
 
 
+def test_an_engine_that_cannot_start_ends_the_run(run_trainer, task, tmp_path, ray, monkeypatch):
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "100000")  # GiB, more than any host has
+    run = run_trainer(task.flags(tmp_path / "run"), tmp_path / "run", ray, status=1)
+    # The policy waits for the engine to join its process group.
+    (line,) = [line for line in run.stderr.splitlines() if line.startswith("openrlhf-cov train: error:")]
+    assert "vLLM engine 0 did not start" in line
+
+
 def test_clip_cov_on_packed_samples_while_the_next_rollout_is_generated(run_trainer, task, tmp_path, ray):
     flags = [*METHODS["clip_cov"], "--train.async_enable", "--ds.packing_samples"]
     run = run_trainer(task.flags(tmp_path / "run") + flags, tmp_path / "run", ray)

@@ -16,6 +16,7 @@ from openrlhf_cov.cluster.connection import Needs, reserve
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.trainer.ray import warm_engines
 from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
+from openrlhf_cov.trainer.rollout.engine_health import wait_for_start
 from openrlhf_cov.trainer.weights import weight_transfer
 from openrlhf_cov.utils.engine_limits import engine_arguments
 
@@ -50,6 +51,9 @@ def start_engines(args: SimpleNamespace, shared: PlacementGroup | None) -> list[
 
     Returns:
         Their handles. With ``--vllm.enable_sleep`` the engines sleep: the models are loaded next on the same GPUs.
+
+    Raises:
+        RunStopped: With ``--vllm.enable_sleep``, an engine did not start.
     """
     engines = _place(
         training_arguments(args),
@@ -60,6 +64,7 @@ def start_engines(args: SimpleNamespace, shared: PlacementGroup | None) -> list[
         warm=warm_engines.are_kept(args),
     )
     if args.vllm.enable_sleep:
+        wait_for_start(engines)
         batch_vllm_engine_call(engines, "sleep")
     return engines
 

@@ -1,6 +1,6 @@
-"""Find dead vLLM engines before they get new weights, because a broadcast would wait for a dead one."""
+"""Find vLLM engines that died or did not start, because whoever sends them weights would wait for them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event, Timer
 from typing import Any
@@ -20,6 +20,37 @@ ANSWER_SECONDS = 60.0
 def is_death(error: RayError) -> bool:
     """Return True if a call failed because the process of the engine died, or vLLM's core behind it."""
     return isinstance(error, RayActorError) or isinstance(getattr(error, "cause", None), EngineDeadError)
+
+
+def wait_for_start(engines: Sequence[Any], calls: Sequence[Any] = ()) -> None:
+    """Wait until all engines have started, and for calls of Ray that need them.
+
+    A process group forms when all of its members have joined. A call that joins one would wait without end for an
+    engine that cannot start, so the first failure ends the wait.
+
+    Args:
+        engines: Handles of the engines.
+        calls: Ray references of the calls.
+
+    Raises:
+        RunStopped: An engine did not start.
+        RayError: A call failed.
+    """
+    starts = {engine.check_health.remote(): place for place, engine in enumerate(engines)}
+    pending = [*calls, *starts]
+    while pending:
+        ready, pending = ray.wait(pending, num_returns=1)
+        for answer in ready:
+            try:
+                ray.get(answer)
+            except RayError as error:
+                if answer not in starts:
+                    raise
+                lines = str(error).strip().splitlines()
+                raise RunStopped(
+                    f"vLLM engine {starts[answer]} did not start ({lines[-1].strip()}); look for the cause in its log "
+                    "above; if memory is short, change --vllm.gpu_memory_utilization or lower --data.max_len"
+                ) from error
 
 
 def dead_engines(engines: list[Any]) -> list[int]:

@@ -11,7 +11,12 @@ from ray.exceptions import ActorDiedError, GetTimeoutError, RayTaskError
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.trainer.rollout.engine_health import dead_engines, end_unanswered, limited_transfer
+from openrlhf_cov.trainer.rollout.engine_health import (
+    dead_engines,
+    end_unanswered,
+    limited_transfer,
+    wait_for_start,
+)
 
 
 def task_error(cause: Exception) -> RayTaskError:
@@ -73,3 +78,20 @@ def test_a_transfer_that_ran_out_of_time_ends_the_run_whatever_was_raised(played
     # An engine that died in time is no hung one.
     with pytest.raises(ActorDiedError), limited_transfer(["engine"], ["rank"], 60.0):
         raise PROCESS
+
+
+@pytest.mark.usefixtures("played_ray")
+def test_a_call_that_needs_the_engines_does_not_wait_for_one_that_cannot_start():
+    trace = "Traceback:\n  File x\nRuntimeError: Engine core initialization failed.\n"
+    failed = ActorDiedError(RayTaskError("__init__", trace, RuntimeError()))
+    engines = [PlayedActor(check_health=None), PlayedActor(check_health=failed)]
+    with pytest.raises(RunStopped, match=r"vLLM engine 1 .*Engine core initialization failed.*gpu_memory_utilization"):
+        wait_for_start(engines, [SILENT])
+
+
+@pytest.mark.usefixtures("played_ray")
+def test_a_call_that_fails_raises_its_own_error_and_calls_that_end_are_waited_for():
+    engines = [PlayedActor(check_health="well")]
+    wait_for_start(engines, [None, None])
+    with pytest.raises(ValueError, match="trace"):
+        wait_for_start(engines, [None, task_error(ValueError("no such model"))])
