@@ -195,6 +195,9 @@ def _huber(regressors: Floats, y: Floats) -> tuple[Floats, Floats]:
     line as they do least squares'.
     """
     line = _line(regressors, y)
+    # Nothing is cut before the first round.
+    cut = y - regressors @ line
+    inside = np.ones(len(y), dtype=bool)
     for _ in range(HUBER_ROUNDS):
         residuals = y - regressors @ line
         limit = HUBER * np.median(np.abs(residuals)) / 0.6745

@@ -8,6 +8,8 @@ from dataclasses import asdict
 from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.cluster.host.checks import Line, examine
 from openrlhf_cov.cluster.host.facts import gather
+from openrlhf_cov.cluster.host.library_reports import library_reports
+from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.terminal import Parser, printable, say
 
 
@@ -28,9 +30,20 @@ def main(argv: list[str] | None = None) -> int:
     parser = Parser(prog="openrlhf-cov doctor", about=__doc__)
     parser.add_argument("--json", action="store_true", help="print a list of check, status, found and fix")
     parser.add_argument("--hub", action="store_true", help="also ask the Hugging Face hub whether it answers")
+    parser.add_argument(
+        "--libraries",
+        action="store_true",
+        help="also print the reports of torch (python -m torch.utils.collect_env) and DeepSpeed (ds_report), up to a "
+        "minute",
+    )
     args = parser.parse_args(argv)
+    if args.json and args.libraries:
+        raise UsageError("--libraries has no effect with --json; drop one of the two")
     lines = examine(gather(args.hub))
     say((json.dumps([asdict(line) for line in lines], indent=2) if args.json else report(lines)) + "\n")
+    if args.libraries:
+        for text in library_reports():
+            say("\n" + "\n".join(printable(line) for line in text.splitlines()) + "\n")
     return int(any(line.status == "fail" for line in lines))
 
 

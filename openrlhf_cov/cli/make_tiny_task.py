@@ -67,7 +67,7 @@ def main(argv: list[str] | None = None) -> None:
 
     policy = made.policy()
     if found is not None:
-        difference = settings_difference(found["settings"], recorded_settings(settings, policy))
+        difference = settings_difference(found.settings, recorded_settings(settings, policy))
         if difference:
             raise UsageError(f"{output} holds a task with other settings ({difference}); choose another --output")
         say(f"{output} already holds this task; nothing to do\n")

@@ -317,7 +317,7 @@ def _stand_in_for_cuda(torch: types.ModuleType) -> None:
     def current_device() -> str:
         return _CpuDevice("cpu")
 
-    current_device.stands_in = True
+    current_device.stands_in = True  # type: ignore[attr-defined]
     torch.cuda.current_device = current_device
     for name in ("set_device", "synchronize", "current_stream"):
         setattr(torch.cuda, name, lambda *args, **kwargs: None)  # one each: torch._dynamo keeps a table of them

@@ -4,10 +4,12 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from openrlhf_cov.data.normal_form import letters, words
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.utils.json_lines import parse_object
+from openrlhf_cov.utils.json_lines import parse_json, read_rows
+from openrlhf_cov.utils.record_checks import OPEN, checked_value
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,17 @@ class EvaluationSet:
     name: str
     rows: int
     sha256: str
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row of a file of evaluation problems, as far as it is read."""
+
+    __pydantic_config__ = OPEN
+
+    # A text or a number.
+    id: Any
+    problem: str
 
 
 @dataclass
@@ -69,27 +82,14 @@ def read_evaluation_sets(folder: Path, ngram: int) -> EvaluationSets:
     sets = EvaluationSets(ngram)
     for path in paths:
         try:
-            content = path.read_bytes()
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-        problems = list(_problems(path, content))
-        for name, problem in problems:
-            sets.add(f"{path.stem}/{name}", problem)
-        sets.files.append(EvaluationSet(path.stem, len(problems), hashlib.sha256(content).hexdigest()))
+        rows: list[_Row] = [row for _, row in read_rows(path, lambda line: checked_value(_Row, parse_json(line)))]
+        for row in rows:
+            sets.add(f"{path.stem}/{row.id}", row.problem)
+        sets.files.append(EvaluationSet(path.stem, len(rows), digest))
     return sets
-
-
-def _problems(path: Path, content: bytes) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(content.split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = parse_object(line)
-            if not isinstance(row["problem"], str):
-                raise TypeError("the problem is no text")
-            yield str(row["id"]), row["problem"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"{path}, line {number}: not a JSON object with id and problem: {error!r}") from error
 
 
 def _runs(problem: str, ngram: int) -> Iterator[str]:

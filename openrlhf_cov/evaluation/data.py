@@ -1,7 +1,6 @@
 """The problems of a benchmark, from a file or from the Hugging Face hub, checked before anything is generated."""
 
 import json
-import reprlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -16,16 +15,25 @@ from openrlhf_cov.rewards.code.tests import with_judge
 from openrlhf_cov.rewards.maths.extraction import GSM8K_MARK
 from openrlhf_cov.rewards.sources import RewardSource, source_of
 from openrlhf_cov.utils.json_lines import read_rows, write_lines
+from openrlhf_cov.utils.record_checks import OPEN, checked_value
 
 
 @dataclass(frozen=True)
 class Problem:
     """One problem: ``answer`` is the gold answer as its source gives it, ``source`` the tag of its row."""
 
+    __pydantic_config__ = OPEN
+
     id: str
     problem: str
     answer: str
     source: str
+
+    def __post_init__(self) -> None:
+        # A problem without a text cannot be answered, and one without an answer or a tag cannot be graded.
+        for name, text in vars(self).items():
+            if not text.strip():
+                raise ValueError(f"{name}: must not be empty")
 
 
 FIELDS = tuple(field.name for field in fields(Problem))
@@ -157,25 +165,15 @@ def _check_rows(rows: Iterable[Row]) -> list[Problem]:
     problems = []
     places = {}
     for place, row in rows:
-        problem = _problem(place, row)
+        try:
+            problem = checked_value(Problem, row)
+        except ValueError as error:
+            raise UsageError(f"{place}: {error}") from error
         if problem.id in places:
-            raise UsageError(f"{place}: field 'id': {problem.id!r} is also the id of {places[problem.id]}")
+            raise UsageError(f"{place}: id: {problem.id!r} is also the id of {places[problem.id]}")
         places[problem.id] = place
         problems.append(problem)
     return problems
-
-
-def _problem(place: str, row: Any) -> Problem:
-    if not isinstance(row, dict):
-        raise UsageError(f"{place}: a row is a JSON object with the fields {', '.join(FIELDS)}")
-    for name in FIELDS:
-        if name not in row:
-            raise UsageError(f"{place}: field {name!r} is missing; the row has {', '.join(map(str, row)) or 'none'}")
-        if not isinstance(row[name], str):
-            raise UsageError(f"{place}: field {name!r} is a text, got {reprlib.repr(row[name])}")
-        if not row[name].strip():
-            raise UsageError(f"{place}: field {name!r} is empty")
-    return Problem(**{name: row[name] for name in FIELDS})
 
 
 def _hub_rows(benchmark: Benchmark) -> tuple[str, Iterator[Row], int | None]:

@@ -1,7 +1,6 @@
 """Completions from an OpenAI-compatible server, such as ``vllm serve``: retried, and limited in number at a time."""
 
 import asyncio
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation.plan import Completion, Request
 from openrlhf_cov.utils.json_lines import json_number, valid_text
-from openrlhf_cov.utils.record_checks import checked
+from openrlhf_cov.utils.record_checks import checked_value
 
 # Seconds for one response: 32,768 tokens at 20 a second.
 TIMEOUT = 1800.0
@@ -174,7 +173,7 @@ class Endpoint:
             "truncated": str(choice.finish_reason).lower() in CUT_OFF,
             "surprisal": json_number(-sum(log_probs) / len(log_probs)) if log_probs else None,
         }
-        return checked(Completion, json.dumps(values).encode())
+        return checked_value(Completion, values)
 
 
 def _choice(answer: Any) -> Any:

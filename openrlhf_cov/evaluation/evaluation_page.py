@@ -78,7 +78,7 @@ def choose_highlights(samples: Sequence[BenchmarkSamples]) -> tuple[str, list[in
     These are the problems whose correctness varies most, then those with the highest entropy of their answers. If
     every problem has one sample only, these are the incorrect responses with the most tokens.
     """
-    rows = list(enumerate(row for each in samples for row in each.rows))
+    rows = list(enumerate(item.responses for each in samples for item in each.items))
     if all(len(row) == 1 for _, row in rows):
         wrong = [(-row[0].tokens, index) for index, row in rows if not row[0].correct]
         return LONGEST_WRONG, [index for _, index in sorted(wrong)[:HIGHLIGHTS]]
@@ -131,9 +131,9 @@ def shorten(text: str, limit: int) -> str:
 
 def _payload(samples: Sequence[BenchmarkSamples], highlights: list[int], limit: int) -> dict[str, Any]:
     problems = [
-        asdict(problem) | {"samples": [_sample(response, limit) for response in row]}
+        asdict(item.problem) | {"samples": [_sample(response, limit) for response in item.responses]}
         for each in samples
-        for problem, row in zip(each.problems, each.rows, strict=True)
+        for item in each.items
     ]
     return {"benchmarks": [each.settings.name for each in samples], "highlights": highlights, "problems": problems}
 

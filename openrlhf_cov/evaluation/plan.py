@@ -55,13 +55,31 @@ class Completion:
 
 
 @dataclass(frozen=True)
+class PromptedProblem:
+    """One problem and the prompt of all its samples."""
+
+    problem: AskedProblem
+    prompt: str
+    # Tokens of the prompt; None where the other side makes them.
+    prompt_ids: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
 class EvaluationPlan:
-    """All benchmarks of a run, their problems in order, and one prompt for each."""
+    """All benchmarks of a run, and their problems in order."""
 
     benchmarks: tuple[BenchmarkSettings, ...]
-    problems: tuple[AskedProblem, ...]
-    # Text and tokens, one pair per problem.
-    prompts: tuple[tuple[str, tuple[int, ...] | None], ...]
+    items: tuple[PromptedProblem, ...]
+
+    @property
+    def problems(self) -> tuple[AskedProblem, ...]:
+        """The problems without their prompts."""
+        return tuple(item.problem for item in self.items)
+
+    @property
+    def longest_prompt(self) -> int:
+        """Tokens of the longest prompt; 0 where no prompt has tokens."""
+        return max(len(item.prompt_ids or ()) for item in self.items)
 
     def requests(self, *, seed: int | None, max_model_len: int | None, log_probs: bool = False) -> Iterator[Request]:
         """Yield every sample of every problem, benchmark by benchmark.
@@ -74,7 +92,9 @@ class EvaluationPlan:
             log_probs: True to ask for the log-probs of the response.
         """
         settings = {benchmark.name: benchmark for benchmark in self.benchmarks}
-        for asked, (text, ids) in zip(self.problems, self.prompts, strict=True):
+        for item in self.items:
+            asked = item.problem
+            ids = item.prompt_ids
             how = settings[asked.benchmark]
             room = how.max_tokens
             if max_model_len is not None and ids is not None:
@@ -82,7 +102,7 @@ class EvaluationPlan:
             for sample in range(how.samples):
                 key = (asked.benchmark, asked.id, sample)
                 own_seed = seed_of(seed, *key) if seed is not None and how.temperature > 0 else None
-                yield Request(key, text, ids, own_seed, how.temperature, how.top_p, room, log_probs)
+                yield Request(key, item.prompt, ids, own_seed, how.temperature, how.top_p, room, log_probs)
 
 
 def make_plan(
@@ -116,8 +136,7 @@ def make_plan(
     """
     write = get_template(template, chat_template_kwargs)
     settings = []
-    asked = []
-    prompts = []
+    items = []
     if limit is not None and limit < 1:
         raise UsageError(f"--limit {limit}: must be at least 1")
     for benchmark in benchmarks:
@@ -127,10 +146,13 @@ def make_plan(
         problems = whole[:limit]
         complete = len(problems) == len(whole)
         settings.append(_settings(benchmark, sampling_of(protocol, benchmark, overrides), problems, complete))
-        asked += [AskedProblem.of(benchmark.name, problem) for problem in problems]
         texts = [write(problem.problem, tokenizer) for problem in problems]
-        prompts += zip(texts, _tokens(benchmark.name, texts, tokenizer), strict=True)
-    return EvaluationPlan(tuple(settings), tuple(asked), tuple(prompts))
+        tokens = _tokens(benchmark.name, texts, tokenizer)
+        items += [
+            PromptedProblem(AskedProblem.of(benchmark.name, problem), text, ids)
+            for problem, text, ids in zip(problems, texts, tokens, strict=True)
+        ]
+    return EvaluationPlan(tuple(settings), tuple(items))
 
 
 def _tokens(benchmark: str, texts: list[str], tokenizer: Any) -> list[tuple[int, ...] | None]:

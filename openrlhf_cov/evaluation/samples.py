@@ -19,30 +19,36 @@ from openrlhf_cov.evaluation.response_records import (
 )
 
 
+@dataclass(frozen=True)
+class ProblemSamples:
+    """One problem and the K responses to it, sample 0 first."""
+
+    problem: AskedProblem
+    responses: tuple[Response, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkSamples:
-    """The results of one benchmark: N problems and the K responses to each."""
+    """The results of one benchmark."""
 
     settings: BenchmarkSettings
     # N problems, in the order of the requests.
-    problems: tuple[AskedProblem, ...]
-    # N rows of K responses, sample 0 first.
-    rows: tuple[tuple[Response, ...], ...]
+    items: tuple[ProblemSamples, ...]
 
     @property
     def responses(self) -> list[Response]:
         """All N * K responses."""
-        return [response for row in self.rows for response in row]
+        return [response for item in self.items for response in item.responses]
 
     @property
     def correct(self) -> NDArray[np.bool_]:
         """Correctness by the grader strict, (N, K)."""
-        return np.array([[response.correct for response in row] for row in self.rows])
+        return np.array([[response.correct for response in item.responses] for item in self.items])
 
     @property
     def published(self) -> NDArray[np.bool_] | None:
         """Correctness by the grader published, (N, K); None where a response has no verdict of it."""
-        verdicts = [[response.published for response in row] for row in self.rows]
+        verdicts = [[response.published for response in item.responses] for item in self.items]
         return None if any(None in row for row in verdicts) else np.array(verdicts)
 
     @property
@@ -54,13 +60,13 @@ class BenchmarkSamples:
                 id=each.id,
                 sample=each.sample,
                 text=each.text,
-                gold=problem.answer,
+                gold=item.problem.answer,
                 answer=each.answer,
                 strict=each.correct,
                 published=each.published,
             )
-            for problem, row in zip(self.problems, self.rows, strict=True)
-            for each in row
+            for item in self.items
+            for each in item.responses
             if each.published not in (None, each.correct)
         ]
 
@@ -75,13 +81,16 @@ class BenchmarkSamples:
                 f"{self.settings.name} was graded by strict alone; `openrlhf-cov evaluate --regrade` adds the "
                 "grades of published"
             )
-        rows = tuple(tuple(replace(each, correct=each.published) for each in row) for row in self.rows)
-        return replace(self, rows=rows)
+        items = tuple(
+            replace(item, responses=tuple(replace(each, correct=each.published) for each in item.responses))
+            for item in self.items
+        )
+        return replace(self, items=items)
 
     @property
     def answers(self) -> list[list[str | None]]:
         """The extracted answers: N rows of K."""
-        return [[response.answer for response in row] for row in self.rows]
+        return [[response.answer for response in item.responses] for item in self.items]
 
 
 def group_samples(
@@ -116,8 +125,10 @@ def group_samples(
     return [
         BenchmarkSamples(
             settings=how,
-            problems=tuple(evaluated[how.name]),
-            rows=tuple(tuple(given[how.name, p.id, k] for k in range(how.samples)) for p in evaluated[how.name]),
+            items=tuple(
+                ProblemSamples(problem, tuple(given[how.name, problem.id, k] for k in range(how.samples)))
+                for problem in evaluated[how.name]
+            ),
         )
         for how in settings.benchmarks
     ]

@@ -209,7 +209,7 @@ class VerlLoss:
         unknown = parts[0].log_probs.new_zeros(())
         # verl does not give a policy loss its seed, so random choices depend on the step and the sample ids alone.
         step = PlanningStep(self.methods, 0, self._step, self._clip, unknown, ranks)
-        return plan_window(step, parts, PolicySeen([b.log_probs.detach() for b in batches], [None] * len(batches)))
+        return plan_window(step, parts, [PolicySeen(batch.log_probs.detach()) for batch in batches])
 
     def _plans_of(self, batch: TokenBatch) -> list[Plan]:
         """Return the plans of the micro-batch that verl trains on now."""

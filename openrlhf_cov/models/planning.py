@@ -50,14 +50,15 @@ class PlanningStep:
 
 @dataclass(frozen=True)
 class PolicySeen:
-    """The policy that the methods see, one tensor (B, A) per micro-batch."""
+    """The policy that the methods see on one micro-batch; tensors (B, A)."""
 
-    log_probs: Sequence[Tensor]
-    entropies: Sequence[Tensor | None]
+    log_probs: Tensor
+    # Entropies in nats, where a method asks for entropies.
+    entropy: Tensor | None = None
 
 
-def policy_seen(config: CovConfig, parts: Sequence[WindowPart], moved: bool, score_now: ScoreNow) -> PolicySeen:
-    """Return the log-probs and entropies that the methods see of a window.
+def policy_seen(config: CovConfig, parts: Sequence[WindowPart], moved: bool, score_now: ScoreNow) -> list[PolicySeen]:
+    """Return the policy that the methods see on each micro-batch of a window.
 
     Until the first update of a step the values of the rollout are those of the current policy. After it they are used
     only where the settings ask for the old policy.
@@ -67,28 +68,24 @@ def policy_seen(config: CovConfig, parts: Sequence[WindowPart], moved: bool, sco
         parts: The micro-batches of the window.
         moved: True after the first update of the step.
         score_now: Scores one micro-batch with the current policy; called at most once for each.
-
-    Returns:
-        Log-probs (B, A) and entropies (B, A) in nats of each micro-batch.
     """
     # Before the first update the scores of the rollout are those of the current policy, so no pass is needed.
     needs_log_probs = moved and config.asks_log_probs
     needs_entropy = moved and config.entropy_policy == "current"
-    log_probs: list[Tensor] = []
-    entropies: list[Tensor | None] = []
+    found = []
     for place, part in enumerate(parts):
-        seen = part.log_probs
-        entropy = part.entropy
+        seen = PolicySeen(part.log_probs, part.entropy)
         if needs_log_probs or needs_entropy:
-            now, entropy_now = score_now(place, needs_entropy)
-            seen = now if needs_log_probs else seen
-            entropy = entropy_now if needs_entropy else entropy
-        log_probs.append(seen)
-        entropies.append(entropy)
-    return PolicySeen(log_probs, entropies)
+            log_probs_now, entropy_now = score_now(place, needs_entropy)
+            seen = PolicySeen(
+                log_probs_now if needs_log_probs else part.log_probs,
+                entropy_now if needs_entropy else part.entropy,
+            )
+        found.append(seen)
+    return found
 
 
-def plan_window(step: PlanningStep, parts: Sequence[WindowPart], seen: PolicySeen) -> list[list[Plan]]:
+def plan_window(step: PlanningStep, parts: Sequence[WindowPart], seen: Sequence[PolicySeen]) -> list[list[Plan]]:
     """Return the plans of each micro-batch of an optimizer step, one for each slot of ``config.token_slots``.
 
     The methods see all tokens of the step at once, those of other ranks included, so every rank must call this
@@ -97,16 +94,16 @@ def plan_window(step: PlanningStep, parts: Sequence[WindowPart], seen: PolicySee
     Args:
         step: What the windows of the global step share.
         parts: The micro-batches of this rank, as they were sampled.
-        seen: The policy that the methods see on the same micro-batches.
+        seen: The policy that the methods see on each of these micro-batches.
     """
     # A method's log-probs may be those of the current policy; the old ones in the batch are always those of the
     # rollout.
     items = []
-    for part, log_probs, entropy in zip(parts, seen.log_probs, seen.entropies, strict=True):
+    for part, policy in zip(parts, seen, strict=True):
         item = WindowItem(
-            TokenBatch(log_probs, part.log_probs, part.advantages, part.action_mask),
+            TokenBatch(policy.log_probs, part.log_probs, part.advantages, part.action_mask),
             token_keys(step.seed, step.global_step, part.sample_ids, part.action_mask.shape[1]),
-            entropy=entropy,
+            entropy=policy.entropy,
             old_entropy=part.entropy,
             proxy=part.proxy,
             discriminator_mean=part.discriminator_mean,

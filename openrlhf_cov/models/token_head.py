@@ -232,7 +232,9 @@ class _TokenScores(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_log_prob: Tensor | None, of_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride] - torch declares *grad_outputs
+        ctx: Any, of_log_prob: Tensor | None, of_entropy: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, top, log_mass, entropy = ctx.saved_tensors
         for_hidden, for_weight, for_bias = ctx.needs_input_grad[:3]
         push = torch.zeros_like(top) if of_log_prob is None else of_log_prob / ctx.temperature

@@ -53,8 +53,9 @@ def train(args: SimpleNamespace) -> None:
     groups = make_groups(args, shared)
 
     # The controller is an actor: under `ray job submit` this process runs on the head node, which may be small.
-    controller = TrainingController.remote(args, groups, engines)
-    max_steps: int = ray.get(controller.max_steps.remote())  # pyright: ignore[reportAssignmentType]
+    # Ray's types do not know the methods of an actor.
+    controller: Any = TrainingController.remote(args, groups, engines)
+    max_steps: int = ray.get(controller.max_steps.remote())
     load_models(strategy, groups, engines, max_steps)
 
     ray.get(controller.run.remote())

@@ -99,7 +99,7 @@ class Engines:  # ``Server`` has the same methods
         if wanted is not None and room is not None and wanted > room:
             raise UsageError(f"--max_model_len {wanted}: {self.args.model} has {room} positions")
         # A smaller context leaves more of the GPU to the KV cache.
-        needed = max(len(ids or ()) for _, ids in plan.prompts) + max(each.max_tokens for each in plan.benchmarks)
+        needed = plan.longest_prompt + max(each.max_tokens for each in plan.benchmarks)
         return {
             "model": self.args.model,
             "model_sha256": fingerprint(Path(self.args.model)) if Path(self.args.model).is_dir() else None,

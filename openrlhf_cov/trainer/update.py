@@ -206,16 +206,16 @@ def plan_with_policy(
     if log_probs is None:
         seen = policy_seen(config, parts, moved, score_now)
     else:
-        seen = PolicySeen([log_probs], [part.entropy for part in parts])
+        seen = [PolicySeen(log_probs, part.entropy) for part in parts]
     plans = plan_window(planning, parts, seen)
 
     # Every so often, measure how much the selection depends on whose log-probs the methods see.
     if moved and planning.global_step % OVERLAP_EVERY == 0 and any(each.by_covariance for each in config.methods):
         if config.asks_log_probs:
-            other = [part.log_probs for part in parts]
+            other = [PolicySeen(part.log_probs, each.entropy) for part, each in zip(parts, seen, strict=True)]
         else:
-            other = [score_now(place, False)[0] for place in range(len(parts))]
-        by_other = plan_window(planning, parts, PolicySeen(other, seen.entropies))
+            other = [PolicySeen(score_now(place, False)[0], each.entropy) for place, each in enumerate(seen)]
+        by_other = plan_window(planning, parts, other)
         current, old = (plans, by_other) if config.asks_log_probs else (by_other, plans)
         diagnostics.compare(selected_by_covariance(config, current), selected_by_covariance(config, old))
     return plans

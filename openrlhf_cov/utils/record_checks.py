@@ -1,27 +1,30 @@
 """Check content that others wrote against a class of records, and say in one line what is wrong with it.
 
-A class of records is a dataclass with ``__pydantic_config__ = STRICT``, or a model of pydantic. Pydantic is imported
-by the first check, because that takes a moment which ``--help`` of a command does not need.
+A class of records is a dataclass with ``__pydantic_config__ = STRICT`` or ``OPEN``, or a model of pydantic. The first
+check imports pydantic, because that takes a moment which ``--help`` of a command does not need.
 """
 
 import difflib
 import re
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cache
+from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from openrlhf_cov.utils.json_lines import BOM
+from openrlhf_cov.utils.json_lines import BOM, parse_json, read_bounded
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
 Record = TypeVar("Record")
 
 # Records have these fields, of exactly these types, and no others.
 STRICT = {"strict": True, "extra": "forbid", "allow_inf_nan": False}
+# Records have these fields, of exactly these types. Further fields are ignored.
+OPEN = {**STRICT, "extra": "ignore"}
 # Longest value, and longest name of a field, in a message.
 MAX_QUOTED = 100
 # Errors beyond this number are not described one by one. Each of them takes memory.
@@ -53,6 +56,15 @@ class StopsAtFirstError:
         return {**handler(source), "fail_fast": True}
 
 
+@dataclass(frozen=True)
+class _TakesMapping:
+    """Annotation of a dataclass: a mapping of its fields is a record, although a strict dataclass takes no mapping."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """Return the schema of the dataclass with its option for this. The types of the fields stay strict."""
+        return {**handler.resolve_ref_schema(handler(source)), "strict": False}
+
+
 def checked(kind: type[Record], content: bytes) -> Record:
     """Return the record in JSON.
 
@@ -63,36 +75,57 @@ def checked(kind: type[Record], content: bytes) -> Record:
     Raises:
         ValueError: The content is not JSON or not such a record. The message is one line about the first problem.
     """
-    return _checked(kind, lambda adapter: adapter.validate_json(content.removeprefix(BOM), strict=True))
+    try:
+        return _adapter(kind)[0].validate_json(content.removeprefix(BOM), strict=True)
+    except ValueError as error:
+        raise _first_problem(error, kind) from None
 
 
 def checked_value(kind: type[Record], value: Any) -> Record:
     """Return the record that a parsed value describes; see ``checked``.
 
     Args:
-        kind: A model of pydantic: a strict dataclass takes no mapping.
+        kind: A class of records, or a type that is made of some. A dataclass must not hold other dataclasses, because
+            these take no mapping.
         value: The value, as ``parse_json`` returns it.
 
     Raises:
         ValueError: The value is not such a record. The message is one line about the first problem.
     """
-    return _checked(kind, lambda adapter: adapter.validate_python(value, strict=True))
+    adapter, strict = _adapter(kind)
+    try:
+        return adapter.validate_python(value, strict=strict)
+    except ValueError as error:
+        raise _first_problem(error, kind) from None
 
 
-def _checked(kind: type[Record], check: "Callable[[TypeAdapter[Record]], Record]") -> Record:
+def find_record(kind: type[Record], path: Path) -> Record | None:
+    """Return the record in a file of JSON; None where there is none that can be read. See ``checked_value``."""
+    try:
+        return checked_value(kind, parse_json(read_bounded(path)))
+    except (OSError, ValueError):
+        return None
+
+
+def _first_problem(error: ValueError, kind: Any) -> ValueError:
+    """Return the error that says in one line what an error of pydantic says first; another error as it is."""
     from pydantic import ValidationError
 
-    try:
-        return check(_adapter(kind))
-    except ValidationError as error:
-        raise ValueError(problems(error, kind)[0]) from None
+    return ValueError(problems(error, kind)[0]) if isinstance(error, ValidationError) else error
 
 
+# Also caches what is the same for every row of a file, because files have many rows.
 @cache
-def _adapter(kind: Any) -> Any:
+def _adapter(kind: Any) -> tuple[Any, bool | None]:
+    """Return the adapter of a class of records, and the strictness with which it checks a parsed value."""
     from pydantic import TypeAdapter
 
-    return TypeAdapter(kind)
+    if not is_dataclass(kind):
+        return TypeAdapter(kind), True
+    # Type checkers do not know a type that is made at run time.
+    annotated: Any = Annotated
+    # None: the schema says it. True would count before the schema and refuse a mapping.
+    return TypeAdapter(annotated[kind, _TakesMapping()]), None
 
 
 def problems(error: "ValidationError", kind: Any) -> list[str]:

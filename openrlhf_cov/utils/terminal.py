@@ -227,7 +227,9 @@ class Parser(argparse.ArgumentParser):
         then = f"did you mean {', '.join(guesses)}?" if guesses else f"{self.prog} --help lists all"
         return f"{words}: unknown flag{'s' if len(flags) > 1 else ''}; {then}"
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] - argparse declares overloads
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> Any:
         """Parse the flags as ``argparse.ArgumentParser`` does, and keep the words for the message of an error."""
         self._words = list(sys.argv[1:] if args is None else args)
         return super().parse_known_args(args, namespace)
@@ -282,7 +284,7 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, "expected one argument")
         return super()._get_values(action, arg_strings)
 
-    def _print_message(self, message: str, file: TextIO | None = None) -> None:
+    def _print_message(self, message: str, file: Any = None) -> None:
         say(message, file or sys.stderr)
 
 
@@ -327,7 +329,7 @@ def clean_logs() -> None:
             record.exc_text = _clean_traceback(*record.exc_info).rstrip("\n")
         return record
 
-    make_clean.cleans = True
+    make_clean.cleans = True  # type: ignore[attr-defined]
     logging.setLogRecordFactory(make_clean)
 
 

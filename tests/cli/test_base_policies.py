@@ -1,7 +1,6 @@
 """Base policies are made, measured, packed and unpacked."""
 
 import io
-import json
 import shutil
 import tarfile
 
@@ -76,7 +75,8 @@ def rewritten(path, change):
         (lambda files: files | {"../outside": b""}, "is not a file of a base policy"),
         (lambda files: files | {"two_peaks-0/more": b""}, "are not those of its manifest"),
         (lambda files: {n: c for n, c in files.items() if not n.endswith("config.json")}, "are not those"),
-        (lambda files: files | {"base_policies.json": json.dumps({"x": 1}).encode()}, "is not an archive"),
+        (lambda files: files | {"base_policies.json": b'{"x": 1}'}, "x: must have the fields files; got 1"),
+        (lambda files: files | {"base_policies.json": b'{"x": {}}'}, "x.files: this field is missing"),
     ],
 )
 def test_an_archive_that_was_changed_is_refused(tmp_path, packed, capsys, change, said):

@@ -63,6 +63,30 @@ def test_a_host_with_nothing_at_all_gets_its_report(bare):
     assert lines["g++"]["status"] == "fail"
 
 
+def test_reports_of_libraries_follow_the_lines_of_the_checks(bare, tmp_path):
+    for module, code in (
+        ("torch/utils/collect_env.py", "print('PyTorch version: 2\\n\\x1b[31mOS: Debian')"),
+        ("deepspeed/env_report.py", "import sys; sys.exit('no accelerator')"),
+    ):
+        path = tmp_path / module
+        path.parent.mkdir(parents=True)
+        path.write_text(code)
+        (path.parent / "__init__.py").touch()
+    (tmp_path / "torch" / "__init__.py").touch()
+    done = python_without_packages("--libraries", env=bare)
+    assert (done.returncode, done.stderr) == (1, "")
+    # The code for a colour is not sent to the terminal.
+    assert done.stdout.endswith(
+        "\n\ntorch.utils.collect_env:\nPyTorch version: 2\n?[31mOS: Debian\n"
+        "\ndeepspeed.env_report:\nno report: no accelerator\n"
+    )
+
+
+def test_reports_of_libraries_are_no_part_of_the_json(capsys):
+    assert doctor.main(["--json", "--libraries"]) == 2
+    assert capsys.readouterr().err.endswith("--libraries has no effect with --json; drop one of the two\n")
+
+
 def test_broken_packages_do_not_end_the_report(bare, tmp_path):
     for name, code in (("torch", "raise OSError('libtorch.so')"), ("ray", "import os; os.abort()")):
         (tmp_path / f"{name}.py").write_text(code)

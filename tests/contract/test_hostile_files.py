@@ -14,7 +14,7 @@ import pytest
 
 from openrlhf_cov.analysis.foreign_logs import read_csv, read_events
 from openrlhf_cov.analysis.json_rows import JsonRows
-from openrlhf_cov.analysis.report.token_view import clean, passages, read_tokens
+from openrlhf_cov.analysis.report.token_view import passages, read_tokens
 from openrlhf_cov.analysis.runs import interventions, read_run
 from openrlhf_cov.cli import serve_reward
 from openrlhf_cov.config import RewardConfig
@@ -44,6 +44,7 @@ OWN = {
     "rewards/process.py": "what a worker writes to its pool",
     "config.py": "the flag with arguments of a chat template; test_prompts.py",
     "cluster/host/installed.py": "what a process that doctor starts writes",
+    "experiments/lab/request.py": "the record of a run of the lab; tests/cli/test_refusals.py",
     "experiments/lab/base_policy_archive.py": "archives of base policies; tests/cli/test_base_policies.py",
     "experiments/tiny_task/demo_training.py": "the task that the demo has just made or checked",
     "experiments/study/run_results.py": "what a study packed; test_results.py",
@@ -146,7 +147,7 @@ def read_evaluation_files(tmp_path, line):
 def read_dumped_tokens(tmp_path, line):
     path = tmp_path / "step_1.jsonl"
     path.write_bytes(lines(TOKEN, line))
-    passages(clean(read_tokens(path)))
+    passages(read_tokens(path))
 
 
 def grade_a_file(tmp_path, line):
@@ -296,7 +297,7 @@ READERS = {
         "utils/command.py",
         read_recorded_settings,
     ),
-    "task.json": ({"task": "sum", "settings": {}}, "cli/make_tiny_task.py", read_a_task),
+    "task.json": ({"task": "sum", "settings": {}}, "experiments/tiny_task/task_files.py", read_a_task),
     "request of a reward": ({"query": ["a"], "prompts": ["a"], "labels": ["a"]}, "rewards/service.py", read_a_request),
     "csv": ({"a": 1}, "analysis/foreign_logs.py", read_a_table),
     "tensorboard": ({"a": 1}, "analysis/foreign_logs.py", read_event_files),
@@ -355,7 +356,7 @@ def test_hostile_training_data(tmp_path, content):
 
 
 def test_every_module_that_reads_json_is_tested(ours):
-    parsers = {"json.loads", "json.load", "parse_json", "parse_object", "checked"}
+    parsers = {"json.loads", "json.load", "parse_json", "parse_object", "checked", "find_record"}
     reading = {
         path
         for path in ours.paths()
@@ -365,4 +366,4 @@ def test_every_module_that_reads_json_is_tested(ours):
         if ast.unparse(call.func) in parsers
     }
     tested = {module for _, module, _ in READERS.values()} | {"evaluation/endpoint.py"}
-    assert reading - {"utils/json_lines.py"} <= tested | OWN.keys()
+    assert reading - {"utils/json_lines.py", "utils/record_checks.py"} <= tested | OWN.keys()

@@ -46,12 +46,21 @@ def test_all_files_of_a_folder_are_read_in_order(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line", ["{", "[]", '"a"', '{"id": "1"}', '{"problem": "?"}', '{"id": 1, "problem": 2}', "\xff"]
+    ("line", "said"),
+    [
+        ("{", "not JSON"),
+        ("[]", "must have the fields id, problem; got "),
+        ('"a"', "must have the fields id, problem; got 'a'"),
+        ('{"id": "1"}', "problem: this field is missing; add it"),
+        ('{"problem": "?"}', "id: this field is missing; add it"),
+        ('{"id": 1, "problem": 2}', "problem: must be a valid string; got 2"),
+        ("\xff", "byte 1 is not UTF-8"),
+    ],
 )
-def test_a_bad_line_is_refused_by_its_number(tmp_path, line):
+def test_a_bad_line_is_refused_by_its_number(tmp_path, line, said):
     good = json.dumps({"id": "0", "problem": "?"})
     (tmp_path / "a.jsonl").write_bytes(f"{good}\n{line}\n".encode("latin-1"))
-    with pytest.raises(UsageError, match=r"a\.jsonl, line 2: not a JSON object with id and problem"):
+    with pytest.raises(UsageError, match=rf"a\.jsonl, line 2: {said}"):
         read_evaluation_sets(tmp_path, 0)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.evaluation.endpoint import Endpoint
-from openrlhf_cov.evaluation.plan import Completion, EvaluationPlan, Request
+from openrlhf_cov.evaluation.plan import Completion, EvaluationPlan, PromptedProblem, Request
 from openrlhf_cov.evaluation.response_records import AskedProblem, BenchmarkSettings, RunSettings
 from openrlhf_cov.evaluation.runner import Grader, open_run, run
 
@@ -31,11 +31,14 @@ def benchmark(name, problems, samples):
 
 PLAN = EvaluationPlan(
     benchmarks=(benchmark("p", 3, 2), benchmark("q", 2, 1)),
-    problems=tuple(
-        AskedProblem(benchmark=name[0], id=name, problem=f"{name}?", answer=answer, source="s")
+    items=tuple(
+        PromptedProblem(
+            AskedProblem(benchmark=name[0], id=name, problem=f"{name}?", answer=answer, source="s"),
+            prompt=f"{name}?",
+            prompt_ids=tuple(range(60 if name == "p2" else 5)),
+        )
         for name, answer in ANSWERS.items()
     ),
-    prompts=tuple((f"{name}?", tuple(range(60 if name == "p2" else 5))) for name in ANSWERS),
 )
 SETTINGS = RunSettings(
     model="m", protocol="paper", template="none", template_text="{problem}", seed=3, log_probs=False,

@@ -72,13 +72,13 @@ def test_a_wrong_row_count_is_refused(tmp_path, rows):
 WITHOUT_ANSWER = {name: value for name, value in ROWS[1].items() if name != "answer"}
 # the second of three lines -> the end of the message about it
 REFUSED = [
-    (WITHOUT_ANSWER, "field 'answer' is missing; the row has id, problem, source"),
-    (ROWS[1] | {"problem": " \n"}, "field 'problem' is empty"),
-    (ROWS[1] | {"id": None}, "field 'id' is a text, got None"),
-    (ROWS[1] | {"answer": 4}, "field 'answer' is a text, got 4"),
-    (ROWS[1] | {"source": ["4"]}, "field 'source' is a text, got ['4']"),
-    (ROWS[1] | {"id": "p0"}, "field 'id': 'p0' is also the id of {path}, line 1"),
-    ("null", "a row is a JSON object with the fields id, problem, answer, source"),
+    (WITHOUT_ANSWER, "answer: this field is missing; add it"),
+    (ROWS[1] | {"problem": " \n"}, "problem: must not be empty"),
+    (ROWS[1] | {"id": None}, "id: must be a valid string; got None"),
+    (ROWS[1] | {"answer": 4}, "answer: must be a valid string; got 4"),
+    (ROWS[1] | {"source": ["4"]}, "source: must be a valid string; got ['4']"),
+    (ROWS[1] | {"id": "p0"}, "id: 'p0' is also the id of {path}, line 1"),
+    ("null", "must have the fields id, problem, answer, source; got None"),
     ('{"id": "p', "not JSON: "),
     ("[" * 100_000, ""),
 ]
@@ -170,7 +170,7 @@ def test_the_hub_may_have_another_row_count(hub):
 
 def test_the_hub_is_checked_like_a_file(hub):
     hub([{"unique_id": "a", "problem": "?", "answer": "2"}, {"unique_id": "b", "problem": "?", "answer": ""}])
-    assert refusal(MATH, None) == "HuggingFaceH4/MATH-500, split test, row 2: field 'answer' is empty"
+    assert refusal(MATH, None) == "HuggingFaceH4/MATH-500, split test, row 2: answer: must not be empty"
     hub([{"unique_id": "a", "problem": "?", "answer": "2"}])
     assert refusal(MATH, None).startswith("HuggingFaceH4/MATH-500, split test: 1 rows, but math500 version 1 has 3; ")
     hub([{"unique_id": "a", "question": "?", "answer": "2"}])

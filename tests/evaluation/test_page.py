@@ -103,11 +103,11 @@ def test_a_page_over_its_budget_says_so(run):
 
 
 def test_disagreement_by_hand(make_evaluation):
-    rows = make_evaluation({"aime24": ["1 1 2 3", "1 1 1 1", "2 - - -"]}).samples[0].rows
-    assert [variance(row) for row in rows] == [0.25, 0.0, 0.0]  # 1/2 * 1/2
+    items = make_evaluation({"aime24": ["1 1 2 3", "1 1 1 1", "2 - - -"]}).samples[0].items
+    assert [variance(item.responses) for item in items] == [0.25, 0.0, 0.0]  # 1/2 * 1/2
     # 1/2, 1/4, 1/4: ln 2 / 2 + 2 ln 4 / 4 = 3/2 ln 2; 1/4, 3/4, no answer being one
     expected = [1.5 * math.log(2), 0.0, 0.25 * math.log(4) + 0.75 * math.log(4 / 3)]
-    assert [answer_entropy(row) for row in rows] == pytest.approx(expected, abs=1e-15)
+    assert [answer_entropy(item.responses) for item in items] == pytest.approx(expected, abs=1e-15)
 
 
 def test_problems_are_ranked_by_disagreement_then_by_variety(make_evaluation):

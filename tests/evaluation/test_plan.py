@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import GREEDY, PROTOCOLS, Benchmark, Sampling, own_benchmark, select
-from openrlhf_cov.evaluation.plan import EvaluationPlan, make_plan
+from openrlhf_cov.evaluation.plan import EvaluationPlan, PromptedProblem, make_plan
 from openrlhf_cov.evaluation.response_records import AskedProblem, BenchmarkSettings
 from openrlhf_cov.utils.seeds import seed_of
 
@@ -121,7 +121,7 @@ def numbered(length, max_tokens):
         grader="math", sha256="",
     )  # fmt: skip
     problem = AskedProblem(benchmark="b", id="p", problem="?", answer="1", source="s")
-    return EvaluationPlan((settings,), (problem,), (("?", tuple(range(length))),))
+    return EvaluationPlan((settings,), (PromptedProblem(problem, "?", tuple(range(length))),))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,9 @@ def test_a_prompt_of_unknown_length_is_not_cut(sums):
 
 def test_the_tokenizer_adds_its_special_tokens(sums, tokenizer):
     plan = plan_of(sums(ROWS[1:2]), tokenizer=tokenizer)
-    assert plan.prompts == (("What is 1 + 1 ?", (0, 2, 3, 5, 7, 5, 8)),)
+    (item,) = plan.items
+    assert (item.prompt, item.prompt_ids) == ("What is 1 + 1 ?", (0, 2, 3, 5, 7, 5, 8))
+    assert plan.longest_prompt == 7
     assert requests_of(plan)[0].prompt_ids == (0, 2, 3, 5, 7, 5, 8)
 
 
@@ -161,9 +163,9 @@ def test_problems_that_the_tokenizer_cannot_write_are_refused(sums):
 
 def test_a_chat_template_has_them_already(sums, tokenizer):
     tokenizer.chat_template = "{{ bos_token }} <|user|> {{ messages[0]['content'].split('\n')[0] }}"
-    ((text, ids),) = plan_of(sums(ROWS[1:2]), template="chat", tokenizer=tokenizer).prompts
-    assert text == "<s> <|user|> What is 1 + 1 ?"
-    assert ids == (0, 9, 2, 3, 5, 7, 5, 8)  # one <s>
+    (item,) = plan_of(sums(ROWS[1:2]), template="chat", tokenizer=tokenizer).items
+    assert item.prompt == "<s> <|user|> What is 1 + 1 ?"
+    assert item.prompt_ids == (0, 9, 2, 3, 5, 7, 5, 8)  # one <s>
 
 
 @pytest.mark.parametrize(
@@ -195,7 +197,7 @@ def test_a_limit_takes_the_first_and_says_so_unless_these_are_all(sums, limit, p
 def test_a_limit_is_at_least_1_and_the_whole_file_is_checked(sums):
     with pytest.raises(UsageError, match=r"^--limit 0: must be at least 1$"):
         plan_of(sums(), limit=0)
-    with pytest.raises(UsageError, match="line 3: field 'answer' is empty"):
+    with pytest.raises(UsageError, match="line 3: answer: must not be empty"):
         plan_of(sums([*ROWS[:2], ROWS[2] | {"answer": ""}]), limit=1)
 
 

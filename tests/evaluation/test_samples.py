@@ -16,7 +16,7 @@ def run(make_evaluation):
 
 def test_responses_are_grouped_by_problem_whatever_their_order(run):
     aime, gsm8k = group_samples(run.settings, run.problems, run.responses[::-1])
-    assert [problem.id for problem in aime.problems] == ["aime24-0", "aime24-1"]
+    assert [item.problem.id for item in aime.items] == ["aime24-0", "aime24-1"]
     assert aime.answers == [["1", "2", None], ["1", "1", "3"]]
     np.testing.assert_array_equal(aime.correct, [[True, False, False], [True, True, False]])
     assert [response.key for response in aime.responses[:4]] == [
@@ -31,7 +31,7 @@ def test_responses_are_grouped_by_problem_whatever_their_order(run):
 def test_benchmarks_may_have_the_same_ids(run):
     problems = [replace(problem, id=problem.id[-1]) for problem in run.problems]
     responses = [replace(response, id=response.id[-1]) for response in run.responses]
-    assert [len(each.rows) for each in group_samples(run.settings, problems, responses)] == [2, 1]
+    assert [len(each.items) for each in group_samples(run.settings, problems, responses)] == [2, 1]
 
 
 def test_a_run_that_is_not_finished_is_refused_with_the_number(run):

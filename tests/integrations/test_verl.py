@@ -52,7 +52,7 @@ def expected_gradient(name, samples, **changes):
     clip = methods.moved_clip or methods.ppo_clip or (0.2, 0.2)
     part = WindowPart(torch.arange(len(old)), old, advantages, mask)
     step = PlanningStep(methods, 0, 1, clip, torch.zeros(()))
-    plans = plan_window(step, [part], PolicySeen([now], [None]))[0] if methods.plans_globally else []
+    plans = plan_window(step, [part], [PolicySeen(now)])[0] if methods.plans_globally else []
     batch = TokenBatch(policy, old, advantages, mask, rollout_log_probs=old)
     ppo_loss = PolicyLoss(*clip, token_level_loss=methods.aggregation is None)
     sizes = {"batch_num_tokens": mask.sum(), "global_batch_size": len(mask)}

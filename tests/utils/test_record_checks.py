@@ -7,7 +7,15 @@ from typing import Annotated
 
 import pytest
 
-from openrlhf_cov.utils.record_checks import STRICT, StopsAtFirstError, checked, short
+from openrlhf_cov.utils.record_checks import (
+    OPEN,
+    STRICT,
+    StopsAtFirstError,
+    checked,
+    checked_value,
+    find_record,
+    short,
+)
 
 
 @dataclass
@@ -74,3 +82,47 @@ def test_a_quoted_value_is_short():
     assert short("a") == "'a'"
     assert len(short("x" * 10**6)) < 110
     assert short(9**5000) == "a number of more than 300 digits"
+
+
+@dataclass(frozen=True)
+class Flat:
+    __pydantic_config__ = OPEN
+
+    name: str
+    count: int = 0
+
+    def __post_init__(self):
+        if self.count > 9:
+            raise ValueError("count: must be at most 9")
+
+
+def test_a_mapping_is_a_record_whose_further_fields_are_ignored():
+    assert checked_value(Flat, {"name": "a", "count": 2, "more": 1}) == Flat("a", 2)
+    with pytest.raises(ValueError, match=r"^more: no such field"):
+        checked_value(Inner, {"count": 1, "more": 1})
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"name": b"a"}, "name: must be a valid string; got b'a'"),
+        ({"name": "a", "count": "1"}, "count: must be a valid integer; got '1'"),
+        ({"name": "a", "count": 10}, "count: must be at most 9"),
+        ({}, "name: this field is missing; add it"),
+        (7, "must have the fields name, count; got 7"),
+    ],
+)
+def test_a_value_that_is_no_record_is_refused_in_one_line(value, said):
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        checked_value(Flat, value)
+
+
+def test_a_file_without_a_record_gives_none(tmp_path):
+    path = tmp_path / "flat.json"
+    assert find_record(Flat, path) is None
+    for content in ("{", "[]", '{"name": 1}'):
+        path.write_text(content)
+        assert find_record(Flat, path) is None
+    path.write_text('{"name": "a"}')
+    assert find_record(Flat, path) == Flat("a")
+    assert find_record(dict[str, int], path) is None

@@ -469,6 +469,7 @@ def _place(path: Path) -> Path:
 
 def _names(places: Sequence[Path]) -> list[str]:
     """Return the last parts of the paths, as many as distinguish them."""
+    names: list[str] = []
     for count in range(1, max(len(place.parts) for place in places) + 1):
         names = ["/".join(place.parts[-count:]) for place in places]
         if len(set(names)) == len(names):

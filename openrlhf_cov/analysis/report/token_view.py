@@ -1,17 +1,20 @@
 """Tokens of highest covariance, from ``cov_tokens/step_<n>.jsonl`` in a run's folder (docs/metrics.md) to the page."""
 
-import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge, Lt
 
 from openrlhf_cov.analysis.report.curves import spread_out
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.utils.json_lines import parse_object, read_rows
+from openrlhf_cov.utils.json_lines import read_rows
 from openrlhf_cov.utils.metrics_log import TOKENS_FOLDER
+from openrlhf_cov.utils.record_checks import OPEN, checked
 
 
 @dataclass(frozen=True)
@@ -34,19 +37,6 @@ def find_token_files(run: Path) -> tuple[TokenFile, ...]:
     return tuple(sorted((TokenFile(int(name[1]), path) for name, path in named if name), key=lambda file: file.step))
 
 
-def read_tokens(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a file, highest covariance first; keys as in docs/metrics.md.
-
-    Raises:
-        UsageError: The file cannot be read, or a line is no token.
-    """
-    rows = list(read_rows(path, parse_object))
-    for number, record in rows:
-        if "token" not in record or "cov" not in record:
-            raise UsageError(f"{path}, line {number}, is no token: an object with token and cov is needed")
-    return [record for _, record in rows]
-
-
 # Files of a run in one page, at most; the first and the last one are among them.
 TOKEN_STEPS = 8
 # Tokens in one page, about; each takes some 300 bytes.
@@ -55,19 +45,48 @@ TOKEN_BUDGET = 6000
 FEWEST_TOKENS = 20
 # Tokens of text on either side of a token, as ``trainer.metrics.token_dump`` writes them.
 CONTEXT = 20
-# Characters of a token, and of the text on either side; more is no text that a tokenizer made.
+# Characters of a token, and of the text on either side, that the page shows; more is no text that a tokenizer made.
 LONGEST_TEXT = 400
 
-# No number of a token is as large.
+# Larger numbers are shown as this one: the largest floats would become infinite when they are rounded.
 LARGEST = 1e300
 
+Place = Annotated[int, Ge(0), Lt(2**53)]
+
+# Fields that the page has of a token beside its passage. Numbers are rounded.
 NUMBERS = ("cov", "entropy", "advantage", "log_prob")
-PLACES = ("position", "sample_id", "prompt_id", "token_id")
+OTHERS = ("selected", "position", "sample_id", "prompt_id", "token_id")
 
-# What the page has of a token beside its passage.
-FACTS = ("token", "selected", *NUMBERS, *PLACES)
 
-Token = dict[str, Any]
+@dataclass(frozen=True, kw_only=True)
+class Token:
+    """One line of a file of tokens; docs/metrics.md describes the fields."""
+
+    __pydantic_config__ = OPEN
+
+    token: str
+    cov: float
+    # None where the training logged NaN or no such value.
+    entropy: float | None = None
+    advantage: float | None = None
+    log_prob: float | None = None
+    selected: bool = False
+    # None: not known, so the token stands in a passage of its own.
+    position: Place | None = None
+    sample_id: Place | None = None
+    prompt_id: Place | None = None
+    token_id: Place | None = None
+    before: str = ""
+    after: str = ""
+
+
+def read_tokens(path: Path) -> list[Token]:
+    """Return the tokens of a file, highest covariance first.
+
+    Raises:
+        UsageError: The file cannot be read, or a line is no token. The message names the line and the field.
+    """
+    return [token for _, token in read_rows(path, partial(checked, Token))]
 
 
 def run_tokens(token_files: Sequence[TokenFile], most: int) -> dict[str, Any] | None:
@@ -88,15 +107,14 @@ def run_tokens(token_files: Sequence[TokenFile], most: int) -> dict[str, Any] | 
     steps = []
     for file in files:
         try:
-            tokens = clean(read_tokens(file.path))
+            tokens = read_tokens(file.path)
         except UsageError as error:
             notes.append(f"The tokens of step {file.step} cannot be read: {error}")
             continue
         if tokens:
-            shown = sorted(tokens, key=lambda token: -abs(token["cov"]))[:most]
-            found = passages(shown)
-            facts = [{name: token[name] for name in FACTS} for token in shown]
-            steps.append({"step": file.step, "of": len(tokens), "tokens": facts, "passages": found})
+            shown = [_cut(token) for token in sorted(tokens, key=lambda token: -abs(token.cov))[:most]]
+            facts = [_facts(token) for token in shown]
+            steps.append({"step": file.step, "of": len(tokens), "tokens": facts, "passages": passages(shown)})
     scale = max((abs(token["cov"]) for step in steps for token in step["tokens"]), default=0.0)
     return {"steps": steps, "scale": scale, "notes": notes}
 
@@ -112,23 +130,21 @@ def tokens_per_step(runs: Sequence[Sequence[TokenFile]]) -> int:
     return max(FEWEST_TOKENS, TOKEN_BUDGET // max(1, files))
 
 
-def clean(records: Sequence[Mapping[str, Any]]) -> list[Token]:
-    """Return records of the types that docs/metrics.md says, whatever the file holds.
+def _cut(token: Token) -> Token:
+    """Return a token with the end of the text before it and the beginning of the text after it."""
+    texts = {"before": token.before[-LONGEST_TEXT:], "after": token.after[:LONGEST_TEXT]}
+    return replace(token, token=token.token[:LONGEST_TEXT], **texts)
 
-    Numbers are finite or None, places whole or None, texts at most ``LONGEST_TEXT`` long; without those that have no
-    covariance.
-    """
-    tokens = []
-    for record in records:
-        token: Token = {name: _number(record.get(name)) for name in NUMBERS}
-        token |= {name: _whole(record.get(name)) for name in PLACES}
-        before = _text(record.get("before"))
-        after = _text(record.get("after"))
-        token |= {"before": before[-LONGEST_TEXT:], "after": after[:LONGEST_TEXT]}
-        token |= {"token": _text(record.get("token"))[:LONGEST_TEXT], "selected": record.get("selected") is True}
-        if token["cov"] is not None:
-            tokens.append(token)
-    return tokens
+
+def _facts(token: Token) -> dict[str, Any]:
+    """Return what the page has of a token beside its passage."""
+    numbers = {name: _rounded(getattr(token, name)) for name in NUMBERS}
+    return {"token": token.token, **numbers, **{name: getattr(token, name) for name in OTHERS}}
+
+
+def _rounded(value: float | None) -> float | None:
+    """Return a number with five digits, which are enough to show and keep the page small."""
+    return None if value is None else float(f"{max(-LARGEST, min(LARGEST, value)):.5g}")
 
 
 def passages(tokens: Sequence[Token]) -> list[list[str | int]]:
@@ -142,7 +158,7 @@ def passages(tokens: Sequence[Token]) -> list[list[str | int]]:
 
     def rank(parts: list[str | int]) -> tuple[float, int]:
         places = [part for part in parts if isinstance(part, int)]
-        return -max(abs(tokens[place]["cov"]) for place in places), places[0]
+        return -max(abs(tokens[place].cov) for place in places), places[0]
 
     return sorted(found, key=rank)
 
@@ -154,27 +170,27 @@ def _responses(tokens: Sequence[Token]) -> list[list[int]]:
     """
     groups: dict[Any, list[int]] = {}
     for place, token in enumerate(tokens):
-        known = token["sample_id"] is not None and token["position"] is not None
-        groups.setdefault(token["sample_id"] if known else ("alone", place), []).append(place)
-    return [sorted(group, key=lambda place: tokens[place]["position"] or 0) for group in groups.values()]
+        known = token.sample_id is not None and token.position is not None
+        groups.setdefault(token.sample_id if known else ("alone", place), []).append(place)
+    return [sorted(group, key=lambda place: tokens[place].position or 0) for group in groups.values()]
 
 
 def _joined(tokens: Sequence[Token], chain: Sequence[int]) -> Iterator[list[str | int]]:
     """Yield the passages of the tokens of one response."""
     first = tokens[chain[0]]
-    parts: list[str | int] = [first["before"], chain[0]]
-    text = first["before"] + first["token"]
+    parts: list[str | int] = [first.before, chain[0]]
+    text = first.before + first.token
     for last, place in pairwise(chain):
         between = text_between(text, tokens[last], tokens[place])
         if between is None:
-            yield [*parts, tokens[last]["after"]]
-            parts = [tokens[place]["before"], place]
-            text = tokens[place]["before"]
+            yield [*parts, tokens[last].after]
+            parts = [tokens[place].before, place]
+            text = tokens[place].before
         else:
             parts += [between, place]
             text += between
-        text += tokens[place]["token"]
-    yield [*parts, tokens[chain[-1]]["after"]]
+        text += tokens[place].token
+    yield [*parts, tokens[chain[-1]].after]
 
 
 def text_between(text: str, token: Token, later: Token) -> str | None:
@@ -189,29 +205,13 @@ def text_between(text: str, token: Token, later: Token) -> str | None:
         The text; None where the second token is not in the text after the first, or where the texts around the two do
         not agree.
     """
-    if not 0 < later["position"] - token["position"] <= CONTEXT:
+    if token.position is None or later.position is None or not 0 < later.position - token.position <= CONTEXT:
         return None
-    after = token["after"]
+    after = token.after
     # A token may stand several times in the text. The first place counts where the texts around both agree.
     for end in range(len(after) + 1):
-        rest = after[end + len(later["token"]) :]
-        fits = after.startswith(later["token"], end) and later["after"].startswith(rest)
-        if fits and (text + after[:end]).endswith(later["before"]):
+        rest = after[end + len(later.token) :]
+        fits = after.startswith(later.token, end) and later.after.startswith(rest)
+        if fits and (text + after[:end]).endswith(later.before):
             return after[:end]
     return None
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    # Five digits are enough to show and keep the page small.
-    value = float(f"{value:.5g}") if abs(value) < LARGEST else math.nan
-    return value if math.isfinite(value) else None
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""

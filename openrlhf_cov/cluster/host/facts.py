@@ -150,7 +150,10 @@ def gather(ask_hub: bool) -> Facts:
 
 
 def find_gpus() -> tuple[Gpu, ...] | None:
-    """Return the GPUs that nvidia-smi lists; None if there is no nvidia-smi or it fails."""
+    """Return the GPUs that nvidia-smi lists; None if there is no nvidia-smi or it fails.
+
+    The functions of ``torch.utils.collect_env`` for this need torch, return no memory, and run nvidia-smi twice.
+    """
     command = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits")
     try:
         done = subprocess.run(

@@ -107,7 +107,8 @@ def _probe(names: list[str], timeout: float) -> tuple[list[dict[str, Any]], str]
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-        env=os.environ | {"VLLM_LOGGING_LEVEL": "ERROR"},
+        # The programs that torch runs, such as lscpu, then print the words that are searched for.
+        env=os.environ | {"VLLM_LOGGING_LEVEL": "ERROR", "LC_ALL": "C.UTF-8"},
     )
     try:
         output, _ = process.communicate(timeout=timeout)

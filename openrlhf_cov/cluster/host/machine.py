@@ -49,14 +49,15 @@ def check_cpu(facts: Facts) -> Finding | None:
     """Check that a CPU host has AVX2, which vLLM needs; None if torch could not be imported and so cannot tell."""
     if not on_cpu(facts):
         return Finding("ok", "any; the GPUs compute")
-    known = facts.packages["torch"].facts.get("cpu")
+    from_torch = facts.packages["torch"].facts
+    known = from_torch.get("cpu")
     if known is None:  # the line of torch says why
         return None
     if known == "NO AVX":
         return Finding("fail", "no AVX2, which vLLM needs", "qemu-system-x86_64 -cpu host …  # or another machine")
     if not known.startswith("AVX"):
         return Finding("warn", f"{known}, not x86; not tried", "docker run --platform linux/amd64 …")
-    return Finding("ok", known)
+    return Finding("ok", ", ".join(filter(None, (known, from_torch.get("processor")))))
 
 
 def check_memory(facts: Facts) -> Finding:

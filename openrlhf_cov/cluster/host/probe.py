@@ -8,6 +8,7 @@ import importlib
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from types import ModuleType
@@ -35,19 +36,24 @@ def main(names: list[str], output: TextIO) -> None:
 def _torch_facts(torch: ModuleType) -> dict[str, Any]:
     """Return what torch and ``torch.utils.collect_env`` know about this host.
 
-    ``built_for`` is a version of CUDA, ``nccl`` and ``gcc`` are versions, ``devices`` is a number of GPUs and ``cpu``
-    names the instructions that torch's kernels use, such as ``AVX512``.
+    ``built_for`` is a version of CUDA, ``nccl`` and ``gcc`` are versions, ``devices`` is a number of GPUs, ``cpu``
+    names the instructions that torch's kernels use, such as ``AVX512``, ``os`` the operating system and ``processor``
+    the CPU. All are None where they are not known.
     """
     built_for = vars(importlib.import_module("torch.version")).get("cuda")
     nccl = importlib.import_module("torch.cuda.nccl")
     version = nccl.version() if built_for else None
+    # Single functions, because ``get_env_info`` also runs ``pip list``, which takes seconds and may not be installed.
     collect_env = importlib.import_module("torch.utils.collect_env")
+    processor = re.search(r"^Model name:\s*(\S.*)$", collect_env.get_cpu_info(collect_env.run), re.MULTILINE)
     return {
         "built_for": built_for,
         "nccl": ".".join(map(str, version)) if isinstance(version, tuple) else version,
         "devices": torch.accelerator.device_count() if hasattr(torch, "accelerator") else None,
         "gcc": collect_env.get_gcc_version(collect_env.run),
         "cpu": importlib.import_module("torch.backends.cpu").get_cpu_capability(),
+        "os": collect_env.get_os(collect_env.run),
+        "processor": processor and processor[1],
     }
 
 

@@ -23,7 +23,7 @@ def check_python(facts: Facts) -> Finding:
         return Finding("fail", f"{version}; it takes 3.{PYTHONS[0][1]} to 3.{PYTHONS[1][1] - 1}", fix)
     if on_cpu(facts) and facts.python[:2] != CPU_PYTHON:
         return Finding("warn", f"{version}; requirements-cpu.txt is for 3.{CPU_PYTHON[1]}", fix)
-    return Finding("ok", f"{version}, {facts.system}")
+    return Finding("ok", f"{version}, {facts.packages['torch'].facts.get('os') or facts.system}")
 
 
 def check_own_package(facts: Facts) -> Finding:

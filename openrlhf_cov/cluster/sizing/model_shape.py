@@ -2,7 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge
+
+from openrlhf_cov.utils.record_checks import OPEN, checked_value
+
+Positive = Annotated[int, Ge(1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,40 +69,54 @@ HEAD_DIM = {"qwen3": 128}
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
-SIZES = {
-    "hidden": "hidden_size",
-    "layers": "num_hidden_layers",
-    "heads": "num_attention_heads",
-    "intermediate": "intermediate_size",
-    "vocab": "vocab_size",
-}
+
+@dataclass(frozen=True, kw_only=True)
+class _ConfigFields:
+    """What a config.json says of the sizes of a decoder. An optional field may also be null."""
+
+    __pydantic_config__ = OPEN
+
+    hidden_size: Positive
+    num_hidden_layers: Positive
+    num_attention_heads: Positive
+    intermediate_size: Positive
+    vocab_size: Positive
+    num_key_value_heads: Positive | None = None
+    head_dim: Positive | None = None
+    attention_bias: bool | None = None
+    mlp_bias: bool | None = None
+    tie_word_embeddings: bool | None = None
 
 
 def shape_of_config(config: Mapping[str, Any]) -> ModelShape:
     """Return the shape that a config.json describes.
 
     Raises:
-        ValueError: The memory of such a model is not estimated, or a size is missing; the message says why.
+        ValueError: The memory of such a model is not estimated, or a size is missing or no size; the message says why.
     """
     kind = config.get("model_type")
     if any(config.get(name) for name in EXPERTS):
         raise ValueError(f"model_type {kind!r} has experts, whose memory is not estimated")
     if kind not in BIASES:
         raise ValueError(f"memory is not estimated for model_type {kind!r}, but for {', '.join(BIASES)}")
-    sizes = {name: _positive(config, key) for name, key in SIZES.items()}
+    found = checked_value(_ConfigFields, dict(config))
     # Not every model divides its hidden size among the heads: Qwen3 and Mistral-Nemo do not.
-    head_dim = config.get("head_dim") or HEAD_DIM.get(kind) or sizes["hidden"] // sizes["heads"]
+    head_dim = found.head_dim or HEAD_DIM.get(kind) or found.hidden_size // found.num_attention_heads
     parts = dict.fromkeys(BIASES[kind], True)
-    if kind != "qwen2" and config.get("attention_bias"):
+    if kind != "qwen2" and found.attention_bias:
         parts |= {"qkv_bias": True, "output_bias": True}
-    if kind == "llama" and config.get("mlp_bias"):
+    if kind == "llama" and found.mlp_bias:
         parts["mlp_bias"] = True
     return ModelShape(
-        **sizes,
+        hidden=found.hidden_size,
+        layers=found.num_hidden_layers,
+        heads=found.num_attention_heads,
+        intermediate=found.intermediate_size,
+        vocab=found.vocab_size,
         **parts,
-        kv_heads=config.get("num_key_value_heads") or sizes["heads"],
+        kv_heads=found.num_key_value_heads or found.num_attention_heads,
         head_dim=head_dim,
-        tied=bool(config.get("tie_word_embeddings", False)),
+        tied=bool(found.tie_word_embeddings),
         max_positions=_stretched(config),
     )
 
@@ -121,13 +141,6 @@ def _stretched(config: Mapping[str, Any]) -> int | None:
         longest = int(longest * factor) if isinstance(longest, int) and isinstance(factor, int | float) else None
     allowed = config.get("model_max_length")
     return max(longest, allowed) if longest and isinstance(allowed, int) else longest
-
-
-def _positive(config: Mapping[str, Any], key: str) -> int:
-    value = config.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{key} is {value!r}, not a number of at least 1")
-    return value
 
 
 _COLUMNS = ("hidden", "layers", "heads", "kv_heads", "head_dim", "intermediate", "vocab", "tied", "max_positions")

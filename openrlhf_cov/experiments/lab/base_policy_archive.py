@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from pydantic import BaseModel
+
 from openrlhf_cov.errors import UsageError, reason_of
 from openrlhf_cov.experiments.lab.request import LabRequest, build_parser, prepare
-from openrlhf_cov.utils.json_lines import parse_object, read_json, replacing, write_json
+from openrlhf_cov.utils.json_lines import parse_object, replacing, write_json
+from openrlhf_cov.utils.record_checks import checked_value, find_record
 
 # Describes every base policy of a folder, and is the first file of an archive.
 MANIFEST = "base_policies.json"
@@ -21,6 +24,13 @@ MAX_FILES = 10_000
 SAMPLES = 32
 # What a manifest has of the evaluation of a policy.
 NUMBERS = ("greedy", "sampled", f"pass@{SAMPLES}", "decision_entropy")
+
+
+class PolicyFiles(BaseModel):
+    """An entry of a manifest, as far as it is checked."""
+
+    # Name of a file -> its SHA-256.
+    files: dict[str, str]
 
 
 def make(output: Path, task_name: str, seed: int) -> dict[str, Any]:
@@ -90,9 +100,8 @@ def unpack(path: Path, folder: Path) -> list[str]:
     try:
         contents = _read_archive(path)
         manifest = parse_object(contents.pop(MANIFEST, b""))
-        wanted = {
-            f"{name}/{file}": digest for name, entry in manifest.items() for file, digest in entry["files"].items()
-        }
+        entries = checked_value(dict[str, PolicyFiles], manifest)
+        wanted = {f"{name}/{file}": digest for name, entry in entries.items() for file, digest in entry.files.items()}
         if set(wanted) != set(contents):
             raise ValueError("its files are not those of its manifest")
         for name, content in contents.items():
@@ -100,7 +109,7 @@ def unpack(path: Path, folder: Path) -> list[str]:
                 raise ValueError(f"{name} does not have the SHA-256 of the manifest")
     except FileNotFoundError as error:
         raise UsageError(f"--unpack {path}: no such file") from error
-    except (OSError, EOFError, tarfile.TarError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, EOFError, tarfile.TarError, ValueError) as error:
         raise UsageError(f"--unpack {path} is not an archive of base policies: {reason_of(error)}") from error
     for name, content in contents.items():
         kept = folder / name
@@ -124,8 +133,7 @@ def add_to_manifest(folder: Path, entries: dict[str, Any]) -> None:
         folder: The folder. A manifest is made if it has none.
         entries: Name of a policy -> its entry, as ``make`` returns it. It replaces an earlier entry of the policy.
     """
-    known = read_json(folder / MANIFEST)
-    before = known if isinstance(known, dict) else {}
+    before = find_record(dict[str, Any], folder / MANIFEST) or {}
     write_json(folder / MANIFEST, before | entries)
 
 

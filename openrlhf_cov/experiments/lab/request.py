@@ -21,10 +21,11 @@ from openrlhf_cov.settings import flag_of
 from openrlhf_cov.trainer.flags.parser import COMMON, add_method_arguments, unread_clip, unread_flags
 from openrlhf_cov.utils.command import write_command, write_settings
 from openrlhf_cov.utils.config_flags import add_config_arguments, given_flags
-from openrlhf_cov.utils.json_lines import read_json, write_json
+from openrlhf_cov.utils.json_lines import write_json
 from openrlhf_cov.utils.metric_table import CPU_TIME, STEP_TOTAL
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, RESULT_FILE, TEST_FILE, MetricsLog
 from openrlhf_cov.utils.output_folders import alone_in, check_folder
+from openrlhf_cov.utils.record_checks import find_record
 from openrlhf_cov.utils.terminal import Parser, say
 from openrlhf_cov.utils.trackers import TRACKERS, Trackers, tracker_names
 
@@ -178,8 +179,8 @@ class LabRequest:
 
     def _is_of_this_run(self) -> bool:
         """Return True if the folder holds this run. Settings that a file lacks had what is the default now."""
-        recorded = read_json(self.args.output / RUN_FILE)
-        if not isinstance(recorded, dict):
+        recorded = find_record(dict[str, Any], self.args.output / RUN_FILE)
+        if recorded is None:
             return False
         recorded = {name: value for name, value in recorded.items() if not name.startswith("allow_")}
         return {**LabRequest.of(build_parser(), ["--output", "unused"]).record, **recorded} == self.record

@@ -393,7 +393,7 @@ def seen_by_evaluate(study: RayStudy, folder: Path) -> Seen:
     validation = asked("validation-greedy", (*study.spec.validation, *one)) if study.spec.validation else greedy
     right = [each.correct for each in drawn]
     test = {
-        "kinds": [each.settings.name for each in drawn for _ in each.problems],
+        "kinds": [each.settings.name for each in drawn for _ in each.items],
         "samples": right[0].shape[1],
         "greedy": [int(row[0]) for each in greedy for row in each.correct],
         "right": [int(row.sum()) for each in right for row in each],

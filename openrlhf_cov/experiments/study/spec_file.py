@@ -186,7 +186,7 @@ class _OneOfEach(yaml.SafeLoader):
             raise ValueError(f"line {event.start_mark.line + 1}: *{event.anchor} is an alias; write out what it means")
         return super().compose_node(parent, index)
 
-    def construct_scalar(self, node: yaml.ScalarNode) -> str:
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
         """Return the text of a node. Raise ValueError for characters that no file and no command line can have."""
         text = super().construct_scalar(node)
         if "\0" in text or text != valid_text(text):

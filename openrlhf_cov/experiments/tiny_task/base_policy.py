@@ -179,6 +179,7 @@ def train_supervised(
     model.train()
     logger.info("training a base policy: %d steps, a minute or more", config.steps)
     progress = tqdm(range(config.steps), desc="training the base policy", unit="step", disable=None)
+    last_loss = math.nan
     for step in progress:
         input_ids, targets = supervised_batch(examples(rng), tokenizer)
         logits = model(input_ids).logits  # padding is on the right, behind every token that counts: no mask needed
@@ -188,11 +189,12 @@ def train_supervised(
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm)
         optimizer.step()
         schedule.step()
-        progress.set_postfix(loss=f"{loss.item():.3f}")
+        last_loss = loss.item()
+        progress.set_postfix(loss=f"{last_loss:.3f}")
         if progress.disable and (step + 1) % max(1, config.steps // 10) == 0:  # no terminal shows the bar
-            logger.info("step %d of %d, loss %.3f nats per token", step + 1, config.steps, loss.item())
-    logger.info("supervised training done: %d steps, last loss %.3f nats per token", config.steps, loss.item())
-    return loss.item()
+            logger.info("step %d of %d, loss %.3f nats per token", step + 1, config.steps, last_loss)
+    logger.info("supervised training done: %d steps, last loss %.3f nats per token", config.steps, last_loss)
+    return last_loss
 
 
 def learning_rate_factor(step: int, config: BasePolicyConfig) -> float:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
@@ -22,7 +21,7 @@ from openrlhf_cov.cluster.local_ray import environment, stop
 from openrlhf_cov.cluster.packages import require
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.experiments.tiny_task.catalogue import TINY_TASKS, TinyTask
-from openrlhf_cov.experiments.tiny_task.task_files import TaskSettings, evaluate, is_occupied, read_task
+from openrlhf_cov.experiments.tiny_task.task_files import MadeTask, TaskSettings, evaluate, is_occupied, read_task
 from openrlhf_cov.utils import terminal
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
 from openrlhf_cov.utils.orphans import die_with_parent
@@ -139,9 +138,10 @@ def making_task(folder: Path, name: str) -> Iterator[Callable[[], None]]:
 
 def score_before(task: Path) -> dict[str, float]:
     """Return the scores of the untrained policy, which ``openrlhf-cov tiny-task`` has written to ``task.json``."""
-    _, content = task_in(task)
-    if all(name in content for name in SCORES):
-        return {name: content[name] for name in SCORES}
+    _, made = task_in(task)
+    scores = {name: getattr(made, name) for name in SCORES}
+    if None not in scores.values():
+        return scores
     say("scoring the untrained policy on the held-out problems")
     return score(task / "model", task)
 
@@ -157,15 +157,15 @@ def score(model: Path, task: Path) -> dict[str, float]:
 
     logging.disable_progress_bar()
     rows = [json.loads(line) for line in _lines(task / "test.jsonl")]
-    made, content = task_in(task)
-    return evaluate(model, rows, content["settings"]["seed"], made)
+    kind, made = task_in(task)
+    return evaluate(model, rows, made.settings["seed"], kind)
 
 
-def task_in(folder: Path) -> tuple[TinyTask, dict[str, Any]]:
+def task_in(folder: Path) -> tuple[TinyTask, MadeTask]:
     """Return the task that a folder holds, and its ``task.json``."""
-    content = read_task(folder)
-    assert content is not None, folder
-    return next(task for task in TINY_TASKS.values() if task.datasource == content["task"]), content
+    made = read_task(folder)
+    assert made is not None, folder
+    return next(task for task in TINY_TASKS.values() if task.datasource == made.task), made
 
 
 def _lines(path: Path) -> list[str]:

@@ -13,7 +13,7 @@ Supervised paths have at most ``MAX_NODES`` nodes here, which bounds the length 
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -98,21 +98,21 @@ class PathTask:
     Attributes:
         graph: The graph.
         train: The supervised pairs, on which reinforcement learning trains, too.
-        paths: The supervised paths of each of these pairs.
+        paths: Each of these pairs -> its supervised paths.
         validation: Unseen pairs for curves.
         test: Other unseen pairs.
     """
 
     graph: Graph
     train: tuple[PathQuestion, ...]
-    paths: tuple[tuple[Path, ...], ...]
+    paths: Mapping[PathQuestion, tuple[Path, ...]]
     validation: tuple[PathQuestion, ...]
     test: tuple[PathQuestion, ...]
 
     def practice(self, rng: random.Random) -> tuple[str, str, bool]:
         """Return (prompt, response, True) of one row of the base policy's training."""
-        place = rng.randrange(len(self.train))
-        return self.train[place].prompt, write_path(rng.choice(self.paths[place])), True
+        pair = rng.choice(self.train)
+        return pair.prompt, write_path(rng.choice(self.paths[pair])), True
 
     def is_correct(self, response: str, label: str) -> bool:
         """Return True for a valid path from the first to the second node of the label, followed by the end.
@@ -169,7 +169,7 @@ def path_task(seed: int = GRAPH_SEED) -> PathTask:
     return PathTask(
         graph=graph,
         train=tuple(PathQuestion(*pair) for pair in seen),
-        paths=tuple(paths[pair] for pair in seen),
+        paths={PathQuestion(*pair): paths[pair] for pair in seen},
         validation=tuple(PathQuestion(*pair) for pair in unseen[:HELD_OUT]),
         test=tuple(PathQuestion(*pair) for pair in unseen[HELD_OUT : 2 * HELD_OUT]),
     )

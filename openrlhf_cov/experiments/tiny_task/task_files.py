@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_cov.experiments.tiny_task.catalogue import TINY_TASKS, TinyTask
-from openrlhf_cov.utils.json_lines import read_json, write_json, write_lines
+from openrlhf_cov.utils.json_lines import write_json, write_lines
+from openrlhf_cov.utils.record_checks import OPEN, find_record
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,23 @@ class TaskSettings:
                 f"--train_rows and --test_rows are at most {problems} together, as there are no more problems; "
                 f"got {self.train_rows} and {self.test_rows}"
             )
+
+
+@dataclass(frozen=True)
+class MadeTask:
+    """The ``task.json`` of a finished task, as far as it is read."""
+
+    __pydantic_config__ = OPEN
+
+    # ``TinyTask.datasource``.
+    task: str
+    # See ``recorded_settings``.
+    settings: dict[str, Any]
+    # Numbers of ``evaluate``; a task that was made without an evaluation has none.
+    accuracy_greedy: float | None = None
+    accuracy_sampled: float | None = None
+    entropy: float | None = None
+    mean_length: float | None = None
 
 
 def recorded_settings(settings: TaskSettings, policy: Any) -> dict[str, Any]:
@@ -149,18 +167,17 @@ def is_occupied(output: Path) -> bool:
     return output.exists() and not (output.is_dir() and not any(output.iterdir()))
 
 
-def read_task(output: Path, *names: str) -> dict[str, Any] | None:
-    """Return the content of ``task.json`` if a folder holds a finished task with all its files, else None.
+def read_task(output: Path, *names: str) -> MadeTask | None:
+    """Return the task of a folder that holds a finished one with all its files, else None.
 
     Args:
         output: The folder.
         names: Names of the tasks that count; all tasks if none is named.
     """
-    task = read_json(output / "task.json")
+    task = find_record(MadeTask, output / "task.json")
     known = [TINY_TASKS[name].datasource for name in names or TINY_TASKS]
-    is_task = isinstance(task, dict) and task.get("task") in known
-    is_task = is_task and isinstance(task.get("settings"), dict)
-    return task if is_task and all((output / name).is_file() for name in TASK_FILES) else None
+    is_whole = all((output / name).is_file() for name in TASK_FILES)
+    return task if task is not None and task.task in known and is_whole else None
 
 
 def settings_difference(recorded: dict[str, Any], wanted: dict[str, Any]) -> str:

@@ -376,6 +376,7 @@ class _Parser:
             scripts[sign] = self.script_tokens()
         low = scripts["_"]
         variable = None
+        body: list[str] = []
         if kind == "int":
             body, variable = self.integrand()
         else:

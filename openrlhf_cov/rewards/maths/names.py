@@ -1,7 +1,7 @@
 """Names of values, derivatives among them, and the conditions under which a formula holds."""
 
 import re
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from openrlhf_cov.rewards.maths.normalization import compact
 from openrlhf_cov.rewards.maths.shapes import VARIABLE, tuple_items
@@ -86,7 +86,8 @@ def without_domain(text: str, label_text: str) -> str:
     return text if found is None or found[1] not in compact(label_text) else found[0]
 
 
-class Family(NamedTuple):
+@dataclass(frozen=True)
+class Family:
     r"""One value for every integer, such as ``x = n\pi, n \in \mathbb{Z}``: a formula in the name ``index``."""
 
     name: str

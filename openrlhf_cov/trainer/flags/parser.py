@@ -116,7 +116,9 @@ class CovArgumentParser(Parser):
         ours = [group for group in self._action_groups if group not in of_upstream]
         self._action_groups[:] = [*ours, *of_upstream]
 
-    def parse_args(self, args=None, namespace=None) -> argparse.Namespace:
+    def parse_args(  # pyright: ignore[reportIncompatibleMethodOverride] - argparse declares overloads
+        self, args=None, namespace=None
+    ) -> argparse.Namespace:
         """Parse the flags and check them against each other.
 
         Args:

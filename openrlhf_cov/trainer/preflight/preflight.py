@@ -185,8 +185,7 @@ def _check_plan(args: SimpleNamespace, ask_tokenizer: bool) -> None:
     args.ckpt.best_metric_key = args.ckpt.best_metric_key or best_metric(plan)
     if not ask_tokenizer:
         return
-    longest = max(len(ids or ()) for _, ids in plan.prompts)
-    wanted = longest + max(each.max_tokens for each in plan.benchmarks)
+    wanted = plan.longest_prompt + max(each.max_tokens for each in plan.benchmarks)
     if wanted > args.data.max_len:
         logger.warning(
             f"--eval.dataset {args.eval.dataset}: prompt and response may take {wanted} tokens, --data.max_len "

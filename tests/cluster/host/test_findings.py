@@ -22,8 +22,8 @@ DASHBOARD = "/usr/bin/python3 /venv/ray/dashboard/dashboard.py --host=127.0.0.1"
 NO_DEVICE = {"facts": {"built_for": "13.0", "devices": 0}}
 
 
-def cpu_with(instructions):
-    return {"facts": {"built_for": None, "devices": 0, "cpu": instructions}}
+def cpu_with(instructions, **more):
+    return {"facts": {"built_for": None, "devices": 0, "cpu": instructions, **more}}
 
 
 def disk(free, total=300, path="/d"):
@@ -48,7 +48,8 @@ CASES = {
     "python": [
         (GPU, {"python": (3, 10, 9)}, "fail", "", ""),
         (CPU, {"python": (3, 10, 9)}, "fail", "", ""),
-        (GPU, {"python": (3, 11, 7)}, "ok", "", None),
+        (GPU, {"python": (3, 11, 7)}, "ok", "3.11.7, Linux x86_64", None),
+        (GPU, {"torch": {"facts": {"os": "Debian 12 (x86_64)"}}}, "ok", "3.11.7, Debian 12 (x86_64)", None),
         (GPU, {"python": (3, 12, 1)}, "ok", "", None),
         (CPU, {"python": (3, 12, 1)}, "warn", "", ""),
         (GPU, {"python": (3, 13, 0)}, "fail", "", ""),
@@ -136,6 +137,8 @@ CASES = {
         (CPU, {"torch": cpu_with("NO AVX")}, "fail", "no AVX2, which vLLM needs", ""),
         (GPU, {"torch": cpu_with("NO AVX")}, "ok", "", None),
         (CPU, {"torch": cpu_with("AVX2")}, "ok", "AVX2", None),
+        (CPU, {"torch": cpu_with("AVX2", processor="Xeon 8375C")}, "ok", "AVX2, Xeon 8375C", None),
+        (CPU, {"torch": cpu_with("AVX2", processor=None)}, "ok", "AVX2", None),
         (CPU, {"torch": cpu_with("SVE256")}, "warn", "SVE256, not x86; not tried", ""),  # Arm
     ],
     "memory": [

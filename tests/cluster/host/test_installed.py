@@ -1,3 +1,4 @@
+import platform
 import sys
 import time
 
@@ -101,5 +102,6 @@ def test_packages_of_this_environment():
     assert found.keys() == DISTRIBUTIONS.keys()
     assert found["openrlhf"] == Package("0.11.2", True)
     assert found["torch"].fault is None
-    assert found["torch"].facts.keys() == {"built_for", "nccl", "devices", "gcc", "cpu"}
+    assert found["torch"].facts.keys() == {"built_for", "nccl", "devices", "gcc", "cpu", "os", "processor"}
+    assert platform.machine() in found["torch"].facts["os"]
     assert found["vllm"].facts["platform"] in ("cpu", "cuda")

@@ -20,7 +20,7 @@ def diamond():
     successors = ({1, 2}, {3}, {3}, {4}, set())
     reachable = ({1, 2, 3, 4}, {3, 4}, {3, 4}, {4}, set())
     graph = Graph(tuple(map(frozenset, successors)), tuple(map(frozenset, reachable)))
-    return PathTask(graph, train=(), paths=(), validation=(), test=())
+    return PathTask(graph, train=(), paths={}, validation=(), test=())
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,8 @@ def test_half_of_the_pairs_are_supervised_and_the_unseen_ones_are_apart():
     assert 0.45 * len(pairs) < len(train) <= 0.5 * len(pairs)
     edges = {(source, target) for source, target in pairs if target in task.graph.successors[source]}
     assert edges <= {(pair.source, pair.target) for pair in task.train}
-    for pair, paths in zip(task.train, task.paths, strict=True):
+    assert tuple(task.paths) == task.train
+    for pair, paths in task.paths.items():
         assert 1 <= len(paths) == len(set(paths)) <= 20
         # The optimum is 1: each pair has a path that fits into a response.
         assert all(len(path) <= MAX_NODES for path in paths)

@@ -1,5 +1,5 @@
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -8,6 +8,7 @@ from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig
 from openrlhf_cov.experiments.tiny_task.commands_policy import COMMANDS_POLICY
 from openrlhf_cov.experiments.tiny_task.task_files import (
     TASK_FILES,
+    MadeTask,
     TaskSettings,
     read_task,
     recorded_settings,
@@ -82,7 +83,8 @@ def test_the_code_task_is_graded_by_the_sandbox(needs_sandbox, tmp_path):
     rows = [json.loads(line) for line in (tmp_path / "task" / "train.jsonl").read_text().splitlines()]
     assert len({row["input"] for row in rows}) == 40
     assert json.loads(rows[0]["label"])["function"] == "f"
-    assert read_task(tmp_path / "task", "code") == read_task(tmp_path / "task") == task
+    made = MadeTask(**{field.name: task[field.name] for field in fields(MadeTask)})
+    assert read_task(tmp_path / "task", "code") == read_task(tmp_path / "task") == made
     assert read_task(tmp_path / "task", "addition") is None
 
 
