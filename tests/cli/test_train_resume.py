@@ -187,6 +187,7 @@ def checkpointed(tmp_path):
     [
         ({"ranks": 1, FORMAT: 1}, "global_step3 has the checkpoint format 1, this version reads 2"),
         ({"ranks": 2}, "global_step3 has ranks 2, this run has 1"),
+        ({"ranks": 2, "ZeRO stage": 9}, "global_step3 has ranks 2, this run has 1; ZeRO stage 9, this run has "),
     ],
 )
 def test_a_checkpoint_of_another_run_is_refused(refusal, checkpointed, run, said):
