@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -60,6 +60,32 @@ def pytest_configure(config: pytest.Config) -> None:
         profiles.load_profile("quick")
 
 
+def is_whole(path: Path) -> bool:
+    """Return True if ``--quick`` runs all cases of the tests in this file."""
+    return path.relative_to(Path(__file__).parent).parts[0] in WHOLE
+
+
+def ends_of(values: Iterable[Any]) -> list[Any]:
+    """Return the first and the last of the values, or all of them where there are no more than two."""
+    found = list(values)
+    return found if len(found) < 3 else [found[0], found[-1]]
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest reads the marks
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make no test of a case that ``--quick`` leaves out: making 8,000 tests takes seconds in each worker."""
+    if not metafunc.config.getoption("--quick") or is_whole(metafunc.definition.path):
+        return
+    marks = metafunc.definition.own_markers
+    for place, mark in enumerate(marks):
+        if mark.name == "parametrize":
+            names, values = mark.args
+            settings = dict(mark.kwargs)
+            if settings.get("ids") is not None and not callable(settings["ids"]):
+                settings["ids"] = ends_of(settings["ids"])
+            marks[place] = pytest.mark.parametrize(names, ends_of(values), **settings).mark
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep what ``--quick`` runs; of more than two cases of a test the first and the last."""
     if not config.getoption("--quick"):
@@ -70,8 +96,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             families.setdefault((item.parent, getattr(item, "originalname", item.name)), []).append(item)
     kept = set()
     for family in families.values():
-        whole = family[0].path.relative_to(Path(__file__).parent).parts[0] in WHOLE
-        places = range(len(family)) if whole else {0, len(family) - 1}
+        places = range(len(family)) if is_whole(family[0].path) else {0, len(family) - 1}
         kept |= {family[n].nodeid for n in places}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
     items[:] = [item for item in items if item.nodeid in kept]

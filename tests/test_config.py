@@ -110,46 +110,19 @@ def test_settings_cannot_change_after_they_are_checked():
         CovConfig().kl_cov_ratio = 0.5
 
 
-@pytest.mark.parametrize("name", ["clip_cov_ratio", "kl_cov_ratio"])
-@pytest.mark.parametrize("value", [0.0, -1e-9, 1.0 + 1e-9, 20.0, math.nan, math.inf])
-def test_a_fraction_lies_in_its_range(name, value):
-    with pytest.raises(ValueError, match=rf"^--{name} {value}: must be a fraction of tokens in \(0, 1\]"):
-        CovConfig(**{name: value}, allow_large_cov_ratio=True)
-
-
-@pytest.mark.parametrize("name", ["clip_cov_ratio", "kl_cov_ratio"])
+@pytest.mark.parametrize("name", ["clip_cov_ratio", "kl_cov_ratio", "random_drop_ratio"])
 def test_a_fraction_that_looks_like_percent_must_be_meant(name):
     assert LARGE_COV_RATIO == 0.05
     assert getattr(CovConfig(**{name: 0.05}), name) == 0.05
-    with pytest.raises(ValueError, match=rf"^--{name} 0\.2 selects 20\.0% .* --allow_large_cov_ratio"):
-        CovConfig(**{name: 0.2})
-    for value in (0.2, 1.0):
+    for value in (0.2, Schedule(0.2, 2e-3, 5), Schedule(2e-3, 0.2, 5)):
+        with pytest.raises(ValueError, match=rf"^--{name} 0\.2 selects 20\.0% .* --allow_large_cov_ratio"):
+            CovConfig(**{name: value})
         assert getattr(CovConfig(**{name: value}, allow_large_cov_ratio=True), name) == value
-
-
-@pytest.mark.parametrize("name", ["clip_cov_ratio", "kl_cov_ratio"])
-@pytest.mark.parametrize("value", [2.0, 0.2])
-def test_percent_is_the_trap_that_is_named(name, value):
-    with pytest.raises(ValueError, match=rf"^--{name} .*; shares are fractions, not percent \(0\.2 % is 2e-3\)"):
-        CovConfig(**{name: value})
-
-
-@pytest.mark.parametrize(("lower", "upper"), [(5.0, 5.0), (2.0, 1.0), (math.nan, 1.0), (1.0, math.nan)])
-def test_the_band_is_not_empty(lower, upper):
-    with pytest.raises(ValueError, match=f"^--clip_cov_lb {lower}: must lie below --clip_cov_ub, which is {upper}"):
-        CovConfig(clip_cov_lb=lower, clip_cov_ub=upper)
 
 
 @pytest.mark.parametrize(("lower", "upper"), [(-math.inf, math.inf), (-2.0, -1.0), (0.0, 1e-9)])
 def test_any_band_that_is_not_empty_will_do(lower, upper):
     assert CovConfig(clip_cov_lb=lower, clip_cov_ub=upper).clip_cov_ub == upper
-
-
-@pytest.mark.parametrize("value", [-1e-9, math.nan, math.inf])
-def test_the_coefficient_is_finite_and_not_negative(value):
-    with pytest.raises(ValueError, match=f"^--ppo_kl_coef {value}: must be a finite number of at least 0"):
-        CovConfig(ppo_kl_coef=value)
-    assert CovConfig(ppo_kl_coef=0.0).ppo_kl_coef == 0.0
 
 
 @pytest.mark.parametrize(
@@ -163,13 +136,6 @@ def test_the_coefficient_is_finite_and_not_negative(value):
 def test_a_name_is_one_of_its_choices(name, value, choices):
     with pytest.raises(ValueError, match=f"^--{name} {value}: must be one of {choices}"):
         CovConfig(**{name: value})
-
-
-@pytest.mark.parametrize(("name", "choices"), [("cov_scope", "global micro_batch"), ("cov_log_probs", "current old")])
-def test_the_default_is_the_first_choice(name, choices):
-    field = CovConfig.__dataclass_fields__[name]
-    assert field.metadata["choices"] == tuple(choices.split())
-    assert field.default == choices.split()[0]
 
 
 def test_old_log_probs_belong_to_the_global_scope():
@@ -261,30 +227,6 @@ def test_a_schedule_starts_and_ends_at_its_numbers_exactly(start, end, shape):
     schedule = Schedule(start, end, 10, shape)
     assert schedule.at(0) == start
     assert {schedule.at(step) for step in (10, 11, 10**6)} == {end}
-
-
-@pytest.mark.parametrize("name", ["clip_cov_ratio", "kl_cov_ratio"])
-@pytest.mark.parametrize("wrong", [0.0, -1e-9, 1.5, math.nan, math.inf])
-def test_both_ends_of_a_fraction_lie_in_its_range(name, wrong):
-    for schedule in (Schedule(wrong, 1e-3, 5), Schedule(1e-3, wrong, 5)):
-        with pytest.raises(ValueError, match=rf"^--{name} {wrong}: must be a fraction of tokens in \(0, 1\]"):
-            CovConfig(**{name: schedule}, allow_large_cov_ratio=True)
-
-
-@pytest.mark.parametrize("name", ["clip_cov_ratio", "kl_cov_ratio"])
-def test_both_ends_of_a_fraction_that_look_like_percent_must_be_meant(name):
-    for schedule in (Schedule(0.2, 2e-3, 5), Schedule(2e-3, 0.2, 5)):
-        with pytest.raises(ValueError, match=rf"^--{name} 0\.2 selects 20\.0% .* --allow_large_cov_ratio"):
-            CovConfig(**{name: schedule})
-        assert getattr(CovConfig(**{name: schedule}, allow_large_cov_ratio=True), name) == schedule
-
-
-@pytest.mark.parametrize("wrong", [-1e-9, math.nan, math.inf])
-def test_both_ends_of_the_coefficient_are_finite_and_not_negative(wrong):
-    for schedule in (Schedule(wrong, 1.0, 5), Schedule(1.0, wrong, 5)):
-        with pytest.raises(ValueError, match=f"^--ppo_kl_coef {wrong}: must be a finite number of at least 0"):
-            CovConfig(ppo_kl_coef=schedule)
-    assert CovConfig(ppo_kl_coef=Schedule(0.0, 1.0, 5)).at(0).ppo_kl_coef == 0.0
 
 
 def test_the_settings_of_a_step_by_hand():

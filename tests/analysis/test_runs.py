@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from texts import missing
 
 from openrlhf_cov.analysis.runs import Run, RunFollower, evaluation_points, interventions, read_run, training_points
 from openrlhf_cov.analysis.table import Table
@@ -68,9 +69,11 @@ def test_missing_steps_are_one_warning_and_those_of_evaluations_none(tmp_path):
     for step in (1, 2, 6, 7):
         evaluations.write(step, {"eval/math/avg@4": 0.5})
     # 4, 5 and 8
-    assert read_run(tmp_path).warnings == ("metrics.jsonl: steps missing within the log, 3, the first after step 3",)
+    (warning,) = read_run(tmp_path).warnings
+    assert missing(warning, "metrics.jsonl: steps missing", "3", "after step 3") == []
     (tmp_path / "x.csv").write_text("step,entropy,reward\n" + "".join(f"{step},1,1\n" for step in (1, 2, 4, 5)))
-    assert read_run(tmp_path / "x.csv").warnings == ("x.csv: steps missing within the log, 1, the first after step 2",)
+    (warning,) = read_run(tmp_path / "x.csv").warnings
+    assert missing(warning, "x.csv: steps missing", "1", "after step 2") == []
 
 
 def test_following_a_run(folder):
@@ -122,7 +125,8 @@ def test_selected_tokens_are_an_intervention(tmp_path):
 
 def test_a_kl_to_the_reference_is_an_intervention_where_flags_are_not_known(tmp_path):
     columns = table([1, 2], kl=[0.0, 0.02])
-    assert interventions(Run("r", tmp_path, columns)) == ["a KL term (the log has a kl that is not 0)"]
+    (found,) = interventions(Run("r", tmp_path, columns))
+    assert missing(found, "KL", "kl that is not 0") == []
     assert interventions(Run("r", tmp_path, table([1, 2], kl=[0.0, np.nan]))) == []
     known = {"--algo.kl.init_coef": "0"}
     assert interventions(Run("r", tmp_path, columns, settings=known)) == []

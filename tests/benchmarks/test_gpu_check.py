@@ -63,9 +63,8 @@ def test_another_selection_on_the_device_fails(gpu_check, monkeypatch):
         return right(self, values, fraction * len(calls))  # the second call is that of the device
 
     monkeypatch.setattr(Window, "largest", wrong)
-    assert failed(gpu_check, gpu_check.selection) == {
-        "selection: tokens of largest covariance that differ from the CPU's"
-    }
+    (check,) = failed(gpu_check, gpu_check.selection)
+    assert check.startswith("selection: ")
 
 
 @pytest.mark.slow
@@ -83,9 +82,8 @@ def test_a_loss_that_is_not_finite_fails(gpu_check, monkeypatch):
 def test_moments_that_stay_after_a_checkpoint_fail(gpu_check, monkeypatch):
     pytest.importorskip("deepspeed")
     monkeypatch.setattr(gpu_check, "drop_offload_buffers", lambda optimizer: None)
-    assert failed(gpu_check, gpu_check.optimizer_states) == {
-        "optimizer states: moments that stay on the device after a checkpoint was loaded"
-    }
+    (check,) = failed(gpu_check, gpu_check.optimizer_states)
+    assert check.startswith("optimizer states: moments")
 
 
 def test_an_error_in_a_check_is_a_row_that_fails(gpu_check):

@@ -145,6 +145,7 @@ REFUSED = {
     "lab": [
         (f"{LAB} --steps 0", ["--steps 0: must be at least 1"]),
         (f"{LAB} --updates 3", ["--updates 3: must divide the 512 samples"]),
+        (f"{LAB} --rollout.n_samples_per_prompt 1", ["--rollout.n_samples_per_prompt 1: must be at least 2"]),
         (f"{LAB} --cov_type kl_cov --kl_cov_ratio 0.2", ["--kl_cov_ratio"]),
         (f"{LAB} --method nonsense", ["--method nonsense"]),
         (f"{LAB} --cov_type kl_cov --actor.eps_clip_low_high 0.2 0.2", ["which has no PPO clip"]),
@@ -221,6 +222,9 @@ REFUSED = {
         (f"{EVALUATE} --output file/run", ["--output file/run: ", "file is a file; give a folder"]),
         (f"{EVALUATE} --output notes", ["notes is not empty and holds no evaluation; choose another folder"]),
         (f"{EVALUATE} --benchmarks aime2", ["--benchmarks aime2: no benchmark 'aime2'; did you mean aime25?"]),
+        (f"{EVALUATE} --benchmarks aime24,math50", ["'math50'", "did you mean math500?"]),
+        (f"{EVALUATE} --benchmarks xyzzy", ["--benchmarks xyzzy: no benchmark 'xyzzy'", "--list"]),
+        (f"{EVALUATE} --benchmarks aime24,", ["--benchmarks aime24,: a name is empty", "--list"]),
         (f"{EVALUATE} --protocol papr", ["--protocol papr: no such protocol; choose one of paper, quick"]),
         (f"{EVALUATE} --template qwen", ["--template qwen: no such prompt template; choose one of qwen-boxed, "]),
         (
@@ -239,6 +243,20 @@ REFUSED = {
         (f"{EVALUATE} --samples 0", ["sums: --samples 0: must be at least 1"]),
         (f"{EVALUATE} --temperature 0", ["--samples 3 with --temperature 0: greedy responses are all the same"]),
         (f"{EVALUATE} --top_p 0", ["sums: --top_p 0.0: must be a fraction in (0, 1]"]),
+        (f"{EVALUATE} --top_p 1.1", ["sums: --top_p 1.1: must be a fraction in (0, 1]"]),
+        (f"{EVALUATE} --max_tokens 0", ["sums: --max_tokens 0: must be at least 1"]),
+        (f"{EVALUATE} --temperature -0.1", ["sums: --temperature -0.1: must be a finite number of at least 0"]),
+        (f"{EVALUATE} --temperature nan", ["sums: --temperature nan: must be a finite number of at least 0"]),
+        # Numbers of engines are checked for a server as well.
+        (f"{EVALUATE} --num_engines 0", ["--num_engines 0: must be at least 1"]),
+        (f"{EVALUATE} --max_retries -1", ["--max_retries -1: must be at least 0"]),
+        (f"{EVALUATE} --gpu_memory_utilization 0", ["--gpu_memory_utilization 0.0: must be a fraction in (0, 1]"]),
+        (f"{EVALUATE} --gpu_memory_utilization nan", ["--gpu_memory_utilization nan: must be a fraction in (0, 1]"]),
+        (f"{EVALUATE} --max_num_seqs -1", ["--max_num_seqs -1: must lie between 0 and 1,048,576"]),
+        (
+            f"{EVALUATE} --max_num_seqs 64 --max_num_batched_tokens 32",
+            ["--max_num_batched_tokens 32", "--max_num_seqs 64"],
+        ),
         (f"{EVALUATE} --num_engines 2", ["--num_engines is for engines started here and has no effect with --base_"]),
         (f"{EVALUATE} --concurrency 0", ["--concurrency 0: must be at least 1"]),
         (f"{EVALUATE} --reward_timeout 0", ["--reward_timeout 0.0: must be a number of seconds in (0, 86400]"]),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from processes import wait_until
+from texts import missing
 
 from openrlhf_cov.cli import reproduce
 from openrlhf_cov.cluster import cpu_host
@@ -145,14 +146,11 @@ def test_data_that_an_earlier_command_makes_may_be_missing(capsys, tmp_path):
     assert reproduce.main(flags) == 2
     printed = capsys.readouterr()
     # no command makes this one
-    fault = f"{tmp_path}/eval/omni_math.jsonl: no such file, and no command makes it; bring it"
-    assert printed.err.splitlines() == [f"openrlhf-cov reproduce: error: {fault}"]
-    assert printed.out.splitlines()[1:] == [
-        "evaluate: it would run",
-        "prepare: it would run, after evaluate",
-        "qwen2.5_7b_on_policy: it would run, after prepare and evaluate",
-        "report: it would run",
-    ]
+    (error,) = printed.err.splitlines()
+    assert missing(error, "openrlhf-cov reproduce: error: ", f"{tmp_path}/eval/omni_math.jsonl") == []
+    after = {"evaluate": [], "prepare": ["evaluate"], "qwen2.5_7b_on_policy": ["prepare", "evaluate"], "report": []}
+    for line, (stage, stages_before) in zip(printed.out.splitlines()[1:], after.items(), strict=True):
+        assert missing(line, f"{stage}: it would run", *stages_before) == []
 
 
 def test_a_dry_run_names_what_would_not_run(capsys, tmp_path):

@@ -13,11 +13,13 @@ from openrlhf_cov.settings import Schedule
 from openrlhf_cov.trainer.flags.ranges import INTERVALS, ORDERED, POSITIVE, RANGES, lies_in, range_faults
 
 CLIP, KL = "--cov_type clip_cov", "--cov_type kl_cov"
-GROUPS = "--algo.advantage.estimator group_norm --rollout.n_samples_per_prompt 8"
-QAE = "--method qae --rollout.n_samples_per_prompt 8"
+EIGHT = "--rollout.n_samples_per_prompt 8"
+GROUPS = f"--algo.advantage.estimator group_norm {EIGHT}"
+QAE = f"--method qae {EIGHT}"
 BF16 = "--ds.param_dtype bf16 --ds.grad_accum_dtype fp32"
 OUR_REWARD = "--reward.remote_url openrlhf_cov/rewards/reward_func.py"
 EVALUATES = "--eval.dataset problems.jsonl --eval.steps 5"
+BY_RESPONSE = "--actor.loss_agg_mode seq-mean-token-mean"
 NOT_PERCENT = "fractions, not percent (0.2 % is 2e-3)"
 
 # Flags, and what the one line contains: the flag, the value, and what to do.
@@ -51,6 +53,9 @@ REFUSED = [
         ["--actor.entropy_coef 0.01", "--method adaptive_entropy"],
     ),
     ("--method adaptive_clip --actor.eps_clip 0.3", ["--actor.eps_clip", "--method adaptive_clip"]),
+    ("--method positive_weight", ["--positive_weight 1"]),
+    ("--method positive_weight --positive_weight 1:1:9", ["--positive_weight 1"]),
+    ("--method positive_weight,nsr --positive_weight 0.5", ["--method positive_weight", "nsr"]),
     ("--method qae", ["--method qae", "--rollout.n_samples_per_prompt is 1"]),
     ("--method qae,positive_weight --positive_weight 0", ["--positive_weight 0", "--method qae"]),
     ("--method qae --code_reward share", ["--method qae", "--code_reward share"]),
@@ -77,6 +82,14 @@ REFUSED = [
         ["--method gmpo", "--algo.advantage.gamma 0.9"],
     ),
     ("--method lp_reg --ds.ring_attn_size 2", ["--method lp_reg", "--ds.ring_attn_size 2"]),
+    ("--method lp_reg --ds.tensor_parallel_size 2", ["--method lp_reg", "--ds.tensor_parallel_size 2"]),
+    ("--method lp_reg --actor.eps_clip_low_high 0.99 9", ["--actor.eps_clip_low_high 0.99 9", "--method lp_reg"]),
+    ("--method clip_v --ds.tensor_parallel_size 2", ["--method clip_v", "--ds.tensor_parallel_size 2"]),
+    (f"--method clip_v --clip_v_mean kept {BY_RESPONSE}", ["--clip_v_mean kept", "token-mean"]),
+    (f"--method clip_b --clip_b_mean kept {BY_RESPONSE}", ["--clip_b_mean kept", "token-mean"]),
+    (f"--method dr_grpo --dr_grpo_length 4 {EIGHT} {BY_RESPONSE}", ["--dr_grpo_length 4", "token-mean"]),
+    (f"--method prime {EIGHT} --data.max_images_per_prompt 2", ["--data.max_images_per_prompt 2", "--method prime"]),
+    (f"--method prime {EIGHT} --prime_model other", ["--algo.kl.init_coef 0.01", "--prime_model"]),
     ("--method lp_reg --actor.dual_clip 3", ["--actor.dual_clip 3", "--method lp_reg"]),
     (f"--method lp_reg {CLIP}", ["--method lp_reg", "--method clip_cov", "clip of its own"]),
     ("--method nsr --reward.clip_range 0 1", ["--reward.clip_range has no effect", "--method nsr"]),
@@ -91,8 +104,15 @@ REFUSED = [
     (f"--method entrocraft,positive_weight --positive_weight 0 {GROUPS}", ["--positive_weight 0", "entrocraft"]),
     (f"--method wapo {GROUPS}", ["--algo.kl.init_coef 0.01", "--method wapo", "--algo.kl.use_loss"]),
     (f"--method wapo --algo.advantage.is_correction_level token {GROUPS}", ["--wapo_anchor rollout", "twice"]),
+    (f"--method wapo --wapo_length 4 {GROUPS} {BY_RESPONSE}", ["--wapo_length 4", "token-mean"]),
+    (
+        f"--method wapo --algo.kl.init_coef 0 --actor.eps_clip_low_high 0.2 0 {GROUPS}",
+        ["--actor.eps_clip_low_high 0.2 0", "--method wapo"],
+    ),
     (f"--method wapo,cispo --allow_no_trust_region {GROUPS}", ["--method cispo", "--wapo_anchor old"]),
     (f"--method clip_b,wapo --algo.kl.init_coef 0 {GROUPS}", ["--method clip_b", "wapo", "negative advantages"]),
+    (f"--method clip_v,wapo --algo.kl.init_coef 0 {GROUPS}", ["--method clip_v", "wapo", "negative advantages"]),
+    ("--method entropic", ["--entropic_alpha 0", "--method entropic"]),
     ("--method entropic --actor.policy_loss_type gspo", ["--method entropic", "gspo"]),
     ("--method maxrl", ["--rollout.n_samples_per_prompt 1", "--method maxrl"]),
     (f"--method maxrl --reward_incorrect -1 {GROUPS}", ["--reward_incorrect -1", "--method maxrl", "give 0"]),
@@ -192,6 +212,26 @@ TAKEN = [
         {"entropy_target": 0.2, "actor.entropy_coef": 0.0},
     ),
     ("--method repo_r", {"actor.entropy_coef": None}),
+    # What some flags refuse, others allow.
+    ("--method adaptive_entropy --entropy_bonus 0.01", {"entropy_bonus": 0.01}),
+    (f"--method clip_b {BY_RESPONSE}", {"method": "clip_b"}),
+    (f"--method clip_b,maxrl {GROUPS}", {"method": "clip_b,maxrl"}),
+    ("--method dppo --dppo_anchor old --algo.advantage.is_correction_level seq", {"dppo_anchor": "old"}),
+    (f"--method dr_grpo {EIGHT} {BY_RESPONSE}", {"dr_grpo_length": None}),
+    ("--method entropic --entropic_alpha 0.5", {"entropic_alpha": 0.5}),
+    ("--method entropic --entropy_target 0.1", {"entropic_alpha": 0.0}),
+    ("--method lp_reg", {"actor.eps_clip_low_high": (1.0, 9.0)}),
+    ("--method lp_reg --actor.eps_clip_low_high 1 0.2", {"actor.eps_clip_low_high": [1.0, 0.2]}),
+    ("--method passk --rollout.n_samples_per_prompt 5", {"passk_k": 4}),
+    ("--method positive_weight --positive_weight 0:1:9", {"positive_weight": Schedule(0.0, 1.0, 9)}),
+    ("--method positive_weight --entropy_target 0.3", {"positive_weight": 1.0}),
+    (f"--method prime {EIGHT} --prime_model other --algo.kl.init_coef 0", {"prime_model": "other"}),
+    (f"--method wapo --wapo_length 4 --algo.kl.use_loss {GROUPS}", {"wapo_length": 4.0}),
+    (
+        f"--method wapo --wapo_anchor old --algo.advantage.is_correction_level token --algo.kl.init_coef 0 {GROUPS} "
+        "--actor.eps_clip_low_high 1 0.28",
+        {"wapo_anchor": "old"},
+    ),
     # With a KL in the loss, or without one, gmpo has one advantage per response.
     (f"--method gmpo {GROUPS} --algo.kl.init_coef 0", {"method": "gmpo"}),
     (f"--method gmpo {GROUPS} --algo.kl.use_loss", {"method": "gmpo"}),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import datasets
 import pytest
+from texts import missing
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, own_benchmark
@@ -63,10 +64,7 @@ def test_the_first_name_of_a_file_is_preferred(tmp_path):
 @pytest.mark.parametrize("rows", [ROWS[:2], [*ROWS, ROWS[0] | {"id": "p3"}]])
 def test_a_wrong_row_count_is_refused(tmp_path, rows):
     path = write(tmp_path, rows)
-    assert refusal(MATH, tmp_path) == (
-        f"{path}: {len(rows)} rows, but math500 version 1 has 3; get the complete set, and use --limit for a part of "
-        "it"
-    )
+    assert missing(refusal(MATH, tmp_path), f"{path}: {len(rows)} rows", "version 1", "3", "--limit") == []
 
 
 WITHOUT_ANSWER = {name: value for name, value in ROWS[1].items() if name != "answer"}
@@ -98,13 +96,12 @@ def test_bytes_that_are_no_utf8_are_refused(tmp_path):
 
 
 def test_places_without_problems_are_refused(tmp_path):
-    assert refusal(MATH, tmp_path / "no") == f"--data_dir {tmp_path / 'no'}: no such folder"
-    assert refusal(BENCHMARKS["omni_math"], tmp_path) == (
-        f"--data_dir {tmp_path}: no file omni_math.jsonl or omni_math_rule.jsonl, which omni_math needs"
-    )
-    assert refusal(BENCHMARKS["omni_math_500"], None).startswith("omni_math_500 is not on the Hugging Face hub; ")
+    assert refusal(MATH, tmp_path / "no").startswith(f"--data_dir {tmp_path / 'no'}: ")
+    files = ("omni_math.jsonl", "omni_math_rule.jsonl")
+    assert missing(refusal(BENCHMARKS["omni_math"], tmp_path), f"--data_dir {tmp_path}", *files) == []
+    assert missing(refusal(BENCHMARKS["omni_math_500"], None), "omni_math_500", "hub") == []
     path = tmp_path / "sums.jsonl"
-    assert refusal(own_benchmark(path), None) == f"{path} cannot be read: No such file or directory"
+    assert missing(refusal(own_benchmark(path), None), str(path), "No such file or directory") == []
     write(tmp_path, ["", ""], "sums.jsonl")
     assert refusal(own_benchmark(path), None) == f"{path} has no problems"
     write(tmp_path, [ROWS[0] | {"source": "taco"}], "sums.jsonl")
@@ -170,9 +167,9 @@ def test_the_hub_may_have_another_row_count(hub):
 
 def test_the_hub_is_checked_like_a_file(hub):
     hub([{"unique_id": "a", "problem": "?", "answer": "2"}, {"unique_id": "b", "problem": "?", "answer": ""}])
-    assert refusal(MATH, None) == "HuggingFaceH4/MATH-500, split test, row 2: answer: must not be empty"
+    assert missing(refusal(MATH, None), "HuggingFaceH4/MATH-500, split test, row 2", "answer: must not be empty") == []
     hub([{"unique_id": "a", "problem": "?", "answer": "2"}])
-    assert refusal(MATH, None).startswith("HuggingFaceH4/MATH-500, split test: 1 rows, but math500 version 1 has 3; ")
+    assert missing(refusal(MATH, None), "HuggingFaceH4/MATH-500, split test: 1 rows", "version 1", "3") == []
     hub([{"unique_id": "a", "question": "?", "answer": "2"}])
     message = "HuggingFaceH4/MATH-500, split test: field 'problem' is missing; it has unique_id, question, answer"
     assert refusal(MATH, None) == message
@@ -183,7 +180,7 @@ def test_a_hub_out_of_reach_is_refused_in_one_line(monkeypatch):
         raise ConnectionError("no\nroute")
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    assert refusal(MATH, None) == (
-        "HuggingFaceH4/MATH-500, split test: cannot be loaded from the Hugging Face hub: ConnectionError: no route; "
-        "without the hub, give --data_dir with math500.jsonl"
-    )
+    message = refusal(MATH, None)
+    facts = ("ConnectionError: no route", "--data_dir", "math500.jsonl")
+    assert missing(message, "HuggingFaceH4/MATH-500, split test", *facts) == []
+    assert "\n" not in message

@@ -4,6 +4,7 @@ import socket
 from dataclasses import replace
 
 import pytest
+from texts import missing
 
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation.plan import Request
@@ -118,7 +119,7 @@ def test_an_unknown_model_is_refused_with_those_there_are(endpoint, openai_serve
     openai_server.models = [{"id": "tiny"}, {"id": "large"}]
     with pytest.raises(UsageError) as refused:
         endpoint(model="tinny")
-    assert str(refused.value) == f"--model tinny is not served at {openai_server.url}; it serves tiny, large"
+    assert missing(str(refused.value), "--model tinny", openai_server.url, "tiny, large") == []
     openai_server.models = []
     with pytest.raises(UsageError, match=r"it serves nothing$"):
         endpoint()

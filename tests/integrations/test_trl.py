@@ -96,6 +96,7 @@ PLAIN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", PLAIN)
 def test_without_a_method_it_is_trl_bit_for_bit(case, tmp_path):
     changes = {"max_steps": 3, "max_grad_norm": 1.0} | PLAIN[case]
@@ -111,6 +112,7 @@ def weights(trainer):
     return flat(trainer.model.parameters())
 
 
+@pytest.mark.slow
 def test_adapters_checkpointing_and_evaluation_go_with_it(tmp_path):
     from peft import LoraConfig
 
@@ -147,6 +149,7 @@ def test_a_penalty_is_averaged_as_trl_averages_its_loss(loss, tmp_path, monkeypa
         assert average == pytest.approx(-loss_of_trl, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_published_clip_is_used_unless_epsilon_is_given(tmp_path):
     # Clip-Cov was published with the clip (1, 1), KL-Cov without a clip.
     assert run(CovGRPOTrainer, options(tmp_path, max_steps=1), method="clip_cov").epsilon_high == 1.0
@@ -177,6 +180,7 @@ def test_metrics_are_logged_and_can_be_read_as_a_run(tmp_path):
     assert len(read_run(tmp_path).training.columns["entropy/mean"]) == 6
 
 
+@pytest.mark.slow
 def test_schedules_and_closed_loops_move_once_per_rollout_and_are_resumed(tmp_path):
     method = {
         "method": "positive_weight",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from texts import missing
 
 pytest.importorskip("trl", reason="needs TRL: pip install openrlhf-cov[trl]")
 
@@ -56,6 +57,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_replayed_run_gives_the_same_metrics_and_weights_bit_by_bit(case, tmp_path):
     arguments = dict(CASES[case])
@@ -74,6 +76,7 @@ def test_a_replayed_run_gives_the_same_metrics_and_weights_bit_by_bit(case, tmp_
     assert numbers_again == numbers
 
 
+@pytest.mark.slow
 def test_rewards_are_replayed_without_the_reward_functions(tmp_path):
     calls = []
 
@@ -167,6 +170,7 @@ def make_groups_alike(folder):
     write_rollout(path, replace(record, samples=samples))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["none", "random_drop"])
 @pytest.mark.parametrize("recorded_by", ["laboratory", "trl"])
 def test_the_same_file_gives_the_same_gradient_in_trl_and_in_the_laboratory(recorded_by, method, tmp_path):
@@ -208,19 +212,18 @@ def refusal(folder, *, changes=None, **arguments):
     return str(refused.value)
 
 
+@pytest.mark.slow
 def test_folders_and_sizes_that_do_not_fit_are_refused_in_one_line(rollouts, tmp_path):
-    missing = refusal(tmp_path, replay_dir=tmp_path / "nowhere")
-    assert (
-        missing == f"replay_dir: {tmp_path}/nowhere: it has no recorded rollouts (step_000001.safetensors and so on)"
-    )
+    nothing = refusal(tmp_path, replay_dir=tmp_path / "nowhere")
+    assert missing(nothing, f"replay_dir: {tmp_path}/nowhere: ", "step_000001.safetensors") == []
     assert "is also replay_dir" in refusal(tmp_path, replay_dir=rollouts, dump_dir=rollouts)
     groups = refusal(tmp_path, replay_dir=rollouts, changes={"num_generations": 8})
-    assert groups.endswith("step_000001.safetensors: it has 4 samples per prompt, the run has 8")
+    assert missing(groups, "step_000001.safetensors", "4 samples per prompt", "8") == []
     sizes = refusal(tmp_path, replay_dir=rollouts, changes={"steps_per_generation": 4})
-    assert sizes.endswith("it has 4 prompts per step, the run has 8")
+    assert missing(sizes, "4 prompts per step", "8") == []
     # Two rollouts of two updates.
     long = refusal(tmp_path, replay_dir=rollouts, changes={"max_steps": 5})
-    assert long == f"replay_dir='{rollouts}' has 2 rollouts of 2 updates; lower max_steps=5 to at most 4"
+    assert missing(long, f"replay_dir='{rollouts}'", "2 rollouts of 2 updates", "max_steps=5", "4") == []
     assert "6 tokens, more than max_completion_length=5" in refusal(
         tmp_path, replay_dir=rollouts, changes={"max_completion_length": 5}
     )
@@ -231,7 +234,7 @@ def test_folders_and_sizes_that_do_not_fit_are_refused_in_one_line(rollouts, tmp
 
 def test_a_run_does_not_replace_the_rollouts_of_another_one(rollouts, tmp_path):
     message = refusal(tmp_path, dump_dir=rollouts)
-    assert message == f"dump_dir='{rollouts}' holds step_000001.safetensors of another run; choose a new folder"
+    assert missing(message, f"dump_dir='{rollouts}'", "step_000001.safetensors", "another run") == []
 
 
 def test_a_run_ends_where_the_data_asks_for_more_rollouts_than_there_are(rollouts, tmp_path):
@@ -240,6 +243,7 @@ def test_a_run_ends_where_the_data_asks_for_more_rollouts_than_there_are(rollout
     assert message.endswith("step_000003.safetensors: no such file")
 
 
+@pytest.mark.slow
 def test_samples_that_do_not_fit_end_the_run_in_one_line(rollouts, tmp_path):
     path = rollout_path(rollouts, 1)
     record = read_rollout(path)

@@ -1,4 +1,4 @@
-"""The losses against the published code (``../shared/golden``) and against its formulas in plain Python (``data``)."""
+"""The losses against the published code (``../shared/golden``) and against its formulas in plain Python."""
 
 import json
 import math
@@ -11,6 +11,7 @@ import pytest
 import torch
 from method_loss import MethodLoss
 from openrlhf.models import PolicyLoss, aggregate_loss
+from published_losses import covariances, loss_and_gradient, make_cases
 
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.covariance import token_covariance
@@ -19,7 +20,6 @@ from openrlhf_cov.models.slots import TokenDrop
 from openrlhf_cov.models.window import ppo_clipped
 
 GOLDEN = Path(__file__).resolve().parents[2] / "../shared/golden/cov_loss.npz"
-DATA = json.loads(Path(__file__).with_name("data").joinpath("published_losses.json").read_text(encoding="utf-8"))
 
 
 @cache
@@ -132,7 +132,7 @@ def test_all_published_cases_are_checked():
     assert len(golden_cases("kl_cov")) + len(golden_cases("clip_cov")) == len(json.loads(str(golden()["meta"]))) == 48
 
 
-@pytest.mark.parametrize("case", DATA, ids=lambda case: f"{case['cov_type']}-{case['ratio']}")
+@pytest.mark.parametrize("case", make_cases(), ids=lambda case: f"{case['cov_type']}-{case['ratio']}")
 def test_losses_are_the_formulas_in_plain_python(case):
     names = ("log_probs", "old_log_probs", "advantages", "action_mask")
     batch = TokenBatch(*(torch.tensor(case[name], dtype=torch.float64) for name in names))
@@ -143,18 +143,14 @@ def test_losses_are_the_formulas_in_plain_python(case):
         loss = kl_cov_loss(case["ratio"], case["coef"])
     else:
         loss = clip_cov_loss(*(case[knob] for knob in ("ratio", "lb", "ub", "clip_low", "clip_high")))
-        loss = loss if case["ratio"] == 1.0 else selecting(loss, picked)  # the script drew by itself
+        loss = loss if case["ratio"] == 1.0 else selecting(loss, picked)  # the oracle has its own draws
     result = outcome(loss, batch)
     assert torch.equal(loss.record.selected, picked)
     expected = (torch.tensor(case["loss"], dtype=torch.float64), torch.tensor(case["gradient"], dtype=torch.float64))
     torch.testing.assert_close(result, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_the_data_file_is_what_its_script_computes(published):
-    assert published.make_cases() == DATA
-
-
-def test_the_plain_python_formulas_by_hand(published):
+def test_the_plain_python_formulas_by_hand():
     # log ratios ln 2, ln 2, 0 and advantages 1, 2, -3: mean log-prob -2, mean advantage 0
     case = {
         "log_probs": [[-1.0, -2.0, -3.0]],
@@ -162,13 +158,13 @@ def test_the_plain_python_formulas_by_hand(published):
         "advantages": [[1.0, 2.0, -3.0]],
         "action_mask": [[1, 1, 1]],
     }
-    assert published.covariances(case) == {(0, 0): 1.0, (0, 1): 0.0, (0, 2): 3.0}
+    assert covariances(case) == {(0, 0): 1.0, (0, 1): 0.0, (0, 2): 3.0}
     kl = case | {"cov_type": "kl_cov", "coef": 0.5, "selected": [[0, 1]]}
-    loss, gradient = published.loss_and_gradient(kl)
+    loss, gradient = loss_and_gradient(kl)
     assert loss == pytest.approx((-2 - 4 + 3 + 0.5 * math.log(2)) / 3)
     assert gradient[0] == pytest.approx([-2 / 3, -3.5 / 3, 3 / 3])
     # clipped at 1.5: -1.5 without gradient, second dropped, 3
     clip = case | {"cov_type": "clip_cov", "clip_low": 0.5, "clip_high": 0.5, "selected": [[0, 1]]}
-    loss, gradient = published.loss_and_gradient(clip)
+    loss, gradient = loss_and_gradient(clip)
     assert loss == pytest.approx((-1.5 + 3) / 3)
     assert gradient[0] == pytest.approx([0.0, 0.0, 1.0])

@@ -12,7 +12,7 @@ import openrlhf_cov.models.window as window_module
 from openrlhf_cov.models.covariance import token_covariance
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.ranking import NOT_A_CANDIDATE, token_keys
-from openrlhf_cov.models.window import ALONE, kth_largest
+from openrlhf_cov.models.window import kth_largest
 
 UNCLIPPED = (math.inf, math.inf)
 
@@ -144,16 +144,6 @@ def test_the_quota_of_a_micro_batch_is_at_least_one(cov_config, cov_type):
         cov = token_covariance(part.log_probs, part.advantages, part.action_mask)
         chosen += select_given(config, cov, part.action_mask.bool()).sum().item()
     assert chosen == 8  # max(1, floor(0.2)) eight times
-
-
-@pytest.mark.parametrize(
-    ("k", "expected"), [(1, 7), (2, 5), (3, 3), (4, 1), (5, NOT_A_CANDIDATE), (9, NOT_A_CANDIDATE)]
-)
-def test_the_kth_largest_of_unequal_ranks(k, expected):
-    parts = [torch.tensor([5]), torch.tensor([3, 7, 1])]
-    found = Simulated(2).run(lambda scores, ranks: kth_largest(scores, k, ranks).item(), parts)
-    assert found == [expected, expected]
-    assert kth_largest(torch.cat(parts), k, ALONE).item() == expected
 
 
 DIGITS = st.sampled_from([0, 15, 16, 31, 32, 47, 48, 60])

@@ -35,6 +35,7 @@ def no_descriptors():
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
+@pytest.mark.slow
 def test_without_descriptors_there_is_no_grade():
     reward_func = make_reward_func(RewardConfig())
     with no_descriptors():

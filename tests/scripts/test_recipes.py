@@ -265,10 +265,6 @@ def test_every_script_is_readable_by_bash_and_may_be_started(path):
     subprocess.run(["bash", "-n", str(path)], check=True)
 
 
-def test_a_recipe_passes_on_what_is_added(flags_of):
-    assert flags_of("train_qwen2.5.sh 7b grpo", "--train.seed", "7")[-2:] == ["--train.seed", "7"]
-
-
 LAW_SETTINGS = {
     # section 2.2: 512 prompts x 8 responses, updates of 256 prompts, lr 5e-7, epsilon 0.2, no reference
     "--rollout.batch_size": "512",

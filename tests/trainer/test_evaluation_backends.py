@@ -82,25 +82,6 @@ def plan(tmp_path):
     return make
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("--num_engines 0", "--num_engines 0: must be at least 1"),
-        ("--max_retries -1", "--max_retries -1: must be at least 0"),
-        ("--gpu_memory_utilization 0", "--gpu_memory_utilization 0.0: must be a fraction in (0, 1]"),
-        ("--gpu_memory_utilization nan", "--gpu_memory_utilization nan: must be a fraction in (0, 1]"),
-        ("--max_num_seqs -1", "--max_num_seqs -1: must lie between 0 and 1,048,576"),
-        (
-            "--max_num_seqs 64 --max_num_batched_tokens 32",
-            "--max_num_batched_tokens 32 is less than --max_num_seqs 64: each sequence takes one token of a step; "
-            "raise the first or lower the second",
-        ),
-    ],
-)
-def test_numbers_out_of_range_are_refused(refusal, flags, message):
-    assert refusal(*flags.split()) == refusal(*flags.split(), "--base_url", "http://127.0.0.1:1/v1") == message
-
-
 # Words behind each flag that are not its default.
 OTHER_VALUES = {
     **dict.fromkeys(("num_engines", "tensor_parallel_size", "concurrency", "max_retries"), "2"),

@@ -1,6 +1,7 @@
 """The result of a study in a few sentences: a table of methods, a bisection, and a map of learning rates."""
 
 import pytest
+from texts import missing
 
 from openrlhf_cov.experiments.study.run_plan import REPORT, StudyRun
 from openrlhf_cov.experiments.study.spec_file import spec_of
@@ -10,7 +11,7 @@ from openrlhf_cov.experiments.study.study_summary import summary
 @pytest.fixture
 def untuned():
     """Four methods without a grid, as parsed YAML."""
-    names = ("GRPO", "a", "b", "c")
+    names = ("GRPO", "Alpha", "Beta", "Gamma")
     return {"title": "T", "task": "commands", "seeds": [0, 1, 2], "arms": [{"name": name} for name in names]}
 
 
@@ -28,37 +29,33 @@ def test_methods_that_differ_are_named_with_the_largest_difference_first(untuned
 
     Its area is the mean of (0.4 + y) / 2 and y, which is 0.1 + 0.75 y, so that a difference d of y is one of 0.75 d.
     """
-    accuracies = {"GRPO": [0.4, 0.5, 0.6], "a": [0.6, 0.7, 0.8], "b": [0.8, 0.9, 1.0], "c": [0.1, 0.2, 0.3]}
-    assert summary(spec_of(untuned), runs_of(make_result, accuracies)) == (
-        "B (+0.40) and a (+0.20) end with a higher accuracy than GRPO, and c (−0.30) ends with a lower one. "
-        "B (+0.30) and a (+0.15) learn faster, by the area under the learning curve (AUC). "
-        "Numbers in brackets are differences from GRPO; a difference counts if its 95 % interval over 3 seeds "
-        "excludes zero."
-    )
+    accuracies = {"GRPO": [0.4, 0.5, 0.6], "Alpha": [0.6, 0.7, 0.8], "Beta": [0.8, 0.9, 1.0], "Gamma": [0.1, 0.2, 0.3]}
+    found = summary(spec_of(untuned), runs_of(make_result, accuracies))
+    final = ("Beta (+0.40)", "Alpha (+0.20)", "higher accuracy", "GRPO", "Gamma (−0.30)", "lower")
+    assert missing(found, *final, "Beta (+0.30)", "Alpha (+0.15)", "faster", "AUC", "95 %", "3 seeds") == []
 
 
 def test_a_difference_whose_interval_contains_zero_does_not_count(untuned, make_result):
     # Differences of a are 0.2, 0 and 0.1: mean 0.1, s 0.1, half width 4.303 * 0.1 / sqrt(3) = 0.248.
-    accuracies = {"GRPO": [0.5, 0.6, 0.7], "a": [0.7, 0.6, 0.8], "b": [0.5, 0.6, 0.7], "c": [0.5]}
-    assert summary(spec_of(untuned), runs_of(make_result, accuracies)) == (
-        "No method differs from GRPO in final accuracy. "
-        "No method learns faster, by the area under the learning curve (AUC). "
-        "A difference counts if its 95 % interval over 3 seeds excludes zero."
-    )
+    accuracies = {"GRPO": [0.5, 0.6, 0.7], "Alpha": [0.7, 0.6, 0.8], "Beta": [0.5, 0.6, 0.7], "Gamma": [0.5]}
+    found = summary(spec_of(untuned), runs_of(make_result, accuracies))
+    assert missing(found, "No method", "accuracy", "No method", "AUC", "95 %", "3 seeds") == []
+    assert not any(name in found for name in ("Alpha", "Beta", "Gamma"))
 
 
 def test_controls_with_a_random_reward_are_left_out(untuned, make_result):
     untuned["arms"][3]["flags"] = "--random_reward"
     base = [0.5, 0.6, 0.7]
-    accuracies = {"GRPO": base, "a": base, "b": base, "c": [0.1, 0.2, 0.3]}
-    assert summary(spec_of(untuned), runs_of(make_result, accuracies)).startswith("No method differs from GRPO")
+    accuracies = {"GRPO": base, "Alpha": base, "Beta": base, "Gamma": [0.1, 0.2, 0.3]}
+    assert "Gamma" not in summary(spec_of(untuned), runs_of(make_result, accuracies))
 
 
 def test_without_two_seeds_there_is_no_result(untuned, make_result):
     spec = spec_of(untuned)
     assert summary(spec, []).startswith("Not enough data")
-    some = runs_of(make_result, {"GRPO": [0.5, 0.6, 0.7], "a": [0.9]})
-    assert summary(spec, some) == "No method has two finished seeds in common with GRPO, so no difference is shown."
+    one_seed = summary(spec, runs_of(make_result, {"GRPO": [0.5, 0.6, 0.7], "Alpha": [0.9]}))
+    assert missing(one_seed, "No method", "two finished seeds", "GRPO") == []
+    assert "Alpha" not in one_seed
 
 
 @pytest.fixture
@@ -87,15 +84,13 @@ def test_critical_values_are_compared_with_the_first(swept, make_result):
     spec = spec_of(swept({"grid": {"--shortcut_share": [0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5]}, "bisect": True}))
     # All seeds learn up to the value and none above it, so half learn at the geometric mean of it and the next one:
     # sqrt(0.15 * 0.2) = 0.173 and sqrt(0.05 * 0.1) = 0.0707. A method that always learns has no upper bound.
-    last = {"GRPO": 0.15, "a": 0.5, "b": 0.05, "c": 0.15}
+    last = {"GRPO": 0.15, "Alpha": 0.5, "Beta": 0.05, "Gamma": 0.15}
     found = summary(
         spec, swept_runs(spec, make_result, lambda method, configuration: float(configuration[1]) <= last[method])
     )
-    assert found == (
-        "Half of the runs of GRPO learn up to a --shortcut_share of 0.173. A (above 0.5) learns up to larger values. "
-        "B (0.071) learns only up to smaller values. No difference from GRPO is shown for c: the 95 % intervals "
-        "overlap."
-    )
+    same = ("No difference", "Gamma", "95 %")
+    reference = ("GRPO", "--shortcut_share", "0.173")
+    assert missing(found, *reference, "Alpha (above 0.5)", "larger", "Beta (0.071)", "smaller", *same) == []
     assert summary(spec, []).startswith("Not enough data")
 
 
@@ -104,10 +99,10 @@ def test_the_widest_range_of_learning_rates_is_named_for_each_setting(swept, mak
     # With one learning rate of three in the middle, half a decade on each side is above one half: 1.00. With a second
     # one, the decade between them counts, and the region reaches the end of the values: 1.50.
     learned = {
-        ("a", "1"): {"1e-4"},
-        ("b", "1"): {"1e-4"},
+        ("Alpha", "1"): {"1e-4"},
+        ("Beta", "1"): {"1e-4"},
         ("GRPO", "4"): {"1e-4"},
-        ("c", "4"): {"1e-4", "1e-3"},
+        ("Gamma", "4"): {"1e-4", "1e-3"},
     }
     found = summary(
         spec,
@@ -117,8 +112,6 @@ def test_the_widest_range_of_learning_rates_is_named_for_each_setting(swept, mak
             lambda method, configuration: configuration[1] in learned.get((method, configuration[3]), ()),
         ),
     )
-    assert found.startswith(
-        "The widest range of learning rates at which at least half of the seeds learn, in decades, is that of "
-        "a and b with --updates 1 (1.00; GRPO 0.00), c with --updates 4 (at least 1.50; GRPO 1.00)."
-    )
+    few_updates = ("decades", "Alpha", "Beta", "--updates 1", "1.00", "GRPO 0.00")
+    assert missing(found, *few_updates, "Gamma", "--updates 4", "at least 1.50", "GRPO 1.00") == []
     assert summary(spec, []).startswith("Not enough data")

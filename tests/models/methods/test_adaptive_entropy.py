@@ -4,7 +4,6 @@ from example import ENTROPIES, MASK, gradients
 from openrlhf.models import aggregate_loss
 
 from openrlhf_cov.models.cov_config import CovConfig
-from openrlhf_cov.models.methods.adaptive_entropy import refuses
 
 
 def test_value_of_the_example():
@@ -26,17 +25,3 @@ def test_each_step_has_its_coefficient():
         controller.step(entropy, 0.2)
     # nothing in the first step; c 1e-4, 2e-4, then 1e-4 that does not count, then 2e-4
     assert found == pytest.approx([0, 1e-4, 2e-4, 0, 2e-4])
-
-
-@pytest.mark.parametrize(
-    ("settings", "coef", "words"),
-    [
-        ({}, None, "--entropy_target"),
-        ({"entropy_bonus": 0.01}, None, None),
-        ({"entropy_target": 0.2}, 0.0, None),
-        ({"entropy_target": 0.2}, 0.01, "--actor.entropy_coef 0.01"),
-    ],
-)
-def test_a_bonus_that_nothing_moves_or_that_is_given_twice_is_refused(settings, coef, words):
-    found = refuses(CovConfig(method="adaptive_entropy", **settings), {"actor.entropy_coef": coef})
-    assert found is None if words is None else words in found

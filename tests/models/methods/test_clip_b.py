@@ -1,5 +1,4 @@
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -7,10 +6,8 @@ from example import gradients, window_of_example
 
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import TokenBatch
-from openrlhf_cov.models.methods.clip_b import METHOD, discriminators
+from openrlhf_cov.models.methods.clip_b import discriminators
 from openrlhf_cov.models.window import Window, WindowItem, plan_step
-
-FLAGS = {"actor.loss_agg_mode": "token-mean"}
 
 
 def config(mu=1.0, **settings):
@@ -92,20 +89,3 @@ def test_after_updates_the_policy_that_sampled_still_decides():
     window.items[0].entropy.fill_(9.0)
     (later,) = plan_step(config(), window)
     assert torch.equal(first[0].tokens, later[0].tokens)
-
-
-@pytest.mark.parametrize(
-    "other", [{"cov_type": "clip_cov"}, {"method": "clip_b,top_entropy"}, {"method": "clip_b,psr"}]
-)
-def test_a_second_method_that_drops_tokens_is_refused(other):
-    with pytest.raises(ValueError, match="drop one"):
-        CovConfig(**({"method": "clip_b"} | other))
-
-
-def test_what_leaves_nothing_to_drop_or_has_no_mean_of_tokens_is_refused():
-    beside = replace(config(), method="clip_b,wapo")
-    assert METHOD.refuses(beside, FLAGS).startswith("--method clip_b changes nothing beside wapo")
-    by_response = {"actor.loss_agg_mode": "seq-mean-token-mean"}
-    assert METHOD.refuses(config(clip_b_mean="kept"), by_response).startswith("--clip_b_mean kept")
-    assert METHOD.refuses(config(), by_response) is None
-    assert METHOD.refuses(replace(config(), method="clip_b,maxrl"), FLAGS) is None

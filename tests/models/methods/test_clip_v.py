@@ -1,5 +1,4 @@
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -7,11 +6,8 @@ from example import gradients
 
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import TokenBatch
-from openrlhf_cov.models.methods.clip_v import METHOD
 from openrlhf_cov.models.token_head import discriminator_means, discriminator_means_of_logits, token_scores
 from openrlhf_cov.models.window import Window, WindowItem, plan_step
-
-FLAGS = {"actor.loss_agg_mode": "token-mean"}
 
 
 def config(mu=1.0, frac=1e-4, **settings):
@@ -117,15 +113,3 @@ def test_the_mean_effect_over_the_vocabulary_is_0():
     scores = log_probs.exp() * (entropy + log_probs)
     mean = discriminator_means(torch.ones(1, 1), logits.T, None, 1.0)
     assert float((p * (mean - scores)).sum()) == pytest.approx(0.0, abs=1e-6)
-
-
-def test_what_does_not_go_with_it_is_refused():
-    with pytest.raises(ValueError, match="--method clip_b and --method clip_v: each masks tokens"):
-        CovConfig(method="clip_b,clip_v")
-    split = FLAGS | {"ds.tensor_parallel_size": 2}
-    assert METHOD.refuses(config(), split).startswith("--ds.tensor_parallel_size 2: --method clip_v")
-    by_response = {"actor.loss_agg_mode": "seq-mean-token-mean"}
-    assert METHOD.refuses(config(clip_v_mean="kept"), by_response).startswith("--clip_v_mean kept")
-    beside = replace(config(), method="clip_v,wapo")
-    assert METHOD.refuses(beside, FLAGS).startswith("--method clip_v changes nothing beside wapo")
-    assert METHOD.refuses(config(), FLAGS) is None

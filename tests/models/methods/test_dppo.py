@@ -90,11 +90,3 @@ def test_without_log_probs_of_the_engine_it_says_so():
     batch = TokenBatch(*torch.zeros(4, 1, 2))
     with pytest.raises(RuntimeError, match="--dppo_anchor rollout"):
         METHOD.slot.coefficient(dppo(), batch)
-
-
-@pytest.mark.parametrize(
-    ("anchor", "level", "refused"), [("rollout", "token", 1), ("rollout", "off", 0), ("old", "seq", 0)]
-)
-def test_the_engine_is_not_corrected_for_twice(anchor, level, refused):
-    reason = METHOD.refuses(dppo(dppo_anchor=anchor), {"algo.advantage.is_correction_level": level})
-    assert bool(reason) is bool(refused)

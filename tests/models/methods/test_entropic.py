@@ -9,7 +9,6 @@ from planned import window_of
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.loss import policy_loss
 from openrlhf_cov.models.method import TokenBatch
-from openrlhf_cov.models.methods.entropic import METHOD
 from openrlhf_cov.models.window import plan_step
 
 
@@ -95,18 +94,6 @@ def test_the_penalty_is_a_mean_over_the_probable_tokens_of_the_step_for_any_micr
 def test_a_step_without_a_probable_token_has_no_penalty():
     found = gradients(config(theta=0.99, entropic_form="penalty"))
     assert found == gradients(CovConfig())
-
-
-@pytest.mark.parametrize("other", ["positive_weight", "gmpo"])
-def test_what_scales_the_same_or_has_one_advantage_for_a_response_is_refused(other):
-    with pytest.raises(ValueError, match="drop one"):
-        replace(config(), method=f"entropic,{other}")
-
-
-def test_an_alpha_that_stays_0_is_refused():
-    assert METHOD.refuses(config(0.0), {}).startswith("--entropic_alpha 0: --method entropic changes nothing")
-    assert METHOD.refuses(config(0.0, entropy_target=0.1), {}) is None
-    assert METHOD.refuses(config(0.5), {}) is None
 
 
 def test_below_the_target_alpha_falls_by_the_published_gains():

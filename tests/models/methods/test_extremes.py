@@ -100,17 +100,6 @@ def test_the_size_of_the_advantages_changes_nothing_but_theirs(name, size):
         assert torch.equal(found.tokens, plan.tokens)
 
 
-@pytest.mark.parametrize("size", [1e-12, 1e-6, 1e6, 1e12])
-def test_covariances_have_the_size_of_the_advantages(size):
-    # the mean advantage is 0.2 and that of the log-probs -0.9: 0.64, -0.24, ... times size
-    step = window_of_example()
-    batch = step.items[0].batch
-    scaled = replace(batch, advantages=batch.advantages * size)
-    (cov,) = window_of([scaled], [step.items[0].keys]).covariance()
-    expected = torch.tensor([[0.64, -0.24, -0.88], [-0.72, 0.0, 0.0]], dtype=torch.float64)
-    torch.testing.assert_close(cov / size, expected, rtol=1e-6, atol=1e-9)
-
-
 @pytest.mark.parametrize("name", PLANNED)
 def test_a_plan_of_a_step_without_a_token_is_finite(name):
     dead = window(change=lambda batch: replace(batch, action_mask=torch.zeros(SHAPE, dtype=torch.bool)))

@@ -4,7 +4,7 @@ from example import gradients, window_of_example
 
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import Plan, TokenBatch
-from openrlhf_cov.models.methods.lp_reg import METHOD, penalty, plan
+from openrlhf_cov.models.methods.lp_reg import penalty, plan
 
 
 def test_gradients_of_the_example():
@@ -58,24 +58,3 @@ def test_the_estimator_is_cut_at_10_as_in_the_released_code(distance, value, gra
     found.sum().backward()
     assert found.item() == pytest.approx(2 * value, rel=1e-4)
     assert log_probs.grad.item() == pytest.approx(2 * gradient, rel=1e-4)
-
-
-@pytest.mark.parametrize("clip", [(0.2, 0.28), (0.99, 9.0)])
-def test_a_lower_clip_range_below_1_is_refused(clip):
-    refused = METHOD.refuses(CovConfig(method="lp_reg"), {"actor.eps_clip_low_high": clip})
-    assert refused.startswith(f"--actor.eps_clip_low_high {clip[0]:g} {clip[1]:g} would clip")
-
-
-@pytest.mark.parametrize("clip", [None, (1.0, 9.0), (1.0, 0.2), (2.0, 9.0)])
-def test_a_lower_clip_range_of_1_clips_no_held_token(clip):
-    assert METHOD.refuses(CovConfig(method="lp_reg"), {"actor.eps_clip_low_high": clip}) is None
-
-
-@pytest.mark.parametrize("size", ["ds.ring_attn_size", "ds.tensor_parallel_size"])
-def test_ranks_that_share_a_row_are_refused(size):
-    assert f"--{size}" in METHOD.refuses(CovConfig(method="lp_reg"), {size: 2})
-    assert METHOD.refuses(CovConfig(method="lp_reg"), {size: 1}) is None
-
-
-def test_a_dual_clip_would_take_the_gradient_of_what_is_held():
-    assert "--actor.dual_clip 3" in METHOD.refuses(CovConfig(method="lp_reg"), {"actor.dual_clip": 3.0})

@@ -8,7 +8,6 @@ from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import Groups
 from openrlhf_cov.models.methods.maxrl import METHOD
-from openrlhf_cov.models.responses import response_advantages
 
 CONFIG = CovConfig(method="maxrl")
 
@@ -27,11 +26,6 @@ def test_advantages_of_a_correct_and_of_an_incorrect_response(correct, expected)
     (found,) = advantages([group(correct)])
     assert found[:correct].tolist() == pytest.approx([expected[0]] * correct, abs=1e-12)
     assert found[correct:].tolist() == pytest.approx([expected[1]] * (6 - correct), abs=1e-12)
-
-
-@pytest.mark.parametrize("rewards", [[group(0)], [group(6)], [group(0), group(6)], [[1.0]], [[0.0]]])
-def test_equal_rewards_and_single_responses_have_no_advantage(rewards):
-    assert not advantages(rewards).any()
 
 
 def test_an_advantage_is_that_of_dr_grpo_over_the_pass_rate():
@@ -58,17 +52,3 @@ def test_the_expected_gradient_is_a_truncated_likelihood_of_order_k_less_one():
 def test_rewards_that_are_not_0_and_1_end_the_run(correct, incorrect):
     with pytest.raises(RunStopped, match=r"--method maxrl: all rewards must be 0 or 1; got"):
         advantages([[correct, incorrect, 0.0]])
-
-
-def test_a_response_that_abstained_is_no_part_of_the_pass_rate():
-    # of three graded responses one is correct: (1 - 1/3) / (1/3) = 2
-    rewards = torch.tensor([[1.0, 0.0, 77.0, 0.0]])
-    graded = torch.tensor([[True, True, False, True]])
-    found = response_advantages(rewards, graded, "group_norm", CONFIG, 0.5)
-    assert found[0, [0, 1, 3]].tolist() == pytest.approx([2.0, -1.0, -1.0])
-    assert found[0, 2].isnan()
-
-
-def test_an_incorrect_response_needs_the_reward_0():
-    flags = {"rollout.n_samples_per_prompt": 8, "reward_incorrect": -1.0}
-    assert METHOD.refuses(CONFIG, flags).startswith("--reward_incorrect -1")

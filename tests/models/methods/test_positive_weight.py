@@ -2,8 +2,6 @@ import pytest
 from example import gradients
 
 from openrlhf_cov.models.cov_config import CovConfig
-from openrlhf_cov.models.methods.positive_weight import refuses
-from openrlhf_cov.settings import Schedule
 
 
 def test_gradients_of_the_example():
@@ -16,13 +14,3 @@ def test_gradients_of_the_example():
 def test_at_0_wrong_tokens_train_alone():
     _, gradient = gradients(CovConfig(method="positive_weight", positive_weight=0.0))
     assert gradient == pytest.approx([0, 0, 0, 0.244281, 0], abs=1e-6)
-
-
-def test_a_weight_that_stays_1_is_refused():
-    for settings in ({}, {"positive_weight": Schedule(1.0, 1.0, 9)}):
-        assert "--positive_weight 1" in refuses(CovConfig(**settings), {})
-    message = "--method positive_weight changes nothing beside nsr, which has no positive advantages; drop one"
-    assert refuses(CovConfig(method="nsr", positive_weight=0.5), {}) == message
-    for settings in ({"positive_weight": 0.5}, {"positive_weight": Schedule(0.0, 1.0, 9)}):
-        assert refuses(CovConfig(**settings), {}) is None
-    assert refuses(CovConfig(method="positive_weight", entropy_target=0.3), {}) is None

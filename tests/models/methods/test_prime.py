@@ -3,7 +3,7 @@ import torch
 
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import Groups, PromptTokens
-from openrlhf_cov.models.methods.prime import METHOD, estimate, token_rewards
+from openrlhf_cov.models.methods.prime import estimate, token_rewards
 
 TWO = torch.tensor([True, True])
 
@@ -49,18 +49,3 @@ def test_an_abstention_does_not_change_the_rewards_of_other_responses():
     without = token_rewards(prime(), [prompt([[2.0, 4.0], [6.0, 0.0]])])[0]
     assert with_it[:2].equal(without)
     assert with_it[2].tolist() == [0.0, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("settings", "flags", "words"),
-    [
-        ({}, {}, None),
-        ({}, {"data.max_images_per_prompt": 2}, "--data.max_images_per_prompt 2"),
-        ({}, {"algo.kl.init_coef": 0.001}, None),
-        ({"prime_model": "other"}, {"algo.kl.init_coef": 0.0}, None),
-        ({"prime_model": "other"}, {"algo.kl.init_coef": 0.001}, "--prime_model"),
-    ],
-)
-def test_flags_that_cannot_work_are_refused(settings, flags, words):
-    said = METHOD.refuses(prime(**settings), {"rollout.n_samples_per_prompt": 4} | flags)
-    assert (said is None) if words is None else words in said

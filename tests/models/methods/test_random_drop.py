@@ -34,8 +34,3 @@ def test_neither_log_probs_nor_entropies_matter():
     window.items[0].batch.log_probs.mul_(3.0)
     window.items[0].entropy.mul_(3.0)
     assert torch.equal(plan(config, window)[0].tokens, expected.tokens)
-
-
-def test_a_share_that_looks_like_percent_must_be_meant():
-    with pytest.raises(ValueError, match=r"--random_drop_ratio 0\.2 selects 20\.0% .* --allow_large_cov_ratio"):
-        CovConfig(random_drop_ratio=0.2)

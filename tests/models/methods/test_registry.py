@@ -10,6 +10,7 @@ from example import example, window_of_example
 
 from openrlhf_cov.models.cov_config import BY_COVARIANCE, CovConfig, methods_of
 from openrlhf_cov.models.loss import LossRecord
+from openrlhf_cov.models.method import Groups
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.slots import UNCLIPPED
 from openrlhf_cov.models.window import Window, WindowItem, plan_step
@@ -116,12 +117,26 @@ def test_the_clip_is_the_surrogates_or_that_of_the_method_that_has_one(settings,
     assert CovConfig(**settings).ppo_clip == clip
 
 
-@pytest.mark.parametrize("name", ["dr_grpo", "lite_ppo", "maxrl", "prime", "qae", "rs_grpo", "ucpo", "wapo"])
+# Estimators that subtract the mean reward of the group.
+ABOUT_THE_MEAN = ("dr_grpo", "lite_ppo", "maxrl", "rs_grpo", "ucpo", "wapo")
+
+
+@pytest.mark.parametrize("name", [*ABOUT_THE_MEAN, "prime", "qae"])
 def test_an_estimator_that_compares_responses_refuses_a_group_of_one(name):
     flags = {"actor.loss_agg_mode": "token-mean"}
     said = METHODS[name].refuses(CovConfig(method=name), flags | {"rollout.n_samples_per_prompt": 1})
     assert "--rollout.n_samples_per_prompt" in said
     assert METHODS[name].refuses(CovConfig(method=name), flags | {"rollout.n_samples_per_prompt": 2}) is None
+
+
+@pytest.mark.parametrize("name", [*ABOUT_THE_MEAN, "passk", "prime", "qae"])
+def test_equal_rewards_have_no_advantage(name):
+    equal = [[0.0] * 6, [1.0] * 6]
+    # The mean of seven 0.1 in float32 is not 0.1. A response that is alone differs from no other response.
+    equal += [[-0.1] * 7, [1.0]] if name in ABOUT_THE_MEAN and name not in ("maxrl", "ucpo") else []
+    for rewards in equal:
+        groups = Groups(torch.tensor([rewards]), 0.5, torch.full((1, len(rewards)), -0.5))
+        assert not METHODS[name].slot.estimate(CovConfig(method=name), groups).any(), rewards
 
 
 INF = math.inf
@@ -137,7 +152,9 @@ OUT_OF_RANGE = {
     "cispo_cap": (0.28, INF),
     "cispo_floor": (1.5, NAN),
     "clip_b_mu": (0.0, -1.0, INF, NAN),
-    "clip_cov_lb": (9.0,),
+    "clip_cov_lb": (5.0, 9.0, NAN),
+    "clip_cov_ratio": (0.0, -1e-9, 1.0 + 1e-9, 20.0, NAN, INF, Schedule(0.0, 1e-3, 5), Schedule(1e-3, 1.5, 5)),
+    "clip_cov_ub": (1.0, NAN),
     "clip_v_frac": (0.0, 1.1, 20, NAN),
     "clip_v_mu": (0.0, -1.0, INF),
     "dppo_anchor": ("new",),
@@ -156,13 +173,14 @@ OUT_OF_RANGE = {
     "erc_low": (1.0, -0.1),
     "gmpo_clip": (0.0, -0.4, 40.0, NAN),
     "gspo_token_clip": ((-1e-4, 4e-4), (3e-4, INF), (1.5, 4e-4), (NAN, 4e-4)),
+    "kl_cov_ratio": (0.0, -1e-9, 1.0 + 1e-9, 20.0, NAN, INF, Schedule(0.0, 1e-3, 5), Schedule(1e-3, 1.5, 5)),
     "lite_ppo_std": ("batch",),
     "lp_reg_coef": (-1.0, NAN),
     "lp_reg_frac": (0.0, 1.0),
     "lp_reg_min_p": (2.0,),
     "passk_k": (0,),
     "positive_weight": (-0.1, 1.1, NAN, Schedule(0.5, 2.0, 9)),
-    "ppo_kl_coef": (-1.0,),
+    "ppo_kl_coef": (-1e-9, NAN, INF, Schedule(-1.0, 1.0, 5), Schedule(1.0, INF, 5)),
     "prime_beta": (0.0,),
     "prime_lr": (-1e-6,),
     "prime_max_norm": (-1.0,),
@@ -261,6 +279,21 @@ def test_a_refused_setting_says_what_to_write(settings, said):
         ({"method": "top_entropy,cispo"}, None),
         ({"method": "psr,qae"}, ["--method qae", "--method psr", "each computes the advantages"]),
         ({"method": "nsr,cw_grpo"}, ["--method nsr", "--method cw_grpo", "leaves responses out"]),
+        *(
+            ({"method": f"psr,{name}"}, ["--method psr", f"--method {name}", "leaves responses out"])
+            for name in ("clip_cov", "kl_cov", "top_entropy", "random_drop", "lp_reg", "cw_grpo")
+        ),
+        *(
+            ({"method": f"clip_b,{name}"}, ["--method clip_b", f"--method {name}"])
+            for name in ("clip_cov", "clip_v", "top_entropy", "psr")
+        ),
+        *(
+            ({"method": f"gmpo,{name}"}, ["--method gmpo", "one advantage for all tokens"])
+            for name in ("clip_cov", "top_entropy", "entropic")
+        ),
+        ({"method": "gmpo,kl_cov"}, None),  # a penalty is no advantage
+        ({"method": "entropic,positive_weight"}, ["--method entropic", "--method positive_weight"]),
+        ({"method": "wapo,steer,top_entropy"}, None),
         ({"method": "nsr,steer", "steer_form": "linear"}, ["--method nsr", "--method steer", "leaves responses out"]),
         ({"method": "nsr,steer"}, None),  # the largest change is no token's that has none
     ],

@@ -15,7 +15,6 @@ from openrlhf_cov.models.method import Groups, TokenBatch
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.window import plan_step
 
-BESIDE = ("top_entropy", "random_drop", "lp_reg", "cw_grpo")
 REWARDS = [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
 
 
@@ -86,18 +85,3 @@ def test_a_step_without_responses_of_the_kind_trains_on_none():
     ((plan,),) = plan_step(CovConfig(method="psr"), window_of([batch], [torch.arange(6).view(2, 3)]))
     assert plan.tokens.tolist() == [[True, True, True], [True, True, False]]
     assert plan.weight.isfinite()
-
-
-@pytest.mark.parametrize("name", ["psr", "nsr"])
-def test_the_mean_is_one_of_tokens(name):
-    config = CovConfig(method=name)
-    assert "--actor.loss_agg_mode" in METHODS[name].refuses(config, {"actor.loss_agg_mode": "seq-mean-token-mean"})
-    assert METHODS[name].refuses(config, {"actor.loss_agg_mode": "token-mean"}) is None
-
-
-@pytest.mark.parametrize(
-    "other", [{"cov_type": name} for name in ("clip_cov", "kl_cov")] + [{"method": f"psr,{name}"} for name in BESIDE]
-)
-def test_what_would_count_the_responses_that_are_left_out_is_refused(other):
-    with pytest.raises(ValueError, match="--method psr leaves responses out"):
-        CovConfig(**({"method": "psr"} | other))

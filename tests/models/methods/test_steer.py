@@ -1,7 +1,6 @@
 import pytest
 import torch
-from example import example, gradients, window_of_example
-from openrlhf.models import PolicyLoss
+from example import gradients, window_of_example
 
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.methods.steer import changes, plan
@@ -25,22 +24,6 @@ def test_gradients_of_the_example():
     value, gradient = gradients(steer())
     assert value == pytest.approx(-0.178057, abs=1e-6)
     assert gradient == pytest.approx([-0.205304, -0.097045, 0, 0.231080, 0], abs=1e-6)
-
-
-def test_a_weight_of_the_loss_is_one_of_the_advantage():
-    # PPO with a dual clip is homogeneous in A: sum w l(A) / N = sum l(w A) / N = -0.178057
-    value, gradient = gradients(steer(), dual_clip=3.0)
-    batch, (found,) = example(), plan(steer(), window_of_example())
-    alone = PolicyLoss(0.2, 0.28, dual_clip=3.0)
-    total = 0.0
-    for place in batch.action_mask.nonzero().tolist():
-        one = torch.zeros_like(batch.action_mask).index_put([torch.tensor(i) for i in place], torch.tensor(1))
-        loss, *_ = alone(batch.log_probs, batch.old_log_probs, batch.advantages, one)
-        total = total + found.weight[tuple(place)] * loss / 5
-    total.backward()
-    assert value == pytest.approx(-0.178057, abs=1e-6)
-    assert total.item() == pytest.approx(-0.178057, abs=1e-6)
-    assert gradient == pytest.approx(batch.log_probs.grad.flatten()[:-1].tolist(), abs=1e-9)
 
 
 def test_the_linear_form():

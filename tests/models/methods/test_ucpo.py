@@ -53,10 +53,6 @@ def test_where_there_is_nothing_to_share_it_is_grpo_bit_for_bit(rewards, tau):
     assert torch.equal(found, group_normalised(torch.tensor([rewards]))[0])
 
 
-def test_a_single_response_has_no_advantage():
-    assert advantages([1.0], [-0.5], 1.0).tolist() == [0.0]
-
-
 def test_equally_probable_responses_share_equally():
     found = advantages([1.0, 1.0, 0.0, 0.0], [-0.7] * 4, 1.0)
     torch.testing.assert_close(found, group_normalised(torch.tensor([[1.0, 1, 0, 0]]).double())[0])

@@ -1,6 +1,5 @@
 """Which checkpoint a run goes on from, and which of them stay."""
 
-import json
 import os
 
 import pytest
@@ -28,28 +27,10 @@ def save(folder, tag, run=RUN):
     )
 
 
-@pytest.mark.parametrize(
-    ("run", "message"),
-    [
-        (RUN, None),
-        ({"ranks": 4, "ZeRO stage": 2}, "global_step1 has ranks 2, this run has 4"),
-        ({"ranks": 4, "ZeRO stage": 3}, "global_step1 has ranks 2, this run has 4; ZeRO stage 2, this run has 3"),
-    ],
-)
-def test_a_checkpoint_of_another_run_is_told_apart(tmp_path, run, message):
-    save(tmp_path, "global_step1")
-    assert differences(tmp_path, run) == message
-
-
-def test_what_cannot_be_compared_is_said_or_passed_over(tmp_path):
+def test_a_checkpoint_of_upstream_is_not_compared(tmp_path):
     (tmp_path / "latest").write_text("global_step1")
-    assert differences(tmp_path, RUN) == "latest names global_step1, which is not there"
     (tmp_path / "global_step1").mkdir()
-    assert differences(tmp_path, RUN) is None  # a checkpoint of upstream says nothing
-    save(tmp_path, "global_step2")
-    (tmp_path / "global_step2" / "run.json").write_text(json.dumps(RUN | {"format": 1}))
-    message = differences(tmp_path, RUN | {"format": 2})
-    assert message.startswith("global_step2 has the checkpoint format 1, this version reads 2; finish the run with")
+    assert differences(tmp_path, RUN) is None
 
 
 @pytest.mark.parametrize(

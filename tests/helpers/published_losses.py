@@ -1,15 +1,11 @@
-"""The published formulas in plain Python floats, and the writer of ``data/published_losses.json``.
+"""The published formulas in plain Python floats.
 
 Written from arXiv 2505.22617 (eq. 10-14, Listing 1) without torch and without the package, so that the two can be
-compared. Nested lists are (B, A). ``python tests/models/published_losses.py`` writes the file anew.
+compared. Nested lists are (B, A).
 """
 
-import json
 import math
 import random
-from pathlib import Path
-
-DATA = Path(__file__).parent / "data" / "published_losses.json"
 
 
 def action_tokens(case):
@@ -104,9 +100,5 @@ def make_case(knobs, seed, rows=3, columns=7):
 
 
 def make_cases():
-    """All cases of the file."""
+    """Return random cases of both methods, each with its loss and gradient."""
     return [make_case(knobs, seed) for knobs in KNOBS for seed in range(2)]
-
-
-if __name__ == "__main__":
-    DATA.write_text("[\n" + ",\n".join(json.dumps(case) for case in make_cases()) + "\n]\n", encoding="utf-8")
