@@ -66,6 +66,8 @@ def test_a_logarithmic_axis_has_equal_steps_for_equal_ratios():
     rows = [row for row, text in enumerate(lines) if "┤" in text]
     assert y_labels(lines) == ["1.00", "0.10", "0.01"]
     assert rows[1] - rows[0] == rows[2] - rows[1]
+    # The line goes from the row of its first value to that of its last one.
+    assert all(any(map(is_braille, lines[row])) for row in (rows[0], rows[2]))
 
 
 def test_a_logarithmic_axis_with_a_zero_is_linear():
