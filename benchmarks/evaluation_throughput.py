@@ -40,7 +40,7 @@ def main() -> None:
     args = parser.parse_args()
     cpu_host.install()
     plan = make_the_plan(args)
-    longest = max(len(ids) for _, ids in plan.prompts) + args.max_tokens
+    longest = plan.longest_prompt + args.max_tokens
     alone = start_alone(args, longest)
     needs = engines.needs_of_engines(1, 1)
     connection.connect(needs)

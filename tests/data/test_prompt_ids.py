@@ -101,7 +101,7 @@ def evaluated(tmp_path, text, tokenizer, template="none"):
         template=template,
         tokenizer=tokenizer,
     )
-    return plan.prompts[0]
+    return plan.items[0].prompt, plan.items[0].prompt_ids
 
 
 def test_a_prompt_has_the_special_tokens_before_the_text_and_no_others(kind):
