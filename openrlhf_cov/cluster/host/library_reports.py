@@ -4,8 +4,8 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
-# Module -> arguments with which Python prints its report. ``python -m deepspeed.env_report`` would also print the state of
-# DeepSpeed's operators with color codes, so only the function for the rest is called.
+# Module -> arguments with which Python prints its report. ``python -m deepspeed.env_report`` would also print the
+# state of DeepSpeed's operators with color codes, so only the function for the rest is called.
 REPORTS = {
     "torch.utils.collect_env": ("-m", "torch.utils.collect_env"),
     "deepspeed.env_report": ("-c", "from deepspeed.env_report import debug_report; debug_report()"),
