@@ -280,7 +280,7 @@ def with_numbers(text: str) -> str:
     parts = {
         "answer": study_numbers.answer(shortcut, learning_rates),
         "figure": study_numbers.said_of_figure(shortcut, learning_rates, mechanism),
-        "table": "\n".join(markdown_table(study_numbers.table(shortcut, learning_rates, mechanism))),
+        "table": "\n".join(markdown_table(study_numbers.table(shortcut, learning_rates))),
         "mechanism": "\n".join(markdown_table(study_numbers.mechanism_numbers(mechanism))),
         "drops": study_numbers.said_of_drops(entropy_drops()),
         "forecasts": "\n".join(markdown_table(early_and_late(by_task_in_short(forecasts())))),

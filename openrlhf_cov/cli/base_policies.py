@@ -16,7 +16,7 @@ from openrlhf_cov.utils.output_folders import alone_in, check_folder
 from openrlhf_cov.utils.terminal import Parser, say
 
 # The tasks on which methods can end at different scores, each with policies of three seeds.
-DEFAULT_TASKS = ("shortcut", "tail", "graph_paths", "two_peaks")
+DEFAULT_TASKS = ("shortcut", "shortcut_large", "tail", "graph_paths", "two_peaks")
 DEFAULT_SEEDS = (0, 1, 2)
 WEIGHTS = "model.safetensors"
 

@@ -81,8 +81,8 @@ def test_an_asterisk_marks_an_interval_without_zero(script, cell, shown):
 @pytest.mark.slow
 def test_the_results_of_the_readme_are_those_of_the_studies(script):
     """Critical shares and widths of learning rates."""
-    studies = [script["finished"](name) for name in ("shortcut", "learning_rate_map", "mechanism")]
-    numbers = {row[0]: row[1:3] for row in script["study_numbers"].table(*studies).rows}
+    studies = [script["finished"](name) for name in ("shortcut", "learning_rate_map")]
+    numbers = script["study_numbers"].shares_and_widths(*studies)
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     table = readme.split("| critical share | learning rates, decades |\n|---|---|---|\n")[1].split("\n\n")[0]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines()]

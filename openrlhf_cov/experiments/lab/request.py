@@ -36,7 +36,9 @@ RUN_FILE = "lab.json"
 MAX_THREADS = 1024
 
 # Keys of ``lab.tasks.TASKS``, which takes PyTorch to import.
-TASKS = ("commands", "addition", "code", "shortcut", "tail", "graph_paths", "two_peaks")
+TASKS = ("commands", "addition", "code", "shortcut", "shortcut_large", "tail", "graph_paths", "two_peaks")
+# Those of them with a shortcut.
+SHORTCUT_TASKS = ("shortcut", "shortcut_large")
 
 
 def build_parser(kind: type[Parser] = Parser) -> Parser:
@@ -94,7 +96,7 @@ class LabRequest:
             if not lowest <= getattr(args, name) <= most:
                 raise ValueError(f"--{name} {getattr(args, name)}: must be a number from {lowest} to {most}")
         given = given_flags(parser.parse_args, list(words), args)
-        if "shortcut_share" in given and args.task != "shortcut":
+        if "shortcut_share" in given and args.task not in SHORTCUT_TASKS:
             raise ValueError(f"--shortcut_share has no effect with --task {args.task}; drop it or use --task shortcut")
         return cls(words, args, LabSettings.from_args(args), configured(args, given))
 

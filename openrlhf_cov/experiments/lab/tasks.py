@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from openrlhf_cov.errors import UsageError, reason_of
+from openrlhf_cov.experiments.lab.request import SHORTCUT_TASKS
 from openrlhf_cov.experiments.tiny_task import commands, graph_paths, hidden_skills, problems, programs, two_peaks
 from openrlhf_cov.experiments.tiny_task.base_policy import (
     PROGRAMS_POLICY,
@@ -20,6 +21,7 @@ from openrlhf_cov.experiments.tiny_task.base_policy import (
 )
 from openrlhf_cov.experiments.tiny_task.commands_policy import COMMANDS_POLICY, make_commands_policy
 from openrlhf_cov.experiments.tiny_task.headroom_policies import (
+    LARGE_SKILLS_POLICY,
     PATHS_POLICY,
     SKILLS_POLICY,
     TablePolicyConfig,
@@ -222,7 +224,11 @@ def _shortcut(share: float = hidden_skills.DEFAULT_SHARE) -> Task:
     return _hidden_skills(hidden_skills.shortcut_task(share))
 
 
-def _hidden_skills(skills: hidden_skills.SkillTask) -> Task:
+def _shortcut_large(share: float = hidden_skills.DEFAULT_SHARE) -> Task:
+    return _hidden_skills(hidden_skills.shortcut_task(share, "shortcut_large"), LARGE_SKILLS_POLICY)
+
+
+def _hidden_skills(skills: hidden_skills.SkillTask, policy: BasePolicyConfig = SKILLS_POLICY) -> Task:
     train, validation, test = commands.split_digits()
 
     def split(name: str, digits: list[str]) -> list[Question]:
@@ -244,8 +250,8 @@ def _hidden_skills(skills: hidden_skills.SkillTask) -> Task:
         test=split("test", test),
         kind=lambda question: asked(question).kind,
         is_right=hidden_skills.is_correct,
-        policy=SKILLS_POLICY,
-        make=lambda seed: make_skills_policy(skills, SKILLS_POLICY, seed),
+        policy=policy,
+        make=lambda seed: make_skills_policy(skills, policy, seed),
         needs_exploration=lambda question: asked(question).needs_exploration,
         skill_of=lambda prompt: hidden_skills.SKILL_OF[prompt[0]],
         skills=tuple(hidden_skills.SKILLS),
@@ -294,6 +300,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     "addition": _addition,
     "code": _code,
     "shortcut": _shortcut,
+    "shortcut_large": _shortcut_large,
     "tail": partial(_hidden_skills, hidden_skills.TAIL),
     "graph_paths": _graph_paths,
     "two_peaks": _two_peaks,
@@ -305,9 +312,9 @@ def make_task(name: str, shortcut_share: float) -> Task:
 
     Args:
         name: Key of ``TASKS``.
-        shortcut_share: Share of the prompts, from 0 to 1, on which the task "shortcut" also accepts the habit of the
-            base policy. The other tasks do not use it.
+        shortcut_share: Share of the prompts, from 0 to 1, on which tasks of ``SHORTCUT_TASKS`` also accept the habit
+            of the base policy. The other tasks do not use it.
     """
-    if name == "shortcut":
+    if name in SHORTCUT_TASKS:
         return TASKS[name](shortcut_share)
     return TASKS[name]()

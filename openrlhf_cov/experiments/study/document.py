@@ -9,7 +9,7 @@ from openrlhf_cov.analysis.pages.html import Cell, render
 from openrlhf_cov.analysis.pages.plot import figure
 from openrlhf_cov.cluster.sizing.prose import counted
 from openrlhf_cov.experiments.study.answer import AGAINST, finished_runs, shown
-from openrlhf_cov.experiments.study.headroom import headroom_answer
+from openrlhf_cov.experiments.study.headroom import headroom_answer, pass_rate_answer
 from openrlhf_cov.experiments.study.questions import answers
 from openrlhf_cov.experiments.study.run_plan import StudyRun, number_of_runs
 from openrlhf_cov.experiments.study.run_results import DIGITS, Result
@@ -106,9 +106,8 @@ def document(spec: Spec, results: Sequence[Result]) -> Document:
     tuning = tuple(tuning_table(spec, results))
     head = ("method", "seeds", "configuration", *MAIN.values(), "accuracy over questions")
     begun = (progress(spec, results), *mixed(spec, results))
-    headroom = headroom_answer(spec, results)
     sections = [
-        *([Section(headroom.question, (headroom.text,), headroom.head, headroom.rows)] if headroom else []),
+        *of_headroom(spec, results),
         Section("Results", (*begun, *HOW, how_tuned(spec)), head, tuple(map(main_cells, rows))),
         Section(
             AGAINST,
@@ -137,11 +136,22 @@ def sweep_document(spec: Spec, results: Sequence[Result]) -> Document:
     """
     answer = sweep_answer(spec, results)
     about = (progress(spec, results), *mixed(spec, results), how_tuned(spec), answer.text)
-    sections = [Section(answer.question, about, answer.head, answer.rows)]
+    sections = [Section(answer.question, about, answer.head, answer.rows), *of_headroom(spec, results)]
     tuning = tuple(tuning_table(spec, results))
     if tuning:
         sections.append(Section("Tuning", (TUNING,), TUNING_HEAD, tuning))
     return Document(spec.title, spec.about, tuple(sections), tuple(maps(spec, results)), summary(spec, results))
+
+
+def of_headroom(spec: Spec, results: Sequence[Result]) -> list[Section]:
+    """Return the tables of a study whose spec says when a task is learned; none for another study.
+
+    Args:
+        spec: The study.
+        results: Its finished runs, from none to all.
+    """
+    found = (headroom_answer(spec, results), pass_rate_answer(spec, results))
+    return [Section(each.question, (each.text,), each.head, each.rows) for each in found if each]
 
 
 # Number of runs that are named.

@@ -19,42 +19,59 @@ from openrlhf_cov.experiments.study.seed_estimates import (
     smallest_detectable_effect,
 )
 from openrlhf_cov.experiments.study.spec import Spec
+from openrlhf_cov.experiments.study.sweeps import runs_of
 from openrlhf_cov.experiments.study.table_rows import accuracy, mean_number
 
 MOST_SAMPLES = 32
 # Numbers of an evaluation that are shares, in the order of the table.
 SHARES = ("greedy", "sampled", f"pass@{MOST_SAMPLES}")
 BASE_POLICY = "base policy"
-HEAD = (
-    "method",
-    "learned",
-    "share of seeds",
-    f"steps to {SOLVED_FROM:.0%}",
-    "accuracy",
-    "pass@1",
-    f"pass@{MOST_SAMPLES}",
-    "entropy of the decision token",
-    "minus the first",
-    "p (Holm)",
-    "smallest detectable",
-)
+# Kind of the questions on which the verifier accepts the habit of the base policy.
+HABIT = "habit"
+LEARNED = "learned"
+ACCURACY = "accuracy"
+MOST_PASS = f"pass@{MOST_SAMPLES}"
+ENTROPY = "entropy of the decision token"
+# Headings of the first columns; those of the comparison with the first method follow.
+HEAD = ("method", LEARNED, "share of seeds", f"steps to {SOLVED_FROM:.0%}", ACCURACY, "pass@1", MOST_PASS, ENTROPY)
 # Heading of a further column, of tasks whose questions have several correct answers.
 DISTINCT = "different correct answers"
 
 
-def headroom_answer(spec: Spec, results: Sequence[Result]) -> Answer | None:
-    """Return the table of a study whose spec says when a task is learned.
+def headroom_runs(spec: Spec, results: Sequence[Result]) -> Runs | None:
+    """Return one finished run of each method and seed, of a study whose spec says when a task is learned.
 
     Args:
         spec: The study.
         results: Its finished runs, from none to all.
 
     Returns:
-        The answer; None for a study without ``learned``, and for one with a sweep.
+        Method -> seed -> run. Of a bisection, these are the runs with which every seed begins, so all methods have
+        the same value of the flag. None for a study without ``learned``, and for one with another sweep.
     """
-    if spec.learned is None or spec.sweep is not None:
+    if spec.learned is None:
         return None
-    runs = finished_runs(spec, results)
+    if spec.sweep is None:
+        return finished_runs(spec, results)
+    if not spec.sweep.bisect:
+        return None
+    first = spec.sweep.first_of_bisection
+    return {method.name: runs_of(spec, method, results)[first] for method in spec.methods}
+
+
+def headroom_answer(spec: Spec, results: Sequence[Result]) -> Answer | None:
+    """Return the table of how many seeds learn, how fast and with which entropy.
+
+    Args:
+        spec: The study.
+        results: Its finished runs, from none to all.
+
+    Returns:
+        The answer; None for a study of which ``headroom_runs`` has none.
+    """
+    runs = headroom_runs(spec, results)
+    if runs is None:
+        return None
     known = {method: found for method, found in runs.items() if found}
     base = base_policy_row(spec, known)
     differences = {
@@ -75,8 +92,8 @@ def headroom_answer(spec: Spec, results: Sequence[Result]) -> Answer | None:
         if has_distinct:
             rows[-1] += (_distinct(found.values(), -1),)
     if base and has_distinct:
-        first_of_policies = _first_of_each_policy(spec, known).values()
-        rows[0] += (_distinct(first_of_policies, 0),)
+        rows[0] += (_distinct(first_of_each_policy(spec, known).values(), 0),)
+    question = "How many seeds learn the task, how fast, and with which entropy?"
     text = (
         f"A seed has learned the task from an accuracy of {spec.learned:g} on after the last step, on the validation "
         "questions that the habit of the base policy does not answer; the interval of their share is exact (Clopper "
@@ -87,10 +104,60 @@ def headroom_answer(spec: Spec, results: Sequence[Result]) -> Answer | None:
         "detectable one would be missed in a fifth of such studies or more. The row of the base policy is of the "
         "validation questions before the first step."
     )
+    if spec.sweep is not None:
+        value = " ".join(spec.sweep.first_of_bisection)
+        question = f"With {value}, how many seeds learn the task, how fast, and with which entropy?"
+        text = f"The search of every seed begins with {value}; these are the runs with it. {text}"
     if has_distinct:
         text += " Different correct answers are those among the samples of a validation question in an evaluation."
-    head = (*HEAD, DISTINCT) if has_distinct else HEAD
-    return Answer("How many seeds learn the task, how fast, and with which entropy?", text, head, tuple(rows))
+    head = (*HEAD, f"minus {spec.methods[0].name}", "p (Holm)", "smallest detectable")
+    head += (DISTINCT,) if has_distinct else ()
+    return Answer(question, text, head, tuple(rows))
+
+
+def pass_rate_answer(spec: Spec, results: Sequence[Result]) -> Answer | None:
+    """Return the accuracy of each method by the kind of the question, beside the pass rate of the base policy.
+
+    Args:
+        spec: The study.
+        results: Its finished runs, from none to all.
+
+    Returns:
+        The answer, whose first row is the pass rate. None for a study of which ``headroom_runs`` has none, and for a
+        task whose questions are of one kind.
+    """
+    known = {method: found for method, found in (headroom_runs(spec, results) or {}).items() if found}
+    policies = first_of_each_policy(spec, known)
+    if not policies:
+        return None
+    kinds = sorted(set(next(iter(policies.values())).kinds))
+    if len(kinds) < 2:
+        return None
+    initial = {
+        kind: float(np.mean([each.evaluations.column(f"sampled/{kind}")[0] for each in policies.values()]))
+        for kind in kinds
+    }
+    kinds.sort(key=lambda kind: -initial[kind])
+    rows = [(BASE_POLICY, *(f"{initial[kind]:.3f}" for kind in kinds))]
+    for method, found in known.items():
+        means = (np.mean([accuracy_of_kind(each, kind) for each in found.values()]) for kind in kinds)
+        rows.append((method, *(f"{mean:.2f}" for mean in means)))
+    text = (
+        "The columns are the kinds of questions, from easy to hard. The row of the base policy is its pass rate, the "
+        "share of its samples that are correct before the first step. The other rows are the mean greedy accuracy "
+        "over seeds in the test."
+    )
+    if HABIT in kinds:
+        text += " The verifier accepts the habit of the base policy on the questions of the first column."
+    return Answer(
+        "How accurate is each method by the initial pass rate of a question?", text, ("method", *kinds), tuple(rows)
+    )
+
+
+def accuracy_of_kind(result: Result, kind: str) -> float:
+    """Return the greedy accuracy in the test on the questions of one kind; NaN where the test has none."""
+    right = result.greedy[np.array(result.kinds) == kind]
+    return float(right.mean()) if len(right) else math.nan
 
 
 def base_policy_row(spec: Spec, runs: Runs) -> tuple[str, ...] | None:
@@ -105,7 +172,7 @@ def base_policy_row(spec: Spec, runs: Runs) -> tuple[str, ...] | None:
     Returns:
         The cells of the row; None if no run was evaluated before its first step.
     """
-    by_policy = _first_of_each_policy(spec, runs)
+    by_policy = first_of_each_policy(spec, runs)
     if not by_policy:
         return None
 
@@ -121,7 +188,7 @@ def base_policy_row(spec: Spec, runs: Runs) -> tuple[str, ...] | None:
     return (BASE_POLICY, "", "", "", *cells, "", "", "")
 
 
-def _first_of_each_policy(spec: Spec, runs: Runs) -> dict[int, Result]:
+def first_of_each_policy(spec: Spec, runs: Runs) -> dict[int, Result]:
     """Return one run of each base policy that evaluated it before its first step."""
     by_policy: dict[int, Result] = {}
     for found in runs.values():

@@ -54,6 +54,11 @@ class Sweep:
         # A bisection of 2^k - 1 configurations takes k runs, whatever their outcomes.
         return len(self.configurations).bit_length() if self.bisect else len(self.configurations)
 
+    @property
+    def first_of_bisection(self) -> Configuration:
+        """The configuration with which the bisection of every seed begins."""
+        return self.configurations[(len(self.configurations) - 1) // 2]
+
 
 @dataclass(frozen=True)
 class Spec:

@@ -10,7 +10,15 @@ from openrlhf_cov.analysis.entropy_drop import PREDICTIONS
 from openrlhf_cov.analysis.pages.chart import STEPS, Axis, Chart, Look, Mark, Panel, bands, look_of
 from openrlhf_cov.experiments.study.answer import Runs, finished_runs, listed
 from openrlhf_cov.experiments.study.document import Document, Section
-from openrlhf_cov.experiments.study.headroom import decision_column
+from openrlhf_cov.experiments.study.headroom import (
+    ACCURACY,
+    BASE_POLICY,
+    ENTROPY,
+    LEARNED,
+    MOST_PASS,
+    decision_column,
+    headroom_answer,
+)
 from openrlhf_cov.experiments.study.mechanism_page import EARLY_STEPS, name_probability, removed_share, spread
 from openrlhf_cov.experiments.study.run_plan import has_learned, number_of_runs
 from openrlhf_cov.experiments.study.run_results import Result, hard_accuracy, score_of
@@ -38,9 +46,11 @@ MAP_SETTING = "--updates 4"
 CLEAR_DIFFERENCE = 0.5
 HEAD = (
     "method",
-    "critical share, tuned",
+    "critical share",
     "learning rates, decades",
-    "untuned: seeds that learn",
+    "learned",
+    ACCURACY,
+    MOST_PASS,
     "decision-token entropy, nats",
 )
 NONE = "–"
@@ -65,25 +75,44 @@ class Finished:
         return finished_runs(self.spec, self.results)
 
 
-def table(shortcut: Finished, learning_rates: Finished, mechanism: Finished) -> Section:
-    """Return a row for each method with a finished run, by critical share, then the other ones of ``METHODS``.
+def table(shortcut: Finished, learning_rates: Finished) -> Section:
+    """Return a row for the base policy and for each of ``METHODS``; a number without a finished run is a dash.
 
-    A number without a finished run is a dash.
+    Args:
+        shortcut: Study of the critical shares. All columns but the widths are of it, and those from "learned" on of
+            the runs with which every search begins.
+        learning_rates: Map of the learning rates.
+    """
+    known = shares_and_widths(shortcut, learning_rates)
+    ends = headroom_answer(shortcut.spec, shortcut.results)
+    found = {row[0]: dict(zip(ends.head, row, strict=True)) for row in ends.rows} if ends else {}
+    rows = []
+    for method in (BASE_POLICY, *METHODS):
+        end = found.get(method, {})
+        cells = (end.get(name) or NONE for name in (LEARNED, ACCURACY, MOST_PASS, ENTROPY))
+        rows.append((method, *known.get(method, (NONE, NONE)), *cells))
+    return Section("", (), HEAD, tuple(rows))
+
+
+def shares_and_widths(shortcut: Finished, learning_rates: Finished) -> dict[str, tuple[str, str]]:
+    """Return the critical share and the width of the learning rates of each method, as words; a dash for none.
 
     Args:
         shortcut: Study of the critical shares.
-        learning_rates: Map of the learning rates. The table has the widths of the rows with ``MAP_SETTING``.
-        mechanism: Study of the untuned runs.
+        learning_rates: Map of the learning rates. The widths are those of ``MAP_SETTING``.
+
+    Returns:
+        Method -> its critical share and its width, in the order of the critical shares. Methods without a critical
+        share come last.
     """
     widths = widths_of(learning_rates)
     tried = shares(shortcut.spec)
     fits = critical_fits(shortcut.spec, shortcut.results)
-    rows = []
-    for method in dict.fromkeys((*fits, *METHODS)):
-        fit = fits.get(method)
-        cells = (bounded(fit.value, tried) if fit else NONE, widths.get(method, NONE))
-        rows.append((method, *cells, *_untuned(mechanism, list(mechanism.runs.get(method, {}).values()))))
-    return Section("", (), HEAD, tuple(rows))
+    found = {}
+    for method in dict.fromkeys((*fits, *widths)):
+        share = bounded(fits[method].value, tried) if method in fits else NONE
+        found[method] = (share, widths.get(method, NONE))
+    return found
 
 
 def widths_of(learning_rates: Finished) -> dict[str, str]:
@@ -110,17 +139,6 @@ def shares(spec: Spec) -> list[float]:
     return [
         float(value) for configuration in spec.sweep.configurations for value in settings_of(configuration).values()
     ]
-
-
-def _untuned(mechanism: Finished, found: Sequence[Result]) -> tuple[str, str]:
-    if not found:
-        return NONE, NONE
-    successes = sum(has_learned(mechanism.spec, score_of(each)) for each in found)
-    entropies = [each.evaluations.column(decision_column(each))[-1] for each in found]
-    return (
-        f"{successes} of {len(found)}",
-        spread(entropies),
-    )
 
 
 def answer(shortcut: Finished, learning_rates: Finished) -> str:
@@ -215,7 +233,7 @@ def mechanism_numbers(mechanism: Finished) -> Section:
             rows.append(
                 (
                     method,
-                    str(len(found)),
+                    f"{sum(has_learned(mechanism.spec, score_of(each)) for each in found)} of {len(found)}",
                     spread([name_at(each, EARLY_STEPS) for each in found], 3),
                     spread(ratios, 0),
                     spread([removed_share(each, -1) for each in found]),
@@ -224,7 +242,7 @@ def mechanism_numbers(mechanism: Finished) -> Section:
             )
     head = (
         "method",
-        "runs",
+        "learned",
         f"rare name, own, step {EARLY_STEPS}",
         "largest ratio, own to other",
         "push down selected",

@@ -36,8 +36,8 @@ def sweep_answer(spec: Spec, results: Sequence[Result]) -> Answer:
     return critical_values(spec, results) if spec.sweep.bisect else learned_regions(spec, results)
 
 
-def outcomes_of(spec: Spec, method: StudyMethod, results: Sequence[Result]) -> dict[Configuration, dict[int, bool]]:
-    """Return whether each finished run of a method learned the task, by the configuration of the sweep and the seed.
+def runs_of(spec: Spec, method: StudyMethod, results: Sequence[Result]) -> dict[Configuration, dict[int, Result]]:
+    """Return the finished runs of a method, by the configuration of the sweep and the seed.
 
     Args:
         spec: The study, which has a sweep.
@@ -45,22 +45,29 @@ def outcomes_of(spec: Spec, method: StudyMethod, results: Sequence[Result]) -> d
         results: Finished runs of the study.
 
     Returns:
-        Every configuration of the sweep -> seed -> True if the run learned the task. There is no seed while tuning is
-        not finished.
+        Every configuration of the sweep -> seed -> run. There is no seed while tuning is not finished.
     """
     assert spec.sweep is not None
-    scores = {each.run: score_of(each) for each in results}
-    selected = chosen(spec, method, scores)
-    found: dict[Configuration, dict[int, bool]] = {configuration: {} for configuration in spec.sweep.configurations}
+    selected = chosen(spec, method, {each.run: score_of(each) for each in results})
+    found: dict[Configuration, dict[int, Result]] = {configuration: {} for configuration in spec.sweep.configurations}
     if selected is None:
         return found
-    for run, score in scores.items():
+    for each in results:
+        run = each.run
         swept = run.configuration[len(selected) :]
         has_selected = run.configuration[: len(selected)] == selected
         # Other runs of the method are those of tuning.
         if run.method == method.name and run.stage == REPORT and has_selected and swept in found:
-            found[swept][run.seed] = has_learned(spec, score)
+            found[swept][run.seed] = each
     return found
+
+
+def outcomes_of(spec: Spec, method: StudyMethod, results: Sequence[Result]) -> dict[Configuration, dict[int, bool]]:
+    """Return whether each finished run of a method learned the task; see ``runs_of``."""
+    return {
+        configuration: {seed: has_learned(spec, score_of(run)) for seed, run in found.items()}
+        for configuration, found in runs_of(spec, method, results).items()
+    }
 
 
 def critical_values(spec: Spec, results: Sequence[Result]) -> Answer:

@@ -17,6 +17,10 @@ Made = tuple[LlamaForCausalLM, PreTrainedTokenizerBase]
 SKILLS_POLICY = BasePolicyConfig(
     layers=2, heads=4, hidden_size=64, intermediate_size=192, max_length=16, steps=600, rows_per_step=128, tied=False
 )
+# About nine times the parameters, to see what depends on the size of the model.
+LARGE_SKILLS_POLICY = BasePolicyConfig(
+    layers=4, heads=4, hidden_size=128, intermediate_size=384, max_length=16, steps=600, rows_per_step=128, tied=False
+)
 PATHS_POLICY = BasePolicyConfig(
     layers=2, heads=4, hidden_size=64, intermediate_size=192, max_length=16, steps=250, rows_per_step=128, tied=False
 )

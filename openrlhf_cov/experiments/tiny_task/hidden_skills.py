@@ -159,9 +159,14 @@ SHORTCUT_RATIO = 0.7
 DEFAULT_SHARE = 0.3
 
 
-def shortcut_task(share: float = DEFAULT_SHARE) -> SkillTask:
-    """Return the task with a shortcut on the given share of the prompts."""
-    return SkillTask(name="shortcut", ratio=SHORTCUT_RATIO, shortcut_share=share)
+def shortcut_task(share: float = DEFAULT_SHARE, name: str = "shortcut") -> SkillTask:
+    """Return the task with a shortcut on the given share of the prompts.
+
+    Args:
+        share: Share of the prompts, from 0 to 1.
+        name: Name of the task. A base policy of another size makes another task with the same questions.
+    """
+    return SkillTask(name=name, ratio=SHORTCUT_RATIO, shortcut_share=share)
 
 
 def carry_out(skill: str, digits: str) -> str:

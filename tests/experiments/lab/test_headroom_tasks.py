@@ -153,7 +153,7 @@ def lab_of(task, characters, **changes):
     return Lab(task, build_model(config, tokenizer), tokenizer, LabSettings(**changes), CovConfig())
 
 
-@pytest.mark.parametrize(("name", "score"), [("tail", 1 / 8), ("shortcut", None)])
+@pytest.mark.parametrize(("name", "score"), [("tail", 1 / 8), ("shortcut", None), ("shortcut_large", None)])
 def test_the_habit_scores_what_the_task_says_and_nothing_on_hard_questions(name, score, monkeypatch):
     task = make_task(name, 0.3)
     # One triple of digits, so that one response is the habit for all questions.
@@ -212,3 +212,15 @@ def test_a_trained_base_policy_has_the_habits_and_carries_out_every_skill(skills
         # 64 rows of each of 600 steps show the habit; a trained policy is within some percent of it.
         assert log_probs[:, 0].exp().mean().item() == pytest.approx(habit, abs=0.04)
         assert log_probs[:, 1:].sum(1).exp().mean().item() > 0.9
+
+
+def test_the_large_policy_has_the_same_task():
+    small = make_task("shortcut", 0.3)
+    large = make_task("shortcut_large", 0.3)
+    assert [(each.prompt, each.label) for each in small.test] == [(each.prompt, each.label) for each in large.test]
+    tokenizer = build_tokenizer(large.policy.max_length, hidden_skills.CHARACTERS)
+    sizes = [sum(each.numel() for each in build_model(task.policy, tokenizer).parameters()) for task in (small, large)]
+    # A layer has 4 h^2 + 3 h m weights: 2 (4 * 64^2 + 3 * 64 * 192) = 106,496 and 4 (4 * 128^2 + 3 * 128 * 384) =
+    # 851,968; norms and the embeddings of 53 tokens, h weights each in and out, are some thousand more.
+    assert sizes[0] == pytest.approx(0.11e6, rel=0.05)
+    assert sizes[1] == pytest.approx(0.87e6, rel=0.05)

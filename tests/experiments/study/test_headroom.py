@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.experiments.study.document import document, markdown, page
-from openrlhf_cov.experiments.study.headroom import headroom_answer, steps_to
+from openrlhf_cov.experiments.study.headroom import headroom_answer, pass_rate_answer, steps_to
 from openrlhf_cov.experiments.study.run_plan import REPORT, StudyRun
 from openrlhf_cov.experiments.study.spec_file import spec_of
 
@@ -87,3 +89,47 @@ def test_different_correct_answers_are_a_column_where_a_task_has_them(spec, resu
     assert answer.head[-1] == "different correct answers"
     assert [row[-1][:4] for row in answer.rows] == ["7.00", "1.00", "2.00", "3.00"]
     assert {len(row) for row in answer.rows} == {len(answer.head)}
+
+
+def test_a_bisection_has_the_table_of_its_first_value(make_result):
+    sweep = {"grid": {"--shortcut_share": [0.1, 0.2, 0.3]}, "bisect": True}
+    methods = [{"name": "GRPO"}, {"name": "pass@k", "flags": "--method passk"}]
+    content = {"title": "t", "task": "shortcut", "seeds": [0, 1], "learned": 0.5, "sweep": sweep, "arms": methods}
+    swept = spec_of(content)
+    accuracies = {("GRPO", "0.2"): 0.1, ("GRPO", "0.1"): 0.9, ("pass@k", "0.2"): 0.9, ("pass@k", "0.3"): 0.1}
+    runs = [
+        make_result(StudyRun(method, REPORT, ("--shortcut_share", share), seed), accuracy)
+        for (method, share), accuracy in accuracies.items()
+        for seed in (0, 1)
+    ]
+    answer = headroom_answer(swept, runs)
+    assert "--shortcut_share 0.2" in answer.question
+    _, grpo, passk = answer.rows
+    assert grpo[:2] == ("GRPO", "0 of 2")
+    assert passk[:2] == ("pass@k", "2 of 2")
+    assert passk[8].startswith("+0.80")
+    # A map of all settings has no first value.
+    every = spec_of(content | {"sweep": {"grid": {"--actor.adam.lr": [1e-4, 1e-3]}}})
+    assert headroom_answer(every, runs) is None
+    assert pass_rate_answer(every, runs) is None
+
+
+def test_accuracy_by_the_initial_pass_rate(spec, results):
+    assert pass_rate_answer(spec, results) is None  # questions of one kind
+    kinds = ("c",) * 4 + ("b",) * 6
+    runs = []
+    for each in results:
+        # Base policies of even and odd seeds.
+        start = 0.1 + 0.1 * (each.run.seed % 2)
+        columns = each.evaluations.columns | {
+            "sampled/b": np.array([start, 0.5, 0.5]),
+            "sampled/c": np.array([0.01, 0.5, 0.5]),
+        }
+        runs.append(replace(each, kinds=kinds, evaluations=Table(each.evaluations.steps, columns)))
+    answer = pass_rate_answer(spec, runs)
+    assert answer.head == ("method", "b", "c")
+    base, grpo, *_ = answer.rows
+    # (0.1 + 0.2) / 2, each base policy once although seeds 0 and 2 share the first.
+    assert base == ("base policy", "0.150", "0.010")
+    # Seeds with 5, 6 and 7 of ten questions answer the first ones: all 4 of kind c; 1, 2 and 3 of the 6 of kind b.
+    assert grpo == ("GRPO", "0.33", "1.00")
