@@ -35,6 +35,8 @@ QUESTION = "Which names survive, and what does each method do to them?"
 HEAD = (
     "method",
     "runs",
+    f"rare names on own prompts, step {EARLY_STEPS}",
+    "largest ratio, own to other",
     "rare names on own prompts, end",
     "rare names on other prompts, end",
     "habit on other prompts, end",
@@ -54,6 +56,22 @@ def name_probability(result: Result, own: bool, names: Sequence[str] = RARE) -> 
     """
     columns = [probability_column(name, skill) for name in names for skill in SKILLS if (name == skill) == own]
     return np.mean([result.evaluations.column(column) for column in columns], axis=0)
+
+
+def name_at(result: Result, step: int) -> float:
+    """Return the mean probability of the rare names on their own prompts at the evaluation of a step.
+
+    Args:
+        result: A run with ``--record_mechanism``.
+        step: A step that has an evaluation.
+    """
+    [place] = np.nonzero(result.evaluations.steps == step)[0]
+    return float(name_probability(result, own=True)[place])
+
+
+def peak_ratio(result: Result) -> float:
+    """Return the largest ratio of a rare name's probability on its own prompts to that on other prompts."""
+    return float((name_probability(result, own=True) / name_probability(result, own=False)).max())
 
 
 def removed_share(result: Result, sign: int, steps: int = EARLY_STEPS) -> float:
@@ -95,6 +113,8 @@ def mechanism_section(runs: Runs) -> Section:
         if not found:
             continue
         numbers = [
+            [name_at(each, EARLY_STEPS) for each in found],
+            [peak_ratio(each) for each in found],
             [name_probability(each, own=True)[-1] for each in found],
             [name_probability(each, own=False)[-1] for each in found],
             [name_probability(each, own=False, names=(HABIT,))[-1] for each in found],
@@ -105,11 +125,12 @@ def mechanism_section(runs: Runs) -> Section:
         rows.append((method, str(len(found)), *(spread(values, 3) for values in numbers)))
     text = (
         f"Rare names are {', '.join(RARE)}, the four that the base policy says least. Own prompts of a name are "
-        "those for which it is correct. The hard questions are those that the habit does not answer. The push down "
-        "is the sum of the advantages of rare names on other prompts, and the push up the sum on own prompts. What "
-        "is removed is the share of that sum on tokens that the method selects: Clip-Cov and random drop mask their "
-        "gradient, and KL-Cov adds a KL penalty instead, so its share is not removed in full. Numbers are the "
-        "lowest and the highest value over seeds."
+        "those for which it is correct. The largest ratio is that of the probability on own prompts to that on other "
+        "prompts, over all evaluations of a run. The hard questions are those that the habit does not answer. The "
+        "push down is the sum of the advantages of rare names on other prompts, and the push up the sum on own "
+        "prompts. What is removed is the share of that sum on tokens that the method selects: Clip-Cov, Clip_V and "
+        "random drop mask their gradient, and KL-Cov adds a KL penalty instead, so its share is not removed in full. "
+        "Numbers are the lowest and the highest value over seeds."
     )
     return Section(QUESTION, (text,), HEAD, tuple(rows))
 

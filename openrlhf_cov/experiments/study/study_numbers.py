@@ -19,7 +19,7 @@ from openrlhf_cov.experiments.study.headroom import (
     decision_column,
     headroom_answer,
 )
-from openrlhf_cov.experiments.study.mechanism_page import EARLY_STEPS, name_probability, removed_share, spread
+from openrlhf_cov.experiments.study.mechanism_page import EARLY_STEPS, name_at, peak_ratio, removed_share, spread
 from openrlhf_cov.experiments.study.run_plan import has_learned, number_of_runs
 from openrlhf_cov.experiments.study.run_results import Result, hard_accuracy, score_of
 from openrlhf_cov.experiments.study.seed_estimates import share_of_seeds
@@ -249,22 +249,6 @@ def mechanism_numbers(mechanism: Finished) -> Section:
         "push up selected",
     )
     return Section("", (), head, tuple(rows))
-
-
-def name_at(result: Result, step: int) -> float:
-    """Return the mean probability of the rare names on their own prompts at the evaluation of a step.
-
-    Args:
-        result: A run with ``--record_mechanism``.
-        step: A step that has an evaluation.
-    """
-    [place] = np.nonzero(result.evaluations.steps == step)[0]
-    return float(name_probability(result, own=True)[place])
-
-
-def peak_ratio(result: Result) -> float:
-    """Return the largest ratio of a rare name's probability on its own prompts to that on other prompts."""
-    return float((name_probability(result, own=True) / name_probability(result, own=False)).max())
 
 
 def figure(shortcut: Finished, learning_rates: Finished, mechanism: Finished) -> Chart:

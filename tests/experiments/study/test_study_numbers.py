@@ -16,7 +16,9 @@ from openrlhf_cov.experiments.study.mechanism_page import (
     RARE,
     mechanism_chart,
     mechanism_section,
+    name_at,
     name_probability,
+    peak_ratio,
     removed_share,
     spread,
 )
@@ -180,8 +182,8 @@ def test_probabilities_and_pushes_by_hand(recorded):
     assert removed_share(run, -1) == pytest.approx(0.75)
     assert removed_share(run, 1) == 0.0
     assert np.isnan(removed_share(run, -1, steps=2))
-    assert study_numbers.peak_ratio(run) == pytest.approx(20.0)
-    assert study_numbers.name_at(run, 100) == pytest.approx(0.05)
+    assert peak_ratio(run) == pytest.approx(20.0)
+    assert name_at(run, 100) == pytest.approx(0.05)
 
 
 def test_a_range_is_that_of_the_seeds():
@@ -194,7 +196,8 @@ def test_the_table_of_the_mechanism_has_the_methods_that_ran(recorded):
     study = of_mechanism(recorded, seeds=(0, 1))
     section = mechanism_section(study.runs)
     assert [row[0] for row in section.rows] == [method.name for method in study.spec.methods]
-    assert section.rows[0][1:4] == ("2", "0.400", "0.020")
+    # 0.05 at step 100; at the end 0.4 on own and 0.02 on other prompts, 20 times as much.
+    assert section.rows[0][1:6] == ("2", "0.050", "20.000", "0.400", "0.020")
     chart = mechanism_chart(study.runs)
     assert [panel.title for panel in chart.panels] == [method.name for method in study.spec.methods]
     # Three lines and one row of marks for each seed: nothing was selected on own prompts.
