@@ -146,11 +146,11 @@ def test_critical_shares_decide_the_answer(make_result):
     # 1e-5, log10(3) / 2 = 0.239.
     assert known["GRPO"][1] == "0.50"
     assert known["Clip-Cov"][1] == "at least 1.76"
-    assert missing(answer, "0.50 decades", "GRPO", "wider", "Clip-Cov (at least 1.76)") == []
+    assert missing(answer, "0.50 decades", "GRPO", "Clip-Cov (at least 1.76)") == []
     assert known["KL-Cov"][1] == "–"
     # The largest critical share comes first.
     assert list(known) == [
-        *("reference KL", "Clip-Cov", "GRPO", "entropy bonus", "pass@k training", "random drop", "KL-Cov"),
+        *("reference KL", "Clip-Cov", "GRPO", "pass@k training", "MaxRL", "Clip_V", "KL-Cov"),
     ]
     panel = critical_panel(shortcut.spec, shortcut.results)
     assert list(panel.y.ticks.values()) == list(known)
