@@ -15,6 +15,7 @@ TRL generates completions, scores them with the reward functions and computes it
 import logging
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -215,7 +216,9 @@ class CovGRPOTrainer(RecordingGRPOTrainer):
         # Before the first update of a rollout the policy is still the one that sampled it.
         moved = self._step % self.rollout_micro_batches > 0
         seen = policy_seen(self._planning.config, parts, moved, lambda place, _: self._score(window[place]))
-        return plan_window(self._planning, parts, seen)
+        # TRL trains on a rollout ``num_iterations`` times.
+        epoch = self._step % self.rollout_micro_batches // self.args.steps_per_generation
+        return plan_window(replace(self._planning, epoch=epoch), parts, seen)
 
     # -- The policy before an update --
 

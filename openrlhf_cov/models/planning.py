@@ -46,6 +46,8 @@ class PlanningStep:
     ranks: Ranks = ALONE
     # Share of the prompts of the rollout with a response of positive advantage, 0-d, where the settings use it.
     positive_prompts: Tensor | None = None
+    # Number of the pass over the rollout, from 0. Every pass draws its uniform samples anew.
+    epoch: int = 0
 
 
 @dataclass(frozen=True)
@@ -100,9 +102,15 @@ def plan_window(step: PlanningStep, parts: Sequence[WindowPart], seen: Sequence[
     # rollout.
     items = []
     for part, policy in zip(parts, seen, strict=True):
+        keys, random_keys = (
+            token_keys(step.seed, step.global_step, part.sample_ids, part.action_mask.shape[1], epoch)
+            for epoch in (0, step.epoch)
+        )
         item = WindowItem(
             TokenBatch(policy.log_probs, part.log_probs, part.advantages, part.action_mask),
-            token_keys(step.seed, step.global_step, part.sample_ids, part.action_mask.shape[1]),
+            # Equal values are ordered alike in every pass, so that the same values select the same tokens.
+            keys,
+            random_keys=random_keys,
             entropy=policy.entropy,
             old_entropy=part.entropy,
             proxy=part.proxy,

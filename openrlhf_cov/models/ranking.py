@@ -19,7 +19,7 @@ NOT_A_CANDIDATE = torch.iinfo(torch.int64).min
 FIXED_POINT = 2.0**24
 
 
-def token_keys(seed: int, global_step: int, sample_ids: Tensor, num_actions: int) -> Tensor:
+def token_keys(seed: int, global_step: int, sample_ids: Tensor, num_actions: int, epoch: int = 0) -> Tensor:
     """Return pseudo-random keys of tokens, which order equal values the same way on any number of ranks.
 
     Args:
@@ -27,12 +27,15 @@ def token_keys(seed: int, global_step: int, sample_ids: Tensor, num_actions: int
         global_step: Global step.
         sample_ids: Numbers (B,) of the samples in the rollout, int64.
         num_actions: Columns A.
+        epoch: Number of the pass over the rollout, from 0.
 
     Returns:
-        int64 keys (B, A) in [0, 2^63), a function of seed, step, sample id and position alone. The mixing is that of
-        SplitMix64.
+        int64 keys (B, A) in [0, 2^63), a function of seed, step, epoch, sample id and position alone. The mixing is
+        that of SplitMix64.
     """
-    start = int(np.random.SeedSequence((seed, global_step)).generate_state(1, np.uint64).view(np.int64)[0])
+    # The first pass has the keys of a step without epochs, so that earlier runs are repeated exactly.
+    origin = (seed, global_step, epoch) if epoch else (seed, global_step)
+    start = int(np.random.SeedSequence(origin).generate_state(1, np.uint64).view(np.int64)[0])
     positions = torch.arange(num_actions, device=sample_ids.device)
     state = start + sample_ids[:, None] * _signed(0xD1342543DE82EF95) + positions * _signed(0x9E3779B97F4A7C15)
     state = (state ^ _shifted(state, 30)) * _signed(0xBF58476D1CE4E5B9)

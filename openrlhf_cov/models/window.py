@@ -49,6 +49,7 @@ class WindowItem:
     Args:
         batch: The tokens, with the log-probs of the policy that the methods ask for.
         keys: int64 numbers of the tokens (``token_keys``), which break ties and order uniform samples.
+        random_keys: Numbers that order uniform samples in place of ``keys``.
         entropy: Entropies in nats of the policy that the methods ask for.
         old_entropy: Entropies of the policy that sampled.
         proxy: The log-probs that a method asks for by ``proxy_min_p``.
@@ -64,9 +65,11 @@ class WindowItem:
         old_entropy: Tensor | None = None,
         proxy: Tensor | None = None,
         discriminator_mean: Tensor | None = None,
+        random_keys: Tensor | None = None,
     ) -> None:
         self.batch = batch
         self.keys = keys
+        self.random_keys = keys if random_keys is None else random_keys
         # The action tokens, bool.
         self.mask = batch.action_mask.bool()
         self._entropy = entropy
@@ -245,7 +248,10 @@ class Window:
         Returns:
             Masks (B, A) of each micro-batch.
         """
-        scores = [random_scores(c & item.mask, item.keys) for c, item in zip(candidates, self.items, strict=True)]
+        scores = [
+            random_scores(each & item.mask, item.random_keys)
+            for each, item in zip(candidates, self.items, strict=True)
+        ]
         return self._best(scores, int(quota(self.count, fraction)))
 
     def _best(self, scores: Sequence[Tensor], count: int) -> list[Tensor]:

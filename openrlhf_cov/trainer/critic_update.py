@@ -35,8 +35,8 @@ def update_critic(critic: TrainedModel, settings: StepSettings, samples: Sequenc
     value_loss = ValueLoss(args.critic.value_clip)
     skipped_before = critic.bad_updates.total
     sums: Counter[str] = Counter()
-    # Micro-batches, and those with action tokens, without which there is no mean of the values.
-    count = with_tokens = 0
+    # Micro-batches, those with action tokens, without which there is no mean of the values, and updates.
+    count = with_tokens = updates = 0
 
     critic.engine.train()  # models are loaded in evaluation mode
     for epoch in range(args.train.max_epochs):
@@ -44,6 +44,7 @@ def update_critic(critic: TrainedModel, settings: StepSettings, samples: Sequenc
             micro_batches = [MicroBatch.of(each).to(critic.device) for each in window.micro_batches]
             samples_of_window = sum(map(len, window.micro_batches))
             normalizers = loss_normalizers(window, layout, ranks)
+            updates += 1
             for number, micro_batch in enumerate(micro_batches):
                 ends_update = number + 1 == len(micro_batches)
                 start_micro_batch(critic.engine, layout, ends_update=ends_update)
@@ -68,7 +69,8 @@ def update_critic(critic: TrainedModel, settings: StepSettings, samples: Sequenc
                     total = loss + output.aux_loss * args.actor.aux_loss_coef * share
                 critic.end_micro_batch(total, micro_batch, step=settings.step, ends_update=ends_update)
                 count += 1
-                sums["critic_loss"] += loss.detach().item()
+                # The losses of dynamic micro-batches add up to that of an update; see ``loss_normalizers``.
+                sums["critic_loss"] += loss.detach().item() / (1 if layout.dynamic else layout.micro_batches)
                 if micro_batch.action_mask.any():
                     with_tokens += 1
                     sums["values"] += masked_mean(values, micro_batch.action_mask).detach().item()
@@ -77,6 +79,7 @@ def update_critic(critic: TrainedModel, settings: StepSettings, samples: Sequenc
 
     means = {name: total / count for name, total in sums.items()} if count else {}
     if count:  # on every rank: ranks reduce the same names
+        means["critic_loss"] = sums["critic_loss"] / updates
         means["values"] = sums["values"] / max(1, with_tokens)
     metrics = critic.strategy.all_reduce(means)
     metrics["critic_skipped_updates"] = float(critic.bad_updates.total - skipped_before)

@@ -15,7 +15,7 @@ from openrlhf_cov.utils.metrics import Mean
 
 def kl_loss(
     kl_flags: SimpleNamespace, micro_batch: MicroBatch, log_probs: Tensor, normalizers: dict
-) -> tuple[Tensor | float, dict[str, Tensor]]:
+) -> tuple[Tensor | float, Tensor | None]:
     """Compute the KL loss toward the reference policy.
 
     Args:
@@ -25,10 +25,11 @@ def kl_loss(
         normalizers: Numbers that ``aggregate_loss`` divides by.
 
     Returns:
-        The loss, a scalar, and its numbers for the log; 0 and none without a KL loss.
+        The loss, 0-d, and the mean over action tokens of log-prob less reference log-prob, 0-d; 0 and None without a
+        KL loss.
     """
     if not kl_flags.use_loss:
-        return 0, {}
+        return 0, None
     if kl_flags.init_coef > 0:
         base = micro_batch.base_log_probs
         assert base is not None  # a run with a KL loss has a reference policy
@@ -44,8 +45,7 @@ def kl_loss(
         # With a coefficient of 0 upstream makes no reference model, and logs a KL of 0.
         kl = difference = torch.zeros_like(log_probs)
     mask = micro_batch.action_mask
-    loss = aggregate_loss(kl, mask, **normalizers)
-    return loss, {"kl": loss, "logprobs_diff": masked_mean(difference, mask)}
+    return aggregate_loss(kl, mask, **normalizers), masked_mean(difference, mask)
 
 
 def token_batch(micro_batch: MicroBatch, log_probs: Tensor) -> TokenBatch:
@@ -75,6 +75,28 @@ def kl_of_engine(micro_batch: MicroBatch) -> Tensor | None:
         return None
     gap = micro_batch.rollout_log_probs.float() - micro_batch.log_probs.float()
     return masked_mean(gap, micro_batch.action_mask)
+
+
+def means_over_updates(
+    losses: dict[str, Tensor | None], tokens: Tensor, micro_batches: int, dynamic: bool
+) -> list[Mean]:
+    """Return metrics that average losses over the updates, whatever the micro-batches of an update are.
+
+    ``loss_normalizers`` makes the losses of dynamic micro-batches add up to the loss of an update, and those of static
+    ones to a multiple of it, which DeepSpeed divides by their number.
+
+    Args:
+        losses: Name -> loss of one micro-batch, 0-d; None where the run has no such loss.
+        tokens: Number of action tokens of the micro-batch, 0-d. Without any, a loss may be NaN and counts as 0.
+        micro_batches: Number of micro-batches of the update on this rank.
+        dynamic: True for dynamic micro-batches.
+    """
+    parts = 1 if dynamic else micro_batches
+    return [
+        Mean(name, loss.detach().masked_fill(tokens == 0, 0.0) / parts, 1 / micro_batches)
+        for name, loss in losses.items()
+        if loss is not None
+    ]
 
 
 def means_over_tokens(numbers: dict[str, Tensor | None], tokens: Tensor) -> list[Mean]:

@@ -10,6 +10,7 @@ The samples of the step are cut into windows, one per optimizer step. For every 
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -21,7 +22,7 @@ from openrlhf_cov.models.loss import PolicyLossResult, clip_of, draws_of_step, p
 from openrlhf_cov.models.method import Plan
 from openrlhf_cov.models.planning import PlanningStep, PolicySeen, plan_window, policy_seen, selected_by_covariance
 from openrlhf_cov.trainer.batches.windows import loss_normalizers, start_micro_batch, windows_of_epoch
-from openrlhf_cov.trainer.losses import kl_loss, kl_of_engine, means_over_tokens, token_batch
+from openrlhf_cov.trainer.losses import kl_loss, kl_of_engine, means_over_tokens, means_over_updates, token_batch
 from openrlhf_cov.trainer.metrics.observation import StepDiagnostics
 from openrlhf_cov.trainer.metrics.token_dump import dump_tokens, is_due
 from openrlhf_cov.trainer.model.policy import Policy, TrainingPass
@@ -70,6 +71,7 @@ def update_policy(policy: Policy, settings: StepSettings, samples: Sequence[Trai
     policy.actor.train()  # models are loaded, and score, in evaluation mode
     moved = False
     for epoch in range(args.train.max_epochs):
+        planning = replace(planning, epoch=epoch)
         windows = windows_of_epoch(
             samples, policy.layout, policy.ranks, step=settings.step, epoch=epoch, device=policy.device
         )
@@ -102,7 +104,7 @@ def update_policy(policy: Policy, settings: StepSettings, samples: Sequence[Trai
                 result = policy_loss(config, ppo_loss, aggregate_loss, batch, plans, update=update, **normalizers)
                 # DeepSpeed divides by the number of static micro-batches. Dynamic ones have shares of their own.
                 share = len(micro_batch.tokens) / samples_of_window if policy.layout.dynamic else 1.0
-                loss, numbers = whole_loss(
+                loss, losses, numbers = whole_loss(
                     policy, settings, micro_batch, forward, result, bonus=bonus, share=share, normalizers=normalizers
                 )
                 policy.backward(loss)
@@ -112,7 +114,9 @@ def update_policy(policy: Policy, settings: StepSettings, samples: Sequence[Trai
                     norms.append(policy.strategy.get_grad_norm(policy.actor))
                     policy.bad_updates.check(settings.step, micro_batch)
                 diagnostics.observe(micro_batch.sample_ids, result.record)
-                diagnostics.add(*means_over_tokens(numbers, micro_batch.action_mask.sum()))
+                tokens = micro_batch.action_mask.sum()
+                diagnostics.add(*means_over_updates(losses, tokens, len(micro_batches), policy.layout.dynamic))
+                diagnostics.add(*means_over_tokens(numbers, tokens))
             moved = True
 
     # One reduction over the ranks for all metrics.
@@ -139,15 +143,19 @@ def whole_loss(
     bonus: float | None,
     share: float,
     normalizers: dict,
-) -> tuple[Tensor, dict[str, Tensor | None]]:
-    """Return policy loss + KL loss + balancing loss of experts - entropy bonus, and their numbers for the log.
+) -> tuple[Tensor, dict[str, Tensor | None], dict[str, Tensor | None]]:
+    """Return policy loss + KL loss + balancing loss of experts - entropy bonus, and what the log has of them.
 
     Args:
         bonus: Coefficient of the entropy bonus; None where entropies are not computed.
         share: Share of the samples of the window that the balancing loss of the micro-batch stands for.
+
+    Returns:
+        The loss; its parts as ``means_over_updates`` takes them; and numbers as ``means_over_tokens`` takes them. All
+        are 0-d.
     """
     args = policy.args
-    kl, kl_numbers = kl_loss(args.algo.kl, micro_batch, forward.log_probs, normalizers)
+    kl, logprobs_diff = kl_loss(args.algo.kl, micro_batch, forward.log_probs, normalizers)
     loss = result.loss + kl * settings.kl_coef
     if forward.balancing_loss is not None:
         loss = loss + forward.balancing_loss * args.actor.aux_loss_coef * share
@@ -156,15 +164,19 @@ def whole_loss(
         entropy = aggregate_loss(forward.entropy, micro_batch.action_mask, **normalizers)
         if bonus:
             loss = loss - entropy * bonus
-    return loss, {
+    losses = {
         "policy_loss": result.loss,
+        "kl": kl if args.algo.kl.use_loss else None,
         "entropy_loss": entropy,
+    }
+    numbers = {
         "ppo_clip_ratio": result.clip_frac,
         "ppo_kl": result.ppo_kl,
         "vllm_kl": kl_of_engine(micro_batch) if result.rollout_kl is None else result.rollout_kl,
         "is_filter_ratio": result.filtered_frac,
-        **kl_numbers,
+        "logprobs_diff": logprobs_diff,
     }
+    return loss, losses, numbers
 
 
 def can_plan_late(policy: Policy, settings: StepSettings) -> bool:

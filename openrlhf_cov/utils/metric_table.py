@@ -141,8 +141,8 @@ TABLE: dict[str, tuple[Definition, ...]] = {
     "upstream": (
         Definition({STEP: "step"}, "number of the global step"),
         Definition({TIME: "time"}, "Unix time when the line was written", unit=SECONDS),
-        Definition({"policy_loss": "policy loss", "ppo_kl": "KL to the old policy", "ppo_clip_ratio": "clipped"}, "loss, mean of log π_old − log π, and clipped share"),
-        Definition({"entropy_loss": "entropy during the updates"}, "entropy during the updates, weighted by micro-batch", unit=NATS, only_with="`--actor.entropy_coef`"),
+        Definition({"policy_loss": "policy loss", "ppo_kl": "KL to the old policy", "ppo_clip_ratio": "clipped"}, "mean loss of the updates, mean of log π_old − log π, and clipped share"),
+        Definition({"entropy_loss": "entropy during the updates"}, "entropy during the updates", unit=NATS, only_with="`--actor.entropy_coef`"),
         Definition({"kl": "KL to the reference", "logprobs_diff": "log ratio to the reference"}, "KL estimate and mean log ratio to the reference model", unit=NATS),
         Definition({"vllm_kl": "KL of vLLM to the trained policy"}, "mean log-prob in vLLM minus that in training", unit=NATS, expected="about 1e-6 in float32, up to 1e-2 in bfloat16; does not grow", only_with="log-probs of the engine"),
         Definition({"is_filter_ratio": "filtered by rollout correction"}, "tokens or sequences that it filters", unit=SHARE, only_with="rollout correction"),

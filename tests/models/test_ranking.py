@@ -52,6 +52,16 @@ def test_keys_are_those_of_plain_python_integers(seed, step, ids, num_actions):
     assert all(0 <= key < 2**63 for row in expected for key in row)
 
 
+def test_every_pass_over_a_rollout_has_keys_of_its_own():
+    ids = torch.arange(50)
+    first, second = (token_keys(3, 7, ids, 20, epoch=epoch) for epoch in (0, 1))
+    assert first.equal(token_keys(3, 7, ids, 20))
+    # Of 1,000 random keys each, a tenth with the largest: by chance 10 of 100 are in both, with a standard deviation
+    # of some 3.
+    largest = [set(keys.flatten().topk(100).indices.tolist()) for keys in (first, second)]
+    assert len(largest[0] & largest[1]) < 25
+
+
 IDS = torch.arange(100)
 
 

@@ -77,16 +77,50 @@ def test_updates_do_not_depend_on_the_micro_batches(tmp_path, observed, config):
         torch.testing.assert_close(policy.actor.logits, reference.actor.logits, rtol=1e-5, atol=1e-6)
 
 
-def without_shares(metrics):
-    """Leave out means over micro-batches of numbers that are relative to the micro-batch.
+@pytest.mark.parametrize("loss_agg_mode", ["token-mean", "seq-mean-token-mean"])
+def test_logged_losses_are_those_of_the_updates_whatever_the_micro_batches_are(tmp_path, loss_agg_mode):
+    """Samples of different lengths, a KL loss and an entropy bonus; one update, so that all layouts share it."""
+    losses = dict(
+        use_loss=True, init_coef=0.1, estimator="k2", entropy_coef=0.01, max_epochs=1, loss_agg_mode=loss_agg_mode,
+        train__batch_size=SAMPLES,
+    )  # fmt: skip
+    samples = make_samples(drift=0.4)
+    reference = make_policy(flags(tmp_path, micro_batch_size=SAMPLES, **losses))
+    expected = update_policy(reference, order_of(reference.args, kl_coef=0.1), samples).metrics
+    # k2 is half of the squared log ratio to the reference, which is the noise of ``base_log_probs``.
+    assert expected["kl"] > 0.01
+    assert expected["entropy_loss"] > 0.5
+    for layout in LAYOUTS:
+        policy = make_policy(flags(tmp_path, **layout, **losses))
+        found = update_policy(policy, order_of(policy.args, kl_coef=0.1), samples).metrics
+        for name in ("policy_loss", "kl", "entropy_loss"):
+            assert found[name] == pytest.approx(expected[name], rel=1e-5, abs=1e-7), (layout, name)
 
-    Upstream's losses are its share of an update; the covariance of the selected tokens is centred in it.
-    """
-    return {
-        name: value
-        for name, value in metrics.items()
-        if name not in ("policy_loss", "entropy_loss", "kl", "cov/selected_mean")
-    }
+
+def test_the_logged_loss_by_hand(tmp_path):
+    # Responses of one token with advantages 1, 1 and -2, and of two tokens with 3 each; all ratios are 1 in the first
+    # update, so the token mean of -A is -(1 + 1 - 2 + 3 + 3) / 5 = -1.2, in one update of two or four micro-batches.
+    (sample,) = make_samples(1)
+    samples = []
+    for number, advantages in enumerate(([1.0], [1.0], [-2.0], [3.0, 3.0])):
+        count = len(advantages)
+        log_probs = Unigrams().logits.detach().log_softmax(0)[1].repeat(count)
+        samples.append(
+            replace(
+                sample, sample_id=number, tokens=torch.tensor([0, *[1] * count]), advantages=torch.tensor(advantages),
+                action_mask=torch.ones(count, dtype=torch.bool), log_probs=log_probs, entropy=torch.ones(count),
+                base_log_probs=log_probs, rollout_log_probs=log_probs,
+            )
+        )  # fmt: skip
+    for layout in ({"micro_batch_size": 2}, {"micro_batch_size": 1, "dynamic_batch_enable": True}):
+        policy = make_policy(flags(tmp_path, **layout, max_epochs=1, train__batch_size=4))
+        found = update_policy(policy, order_of(policy.args), samples).metrics
+        assert found["policy_loss"] == pytest.approx(-1.2, rel=1e-6), layout
+
+
+def without_shares(metrics):
+    """Leave out the covariance of the selected tokens, which is centred in its micro-batch."""
+    return {name: value for name, value in metrics.items() if name != "cov/selected_mean"}
 
 
 @pytest.mark.parametrize("config", [CovConfig(), *CONFIGS.values(), CovConfig(method="steer")])
@@ -182,6 +216,15 @@ def test_old_log_probs_select_the_same_tokens_in_every_update(tmp_path, observed
         found.append(restrained(observed))
     (first, second), (current, moved) = found
     assert first == second == current != moved
+
+
+def test_every_pass_over_a_rollout_samples_tokens_anew(tmp_path, observed):
+    # The old log-probs have the same candidates in both epochs, so only the draws differ.
+    policy = make_policy(flags(tmp_path, replace(CONFIGS["clip_cov"], cov_log_probs="old")))
+    update_policy(policy, order_of(policy.args), make_samples())
+    first, second = restrained(observed)
+    assert len(first) == len(second) > 0
+    assert first != second
 
 
 @pytest.mark.parametrize("setting", ["current", "old"])
