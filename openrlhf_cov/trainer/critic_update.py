@@ -1,15 +1,17 @@
 """All updates of the critic in one global step, on one rank (``--algo.advantage.estimator gae``)."""
 
-from collections import Counter
 from collections.abc import Sequence
 
 from openrlhf.models import ValueLoss
 from openrlhf.models.utils import masked_mean
 
 from openrlhf_cov.trainer.batches.windows import loss_normalizers, start_micro_batch, windows_of_epoch
+from openrlhf_cov.trainer.losses import means_over_tokens, means_over_updates
+from openrlhf_cov.trainer.metrics.observation import all_reduce_over
 from openrlhf_cov.trainer.model.trained_model import TrainedModel
 from openrlhf_cov.trainer.records import MicroBatch, StepResult, StepSettings, TrainSample
 from openrlhf_cov.trainer.step_seed import seed_step
+from openrlhf_cov.utils.metrics import Mean, MetricBuffer
 
 
 def update_critic(critic: TrainedModel, settings: StepSettings, samples: Sequence[TrainSample]) -> StepResult:
@@ -23,7 +25,8 @@ def update_critic(critic: TrainedModel, settings: StepSettings, samples: Sequenc
         samples: The samples of this rank, with values and returns.
 
     Returns:
-        Metrics that are means over the micro-batches of all ranks, and the number of skipped updates.
+        Loss, learning rate and gradient norm as means over the updates, the mean of the values over the action tokens
+        of all ranks, and the number of skipped updates.
 
     Raises:
         RunStopped: As ``update.update_policy``.
@@ -34,9 +37,7 @@ def update_critic(critic: TrainedModel, settings: StepSettings, samples: Sequenc
     seed_step(critic.strategy, settings.step)
     value_loss = ValueLoss(args.critic.value_clip)
     skipped_before = critic.bad_updates.total
-    sums: Counter[str] = Counter()
-    # Micro-batches, those with action tokens, without which there is no mean of the values, and updates.
-    count = with_tokens = updates = 0
+    metrics = MetricBuffer()
 
     critic.engine.train()  # models are loaded in evaluation mode
     for epoch in range(args.train.max_epochs):
@@ -44,7 +45,6 @@ def update_critic(critic: TrainedModel, settings: StepSettings, samples: Sequenc
             micro_batches = [MicroBatch.of(each).to(critic.device) for each in window.micro_batches]
             samples_of_window = sum(map(len, window.micro_batches))
             normalizers = loss_normalizers(window, layout, ranks)
-            updates += 1
             for number, micro_batch in enumerate(micro_batches):
                 ends_update = number + 1 == len(micro_batches)
                 start_micro_batch(critic.engine, layout, ends_update=ends_update)
@@ -68,19 +68,17 @@ def update_critic(critic: TrainedModel, settings: StepSettings, samples: Sequenc
                     share = len(micro_batch.tokens) / samples_of_window if layout.dynamic else 1.0
                     total = loss + output.aux_loss * args.actor.aux_loss_coef * share
                 critic.end_micro_batch(total, micro_batch, step=settings.step, ends_update=ends_update)
-                count += 1
-                # The losses of dynamic micro-batches add up to that of an update; see ``loss_normalizers``.
-                sums["critic_loss"] += loss.detach().item() / (1 if layout.dynamic else layout.micro_batches)
-                if micro_batch.action_mask.any():
-                    with_tokens += 1
-                    sums["values"] += masked_mean(values, micro_batch.action_mask).detach().item()
-                sums["critic_lr"] += critic.scheduler.get_last_lr()[0]
-                sums["critic_grad_norm"] += critic.strategy.get_grad_norm(critic.engine)
+                tokens = micro_batch.action_mask.sum()
+                metrics.add(
+                    *means_over_updates({"critic_loss": loss}, tokens, len(micro_batches), layout.dynamic),
+                    *means_over_tokens({"values": masked_mean(values, micro_batch.action_mask)}, tokens),
+                )
+                if ends_update:
+                    metrics.add(
+                        Mean("critic_lr", critic.scheduler.get_last_lr()[0], 1),
+                        Mean("critic_grad_norm", critic.strategy.get_grad_norm(critic.engine), 1),
+                    )
 
-    means = {name: total / count for name, total in sums.items()} if count else {}
-    if count:  # on every rank: ranks reduce the same names
-        means["critic_loss"] = sums["critic_loss"] / updates
-        means["values"] = sums["values"] / max(1, with_tokens)
-    metrics = critic.strategy.all_reduce(means)
-    metrics["critic_skipped_updates"] = float(critic.bad_updates.total - skipped_before)
-    return StepResult(metrics)
+    found = metrics.reduce(all_reduce_over(ranks, critic.device))
+    found["critic_skipped_updates"] = float(critic.bad_updates.total - skipped_before)
+    return StepResult(found)
