@@ -1,8 +1,8 @@
 """Train with OpenRLHF's flags and ours.
 
 ``python -m openrlhf_cov.cli.train_ppo_ray`` is the same as ``openrlhf-cov train``, for jobs that are submitted to Ray.
-The flags are parsed and completed, inputs and cluster are checked, and ``trainer/build.py`` builds and runs the
-training.
+The flags are parsed and completed, inputs and cluster are checked, and ``openrlhf_cov/trainer/build.py`` builds and
+runs the training.
 """
 
 import logging

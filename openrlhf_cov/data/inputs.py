@@ -49,7 +49,8 @@ class Keys:
     """Keys of a file's rows; dots lead into nested values.
 
     A row without the default key of ``id`` or ``source`` gets its number, its dataset. A row without the default key
-    of ``problem`` or ``answer`` is searched for the keys of ``columns.PROBLEM_KEYS`` and ``ANSWER_KEYS``.
+    of ``problem`` or ``answer`` is searched for the keys of ``openrlhf_cov.data.columns.PROBLEM_KEYS`` and
+    ``ANSWER_KEYS``.
     """
 
     id: str = "id"
@@ -88,7 +89,8 @@ class TrainingSet:
     only: tuple[str, str] | None = None
     # Makes problem and label from a row, on the hub or in the file, if they are no fields of it.
     convert: Converter | None = None
-    # Key of ``code.comparison.JUDGES``, the published judge that compares outputs; empty: the label says it.
+    # Key of ``openrlhf_cov.rewards.code.comparison.JUDGES``, the published judge that compares outputs. Empty: the
+    # label names the judge.
     judge: str = ""
 
 

@@ -70,7 +70,8 @@ class Benchmark:
     path: Path | None = None
     # Makes problem and answer from a row of the dataset, on the hub or in the file, if they are no fields of it.
     convert: Converter | None = None
-    # Key of ``code.comparison.JUDGES``, the published judge that compares outputs; empty: the label says it.
+    # Key of ``openrlhf_cov.rewards.code.comparison.JUDGES``, the published judge that compares outputs. Empty: the
+    # label names the judge.
     judge: str = ""
 
     @property

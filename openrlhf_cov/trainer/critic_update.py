@@ -26,7 +26,7 @@ def update_critic(critic: TrainedModel, settings: StepSettings, samples: Sequenc
         Metrics that are means over the micro-batches of all ranks, and the number of skipped updates.
 
     Raises:
-        RunStopped: As ``update.update_policy``.
+        RunStopped: As ``openrlhf_cov.trainer.update.update_policy``.
     """
     args = critic.args
     ranks = critic.ranks

@@ -43,7 +43,7 @@ TOKEN_STEPS = 8
 TOKEN_BUDGET = 6000
 # Tokens that the page shows of every file at least, however many files there are.
 FEWEST_TOKENS = 20
-# Tokens of text on either side of a token, as ``trainer.metrics.token_dump`` writes them.
+# Tokens of text on either side of a token, as ``openrlhf_cov.trainer.metrics.token_dump`` writes them.
 CONTEXT = 20
 # Characters of a token, and of the text on either side, that the page shows; more is no text that a tokenizer made.
 LONGEST_TEXT = 400

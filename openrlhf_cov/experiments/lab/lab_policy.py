@@ -57,9 +57,9 @@ def sample(
         eos: Id of the token that ends a response.
         pad: Id that follows the end of a response.
         each: Responses to every prompt.
-        min_p: With it the samples have their ``proxy``, see ``token_head.min_p_scores``.
+        min_p: With it the samples have their ``proxy``, see ``openrlhf_cov.models.token_head.min_p_scores``.
         with_discriminator_mean: True if the samples have their ``discriminator_mean``, see
-            ``token_head.discriminator_means``.
+            ``openrlhf_cov.models.token_head.discriminator_means``.
         forced: Responses (N * each, A) to score instead. The generator then advances as if it had sampled them.
 
     Returns:

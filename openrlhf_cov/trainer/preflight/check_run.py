@@ -375,7 +375,7 @@ def _check_resumable(args: SimpleNamespace, folder: Path, model: str) -> None:
 
 
 def _is_of_the_pointer(difference: str) -> bool:
-    """Return True if ``checkpoints.differences`` found a pointer that leads nowhere, not another run's checkpoint."""
+    """Return True if the pointer to the checkpoint leads nowhere, False if the checkpoint is of another run."""
     return difference.startswith((checkpoints.LATEST, checkpoints.UNIVERSAL))
 
 

@@ -29,7 +29,7 @@ def generate(
         A request and its completion.
 
     Raises:
-        RunStopped: See ``generation.finished``.
+        RunStopped: See ``openrlhf_cov.trainer.rollout.generation.finished``.
     """
 
     def dispatch(engine: Any, batch: list[Request]) -> list[Any]:
