@@ -280,7 +280,10 @@ def _row(place: str, row: dict[str, Any], name: str, number: int, keys: Keys, ru
     if values["id"] is None:
         values["id"] = f"{name}-{number}"
     if values["source"] is None:
-        values["source"] = f"{_rule_of(place, row, rule)}/{name}"
+        # In verl's files the key ``ability`` says that the answer is a program.
+        if rule is None and row.get("ability") in ("code", "coding"):
+            raise UsageError(f"{place}: it is a program (ability {row['ability']!r}); name its rule with --rule code")
+        values["source"] = f"{rule or 'math'}/{name}"
     source = _with_rule(place, _text(f"{place}: {found['source']!r}", values["source"]), rule)
     try:
         problem = problem_of(values["problem"])
@@ -297,13 +300,6 @@ def _row(place: str, row: dict[str, Any], name: str, number: int, keys: Keys, ru
         answer=_text(f"{place}: {found['answer']!r}", answer),
         source=source,
     )
-
-
-def _rule_of(place: str, row: dict[str, Any], rule: str | None) -> str:
-    """Return the rule of a row without a source: ``math``, unless verl's key ``ability`` says that it is a program."""
-    if rule is None and row.get("ability") in ("code", "coding"):
-        raise UsageError(f"{place}: it is a program (ability {row['ability']!r}); name its rule with --rule code")
-    return rule or "math"
 
 
 def _converted(

@@ -243,8 +243,12 @@ def select(names: str) -> list[Benchmark]:
             members = [own_benchmark(Path(name))]
         elif name in BENCHMARKS or name in GROUPS:
             members = [BENCHMARKS[member] for member in GROUPS.get(name, (name,))]
+        elif name:
+            close = difflib.get_close_matches(name.lower(), [*BENCHMARKS, *GROUPS], n=1)
+            advice = f"did you mean {close[0]}?" if close else "--list shows all"
+            raise UsageError(f"--benchmarks {names}: no benchmark {name!r}; {advice}")
         else:
-            raise UsageError(f"--benchmarks {names}: {_unknown(name)}")
+            raise UsageError(f"--benchmarks {names}: a name is empty; give names from --list, separated by commas")
         for member in members:
             if chosen.setdefault(member.name, member) != member:
                 raise UsageError(f"--benchmarks {names}: two benchmarks are called {member.name}; rename the file")
@@ -294,10 +298,3 @@ def _protocol_line(protocol: Protocol) -> str:
         f"protocol {protocol.name}: prompt {protocol.template}; {how.samples} samples, temperature {how.temperature}, "
         f"top_p {how.top_p}, {how.max_tokens} tokens for every benchmark"
     )
-
-
-def _unknown(name: str) -> str:
-    if not name:
-        return "a name is empty; give names from --list, separated by commas"
-    close = difflib.get_close_matches(name.lower(), [*BENCHMARKS, *GROUPS], n=1)
-    return f"no benchmark {name!r}" + (f"; did you mean {close[0]}?" if close else "; --list shows all")

@@ -77,7 +77,7 @@ def _run_row(score: RunScore, has_differences: bool) -> Row:
     else:
         verdict = "lower"
     bounds = f"{_points(interval.low)} to {_points(interval.high)}"
-    p_values = (_p_value(difference.p_value), _p_value(difference.p_holm))
+    p_values = ("<0.001" if p < 0.001 else f"{p:.3f}" for p in (difference.p_value, difference.p_holm))
     return (*row, _points(interval.estimate), bounds, *p_values, verdict)
 
 
@@ -93,7 +93,3 @@ def _explained(comparison: Comparison) -> list[str]:
 
 def _points(share: float) -> str:
     return f"{100 * share:+.1f}"
-
-
-def _p_value(value: float) -> str:
-    return "<0.001" if value < 0.001 else f"{value:.3f}"

@@ -100,7 +100,9 @@ def run(
     missing = [request for request in requests if request.key not in have]
 
     def keep(response: Response) -> None:
-        _append(folder / RESPONSES_FILE, response)
+        path = folder / RESPONSES_FILE
+        with writing(path), path.open("a", encoding="utf-8") as file:
+            file.write(record_line(response) + "\n")
         on_response(response)
 
     for request in missing:
@@ -293,11 +295,6 @@ def too_long(request: Request) -> Response:
 def _response(key: Key, seed: int | None, **values: Any) -> Response:
     benchmark, problem_id, sample = key
     return Response(benchmark=benchmark, id=problem_id, sample=sample, seed=seed, **values)
-
-
-def _append(path: Path, response: Response) -> None:
-    with writing(path), path.open("a", encoding="utf-8") as file:
-        file.write(record_line(response) + "\n")
 
 
 def _check_same(folder: Path, found: RunSettings, wanted: RunSettings) -> None:

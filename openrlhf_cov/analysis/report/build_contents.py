@@ -199,8 +199,9 @@ def build_contents(runs: Sequence[Run], options: Options) -> Contents:
     check_names("--size", options.sizes, runs)
     runs = [with_mean(run, options.metric) for run in runs]
     reports = tuple(_run_report(run, options) for run in runs)
+    names = ", ".join(run.name for run in reports)
     return Contents(
-        title=_title([run.name for run in reports]),
+        title=names if len(reports) == 1 or len(names) <= LONGEST_TITLE else f"{len(reports)} runs",
         options=options,
         runs=reports,
         settings=setting_differences(reports),
@@ -210,16 +211,12 @@ def build_contents(runs: Sequence[Run], options: Options) -> Contents:
     )
 
 
-def _title(names: Sequence[str]) -> str:
-    joined = ", ".join(names)
-    return joined if len(names) == 1 or len(joined) <= LONGEST_TITLE else f"{len(names)} runs"
-
-
 def _run_report(run: Run, options: Options) -> RunReport:
     table = run.training
     times = table.column(TIME)
     # Lines of other trainers may have no clock.
     times = times[~np.isnan(times)]
+    selected = table.column(SELECTED_SHARE)
     return RunReport(
         name=run.name,
         path=run.path,
@@ -231,7 +228,7 @@ def _run_report(run: Run, options: Options) -> RunReport:
         entropy=_ends(table.column(options.entropy)),
         reward=_ends(table.column(REWARD)),
         length=_ends(table.column(LENGTH_COLUMN)),
-        selected=_mean(table.column(SELECTED_SHARE)),
+        selected=float(np.nanmean(selected)) if not np.isnan(selected).all() else math.nan,
         series=_curves(table, SERIES_COLUMNS),
         # Not smoothed: a run has few evaluations, and each is a mean over many problems.
         evaluations=_curves(run.evaluations, run.evaluations.columns, smoothed=0.0),
@@ -251,11 +248,6 @@ def _ends(values: Floats) -> Ends:
         return Ends(math.nan, math.nan)
     count = max(1, int(len(logged) * ENDS))
     return Ends(float(logged[:count].mean()), float(logged[-count:].mean()))
-
-
-def _mean(values: Floats) -> float:
-    """Return the mean of the values that are not NaN, NaN without one."""
-    return float(np.nanmean(values)) if not np.isnan(values).all() else math.nan
 
 
 def _curves(table: Table, names: Iterable[str], *, smoothed: float = SMOOTHED) -> dict[str, Series]:
