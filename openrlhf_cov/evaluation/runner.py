@@ -56,7 +56,12 @@ def open_run(folder: Path, settings: RunSettings, problems: Sequence[AskedProble
     """
     with writing(f"--output {folder}"):
         if (folder / RUN_FILE).exists():
-            _check_same(folder, read_settings(folder), settings)
+            old = asdict(read_settings(folder))
+            new = asdict(settings)
+            for name in old:
+                if name not in NOT_COMPARED and old[name] != new[name]:
+                    difference = _difference(name, old[name], new[name])
+                    raise UsageError(f"--output {folder} holds another run: {difference}; choose another folder")
             responses = read_responses(folder)
             write_records(folder / RESPONSES_FILE, responses)  # without a line that was cut
             return responses
@@ -295,15 +300,6 @@ def too_long(request: Request) -> Response:
 def _response(key: Key, seed: int | None, **values: Any) -> Response:
     benchmark, problem_id, sample = key
     return Response(benchmark=benchmark, id=problem_id, sample=sample, seed=seed, **values)
-
-
-def _check_same(folder: Path, found: RunSettings, wanted: RunSettings) -> None:
-    old = asdict(found)
-    new = asdict(wanted)
-    for name in old:
-        if name not in NOT_COMPARED and old[name] != new[name]:
-            difference = _difference(name, old[name], new[name])
-            raise UsageError(f"--output {folder} holds another run: {difference}; choose another folder")
 
 
 def _difference(name: str, old: Any, new: Any) -> str:

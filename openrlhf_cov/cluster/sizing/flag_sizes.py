@@ -214,11 +214,14 @@ def _role(name: str, args: SimpleNamespace, shape: ModelShape, on_gpus: bool) ->
         trained=_adapter_parameters(args, shape) if trains and args.ds.lora.rank else None,
         whole_buffers=on_gpus,
     )
+    # The entropy takes part in the gradient, in one step at least.
+    methods = methods_of(args.cov_type, args.method)
+    has_bonus = bool(args.actor.entropy_coef) or any(fills(each, EntropyBonus) for each in methods)
     training = Pass(
         tokens=training_tokens(args),
         # The flag of the policy holds for every trained model, as in upstream.
         checkpointing=args.actor.gradient_checkpointing_enable,
-        entropy_gradient=name == "actor" and _has_bonus(args),
+        entropy_gradient=name == "actor" and has_bonus,
         **common,
     )
     return Role(
@@ -227,13 +230,6 @@ def _role(name: str, args: SimpleNamespace, shape: ModelShape, on_gpus: bool) ->
         sharding=sharding,
         scoring=Pass(tokens=scoring_tokens(args), **common),
         training=training if trains else None,
-    )
-
-
-def _has_bonus(args: SimpleNamespace) -> bool:
-    """Return True if the entropy takes part in the gradient, in one step at least."""
-    return bool(args.actor.entropy_coef) or any(
-        fills(each, EntropyBonus) for each in methods_of(args.cov_type, args.method)
     )
 
 

@@ -432,7 +432,9 @@ def has_idle_part(node: Node) -> bool:
             return True
         if part.kind == "div" and part.args[1].kind == "add" and _is_negative(part.args[1]):
             return True
-        if part.kind == "div" and (values[1] in (1, -1) or values[0] == 0 or _is_whole(values)):
+        if part.kind == "div" and (values[1] in (1, -1) or values[0] == 0):
+            return True
+        if part.kind == "div" and values[0] and values[1] and (values[0] / values[1]).denominator == 1:
             return True
         if part.kind in ("pow", "root") and (values[1] in (0, 1) or values[0] in (0, 1)):
             return True
@@ -464,11 +466,6 @@ def _is_negative(node: Node) -> bool:
     if node.kind == "add":
         return all((sign < 0) != _is_negative(term) for sign, term in terms(node))
     return node.kind == "neg" or (node.kind == "mul" and _is_negative(node.args[0]))
-
-
-def _is_whole(values: list[Fraction | None]) -> bool:
-    top, bottom = values
-    return top is not None and bool(bottom) and (top / bottom).denominator == 1
 
 
 # Degrees
