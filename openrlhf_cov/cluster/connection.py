@@ -19,7 +19,13 @@ from ray.util import placement_group, remove_placement_group
 from ray.util.placement_group import PlacementGroup
 
 from openrlhf_cov.cluster import cpu_host
-from openrlhf_cov.cluster.ray_here import LOOPBACK_ONLY, private_folder, ray_of_this_host, rays_of_this_host
+from openrlhf_cov.cluster.ray_here import (
+    LOOPBACK_ONLY,
+    private_folder,
+    ray_of_this_host,
+    rays_of_this_host,
+    temporary_folder,
+)
 from openrlhf_cov.cluster.sizing.flag_sizes import CONTROLLER_CPUS, layout_of, processes
 from openrlhf_cov.cluster.workers import prepare_worker
 from openrlhf_cov.errors import UsageError, reason_of
@@ -125,7 +131,7 @@ def connect(needs: Needs) -> bool:
         resources = {"num_gpus": slots, "num_cpus": slots + CONTROLLER_CPUS}
     settings = {"include_dashboard": False, "runtime_env": runtime_env, **resources}
     # Ray makes its temporary folder writable for all users: it gets a subfolder of one that nobody else can enter.
-    settings["_temp_dir"] = str(private_folder() / "ray")
+    settings["_temp_dir"] = str(private_folder(temporary_folder()) / "ray")
     if all(os.environ.get(name) == value for name, value in LOOPBACK_ONLY.items()):
         settings["_node_ip_address"] = "127.0.0.1"
     _start(settings)
