@@ -204,6 +204,23 @@ class Ranks:
     empty_cache = reload_states = offload_states = save_checkpoint = nothing
     broadcast_to_vllm = send_weights = nothing
 
+    def get_master_addr_port(self) -> tuple[str, int]:
+        """Return what a rank needs to join a process group, which these do not make."""
+        return "", 0
+
+
+class StartedRanks:
+    """The actor class for upstream's ``RayActorGroup``: each rank that the group starts is one of these handles."""
+
+    def __init__(self, handles: list) -> None:
+        self.handles = iter(handles)
+
+    def options(self, **_: Any) -> "StartedRanks":
+        return self
+
+    def remote(self, *_: Any) -> Any:
+        return next(self.handles)
+
 
 class EngineHandle:
     """The engine of upstream's dispatch; vLLM's sampling parameters stay here, since an engine would import vLLM."""
@@ -271,9 +288,7 @@ class Controller:
         prepare_worker()
         from openrlhf.trainer.ray.launcher import RayActorGroup
 
-        group = object.__new__(RayActorGroup)
-        group.duplicate_actors = 1
-        group._actor_handlers = ranks
+        group = RayActorGroup(num_nodes=len(ranks), num_gpus_per_node=1, ray_actor_type=StartedRanks(ranks))
         self.clock = Clock()
         handles = [EngineHandle(engine) for engine in engines]
         run_class = OurRun if name == "ours" else UpstreamRun

@@ -3,9 +3,9 @@
     python benchmarks/staleness_plan.py                        # seconds, needs neither Ray nor a model
     python benchmarks/staleness_plan.py --gpus 64 --staleness 0 1
 
-A simulation, not a measurement. It follows the rules of ``trainer/rollout/batch_stream.py``: the rollout of step n
-begins when the engines have the weights of step n - staleness, one rollout is generated at a time, and new weights
-wait for the rollout that is being generated. Synchronous training generates and trains on all GPUs in turns.
+A simulation, not a measurement. It follows the rules of ``openrlhf_cov/trainer/rollout/batch_stream.py``: the rollout
+of step n begins when the engines have the weights of step n - staleness, one rollout is generated at a time, and new
+weights wait for the rollout that is being generated. Synchronous training generates and trains on all GPUs in turns.
 Asynchronous training divides them between engines and policy, and the table has the best division in eighths. Lengths
 are those of ``controller.py``.
 

@@ -1,4 +1,7 @@
-"""Write the tables of docs/metrics.md, each below its ``<!-- metrics NAME -->``, from ``utils/metric_table.py``."""
+"""Write the tables of docs/metrics.md, each below its ``<!-- metrics NAME -->``.
+
+The rows come from ``openrlhf_cov.utils.metric_table``.
+"""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Send weights to engines for stock OpenRLHF without a GPU, beside the stand-ins of ``cluster/cpu_host.py``.
+"""Send weights to engines for stock OpenRLHF without a GPU, beside the parts of ``openrlhf_cov.cluster.cpu_host``.
 
 None of the project's actors, trainers or generators; the engine borrows four calls that take weights.
 """

@@ -1,6 +1,7 @@
 """Correlation of predictions of the entropy's fall with the fall that was measured on the same tokens (pure).
 
-``openrlhf-cov lab --record_mechanism`` logs both at every step; ``models.entropy_change`` defines the predictions.
+``openrlhf-cov lab --record_mechanism`` logs both at every step. The predictions are defined in
+``openrlhf_cov.models.entropy_change``.
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 H is the mean token entropy in nats, R the reward or the accuracy on validation problems, one pair per step (Cui et al.
 2025, arXiv:2505.22617, eq. 6; the box in its section 2 misprints it as -a exp(H + b)). As entropy is used up, R rises
-to the ceiling R(H = 0) = -a + b. Whether the law holds on a run is for ``verdict.examine_law`` to say.
+to the ceiling R(H = 0) = -a + b. ``openrlhf_cov.analysis.verdict.examine_law`` says whether the law holds on a run.
 """
 
 import math

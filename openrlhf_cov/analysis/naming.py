@@ -104,8 +104,14 @@ def renaming(names: Iterable[str], mapping: Mapping[str, str] | str | None = Non
     known = NAMINGS[mapping] if isinstance(mapping, str) else max(NAMINGS.values(), key=lambda each: _fit(each, names))
     chosen = {ours: next((name for name in each if name in names), None) for ours, each in known.columns.items()}
     if isinstance(mapping, Mapping):
-        ours_to_theirs = {SHORT_NAMES.get(ours, ours): name for ours, name in mapping.items()}
-        chosen |= {ours: _found(ours, name, names) for ours, name in ours_to_theirs.items()}
+        for given, name in mapping.items():
+            ours = SHORT_NAMES.get(given, given)
+            if name not in names:
+                near = difflib.get_close_matches(name, names, n=3, cutoff=0.4) or sorted(names)[:10]
+                raise UsageError(
+                    f"{ours} is mapped to {name!r}, which the log does not have; it has {', '.join(near)}"
+                )
+            chosen[ours] = name
     chosen = {ours: name for ours, name in chosen.items() if name is not None}
     others = [name for name in names if name not in chosen.values()]
     evaluation = {name.removeprefix("eval/"): name for name in others if name.startswith(known.evaluation)}
@@ -117,10 +123,3 @@ def _fit(naming: Naming, names: list[str]) -> tuple[int, int]:
     """Return how many of these names a naming knows: entropy and reward first, then all."""
     known = {ours for ours, theirs in naming.columns.items() if any(name in names for name in theirs)}
     return len(known & {ENTROPY, "reward"}), len(known)
-
-
-def _found(ours: str, name: str, names: list[str]) -> str:
-    if name in names:
-        return name
-    near = ", ".join(difflib.get_close_matches(name, names, n=3, cutoff=0.4)) or ", ".join(sorted(names)[:10])
-    raise UsageError(f"{ours} is mapped to {name!r}, which the log does not have; it has {near}")

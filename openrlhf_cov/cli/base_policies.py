@@ -4,7 +4,6 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.cluster.packages import require
@@ -67,15 +66,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     with alone_in(output):
         entries = [make(output, task, seed) for task in args.task for seed in args.base_seed]
         add_to_manifest(output, {entry["name"]: entry for entry in entries})
-    say("\n".join(_line(entry) for entry in entries) + "\n")
+    for entry in entries:
+        numbers = ", ".join(f"{name} {value:.3f}" for name, value in entry["numbers"].items())
+        say(f"{entry['name']}: {numbers}, {WEIGHTS} {entry['files'][WEIGHTS][:12]}\n")
     if args.pack:
         pack(output, entries, args.pack)
         say(f"{args.pack}: {len(entries)} base policies\n")
-
-
-def _line(entry: dict[str, Any]) -> str:
-    numbers = ", ".join(f"{name} {value:.3f}" for name, value in entry["numbers"].items())
-    return f"{entry['name']}: {numbers}, {WEIGHTS} {entry['files'][WEIGHTS][:12]}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Grade a file of responses, to check a reward before training."""
+"""Grade the responses in a file, to check a reward before training."""
 
 import sys
 from collections.abc import Iterable
@@ -27,10 +27,10 @@ def build_parser() -> Parser:
     prompt_key = response_files.PROMPT_KEY
     parser.add_argument(
         "--prompt_key",
-        help=f"key of the prompt, which may have opened the thinking (default: {prompt_key}, where there is one)",
+        help=f"key of the prompt, which graders also read (default: {prompt_key}, if a row has it)",
     )
     parser.add_argument("--output", type=Path, help="write every grade to this JSON Lines file")
-    parser.add_argument("--compare", action="store_true", help="ask both graders, and show where they differ")
+    parser.add_argument("--compare", action="store_true", help="grade by both graders, and show where they differ")
     add_config_arguments(parser, "rewards", RewardConfig)
     return parser
 
@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> None:
     if args.output:
         check_file("--output", args.output, b'{"line": ')
     if args.compare and config.reward_grader != "strict":
-        raise UsageError("--compare asks both graders; drop --reward_grader")
+        raise UsageError("--compare grades by both graders; drop --reward_grader")
     require_grader("published" if args.compare else config.reward_grader)
     rows = response_files.read_response_rows(args.file, args.response_key, args.label_key, args.prompt_key)
     response_files.check_labels(args.file, rows, config)
@@ -59,7 +59,12 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def progress_bar(grades: Iterable[Grade], count: int) -> Iterable[Grade]:
-    """Return the grades, counted on stderr as they come."""
+    """Yield the grades and show their number in a progress bar on stderr.
+
+    Args:
+        grades: The grades, which are computed as they are read.
+        count: Number of all grades.
+    """
     return tqdm(grades, total=count, desc="grading", unit="response")
 
 

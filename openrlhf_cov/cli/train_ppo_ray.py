@@ -1,8 +1,8 @@
 """Train with OpenRLHF's flags and ours.
 
 ``python -m openrlhf_cov.cli.train_ppo_ray`` is the same as ``openrlhf-cov train``, for jobs that are submitted to Ray.
-The flags are parsed and completed, inputs and cluster are checked, and ``trainer/build.py`` builds and runs the
-training.
+The flags are parsed and completed, inputs and cluster are checked, and ``openrlhf_cov/trainer/build.py`` builds and
+runs the training.
 """
 
 import logging
@@ -76,7 +76,10 @@ def main() -> int | None:
         finally:
             warm_engines.show_outputs()
     except RunStopped as error:
-        cause = _cause_of(error)
+        # Ray wraps other errors around the error on its way through actors.
+        cause: Exception = error
+        while isinstance(inner := getattr(cause, "cause", None), Exception):
+            cause = inner
         refuse(NAME, cause)
         return 128 + (stopping.stop_requested() or 0) if isinstance(cause, StoppedBySignal) else 1
 
@@ -130,13 +133,6 @@ def _not_writable(folder: str, name: str, error: OSError) -> UsageError:
     return UsageError(
         f"--ckpt.output_dir {folder}: {name} cannot be written ({error.strerror}); make room or choose another folder"
     )
-
-
-def _cause_of(error: Exception) -> Exception:
-    """Return the error itself, out of those that Ray wraps around it on its way through actors."""
-    while isinstance(cause := getattr(error, "cause", None), Exception):
-        error = cause
-    return error
 
 
 if __name__ == "__main__":

@@ -19,7 +19,13 @@ from ray.util import placement_group, remove_placement_group
 from ray.util.placement_group import PlacementGroup
 
 from openrlhf_cov.cluster import cpu_host
-from openrlhf_cov.cluster.ray_here import LOOPBACK_ONLY, private_folder, ray_of_this_host, rays_of_this_host
+from openrlhf_cov.cluster.ray_here import (
+    LOOPBACK_ONLY,
+    private_folder,
+    ray_of_this_host,
+    rays_of_this_host,
+    temporary_folder,
+)
 from openrlhf_cov.cluster.sizing.flag_sizes import CONTROLLER_CPUS, layout_of, processes
 from openrlhf_cov.cluster.workers import prepare_worker
 from openrlhf_cov.errors import UsageError, reason_of
@@ -125,7 +131,7 @@ def connect(needs: Needs) -> bool:
         resources = {"num_gpus": slots, "num_cpus": slots + CONTROLLER_CPUS}
     settings = {"include_dashboard": False, "runtime_env": runtime_env, **resources}
     # Ray makes its temporary folder writable for all users: it gets a subfolder of one that nobody else can enter.
-    settings["_temp_dir"] = str(private_folder() / "ray")
+    settings["_temp_dir"] = str(private_folder(temporary_folder()) / "ray")
     if all(os.environ.get(name) == value for name, value in LOOPBACK_ONLY.items()):
         settings["_node_ip_address"] = "127.0.0.1"
     _start(settings)
@@ -144,15 +150,12 @@ def _start(settings: dict[str, Any]) -> None:
                 raise
             ray.shutdown()
             # Ray leaves the processes of a failed start running: GCS, raylet and agents.
-            _end(set(psutil.Process().children()) - children)
+            left = set(psutil.Process().children()) - children
+            for process in left:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(left, timeout=END_TIMEOUT)
             logger.warning(f"{error}; trying again")
-
-
-def _end(processes: set[psutil.Process]) -> None:
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(processes, timeout=END_TIMEOUT)
 
 
 def _runtime_env(needs: Needs) -> dict:
@@ -160,7 +163,10 @@ def _runtime_env(needs: Needs) -> dict:
     env_vars = {name: os.environ.get(name, default) for name, default in FORWARDED.items()}
     env_vars |= {name: os.environ[name] for name in FORWARDED_IF_SET if name in os.environ}
     env_vars |= cpu_host.environment(needs.training_processes)
-    runtime_env: dict = {"env_vars": {k: v for k, v in env_vars.items() if k not in _job_env_vars()}}
+    # Ray refuses a variable that ``ray job submit --runtime-env-json`` set as well.
+    job_config = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
+    job_env_vars = (job_config.get("runtime_env") or {}).get("env_vars") or {}
+    runtime_env: dict = {"env_vars": {k: v for k, v in env_vars.items() if k not in job_env_vars}}
     return runtime_env | {"worker_process_setup_hook": f"{prepare_worker.__module__}.prepare_worker"}
 
 
@@ -290,9 +296,3 @@ def _is_web_server(connection: socket.socket) -> bool:
         return connection.recv(5) == b"HTTP/"
     except OSError:
         return False
-
-
-def _job_env_vars() -> dict[str, str]:
-    """Return the variables that ``ray job submit --runtime-env-json`` set; Ray refuses to have them named twice."""
-    config = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
-    return (config.get("runtime_env") or {}).get("env_vars") or {}

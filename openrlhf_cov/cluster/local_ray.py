@@ -105,7 +105,7 @@ def _head(num_gpus: int, num_cpus: int, log: Path) -> Iterator[tuple[subprocess.
     command += ["--node-ip-address", "127.0.0.1", "--dashboard-host", "127.0.0.1", "--temp-dir", str(folder)]
     command += ["--num-gpus", str(num_gpus), "--num-cpus", str(num_cpus), "--object-store-memory", str(2**28)]
     command += [part for flag, port in ports.items() for part in (flag, str(port))]
-    token = own_ray_variables()
+    token = own_ray_variables(os.environ)
     with log.open("a") as output:
         head = subprocess.Popen(
             command,

@@ -4,6 +4,7 @@ import os
 import secrets
 import stat
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -53,7 +54,12 @@ def ray_of_this_host() -> str | None:
 
 def address_file() -> Path:
     """Return the file in which ``ray start`` notes the address."""
-    return Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray", "ray_current_cluster")
+    return temporary_folder() / "ray" / "ray_current_cluster"
+
+
+def temporary_folder() -> Path:
+    """Return the folder below which Ray makes its temporary files."""
+    return Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")
 
 
 def rays_of_this_host() -> frozenset[str]:
@@ -78,12 +84,13 @@ def fresh_token() -> dict[str, str]:
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
-def own_ray_variables() -> dict[str, str]:
+def own_ray_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a Ray of our own and of its clients: token, loopback address and patience.
 
-    A value of ``PATIENCE`` that the user has set stays.
+    Args:
+        environ: The environment of this process. A value of ``PATIENCE`` that the user has set stays.
     """
-    patience = {name: os.environ.get(name, value) for name, value in PATIENCE.items()}
+    patience = {name: environ.get(name, value) for name, value in PATIENCE.items()}
     return fresh_token() | LOOPBACK_ONLY | patience
 
 
@@ -91,27 +98,40 @@ def protect_own_ray() -> None:
     """Give the Ray that this process may start a token, and have it listen on the loopback address alone.
 
     A Ray runs the code of whoever reaches it. The token is in the environment, which this user alone can read. Ray
-    reads these variables when it is imported, so call this function before. Nothing happens where a Ray will be
-    joined. A user who set RAY_AUTH_MODE gets no token.
+    reads these variables when it is imported, so call this function before.
     """
-    if os.environ.get("RAY_ADDRESS", "") not in ("", "local"):
-        return
-    if os.environ.get("RAY_ADDRESS") != "local" and ray_of_this_host() is not None:
-        return
-    variables = own_ray_variables()
-    if "RAY_AUTH_MODE" in os.environ:
+    os.environ.update(protection(os.environ, ray_of_this_host()))
+
+
+def protection(environ: Mapping[str, str], found: str | None) -> dict[str, str]:
+    """Return the variables that protect the Ray that a process may start.
+
+    Args:
+        environ: The environment of the process. A user who set RAY_AUTH_MODE gets no token.
+        found: The result of ``ray_of_this_host``.
+
+    Returns:
+        Variables to add to the environment; none where the process will join a Ray.
+    """
+    address = environ.get("RAY_ADDRESS", "")
+    if address not in ("", "local") or (address == "" and found is not None):
+        return {}
+    variables = own_ray_variables(environ)
+    if "RAY_AUTH_MODE" in environ:
         variables = {name: value for name, value in variables.items() if not name.startswith("RAY_AUTH")}
-    os.environ.update(variables)
+    return variables
 
 
-def private_folder() -> Path:
+def private_folder(parent: Path) -> Path:
     """Return a folder that only this user can enter, and make it; for the temporary files of our own Rays.
 
     Ray makes its temporary folder and all folders below it writable for every user (mode 0777), so pass Ray a
-    subfolder. The folder lies where Ray would put its own, or in /tmp where that name is too long for Unix sockets or
-    the folder cannot be made.
+    subfolder of the result.
+
+    Args:
+        parent: The folder to make it in, usually ``temporary_folder()``. It is made in /tmp where its name would be
+            too long for Unix sockets, or where it cannot be made.
     """
-    parent = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
     folder = Path(parent, f"cov-{os.getuid()}").absolute()
     if len(os.fsencode(folder)) > LONGEST_FOLDER:
         folder = Path("/tmp", folder.name)

@@ -49,7 +49,8 @@ class Keys:
     """Keys of a file's rows; dots lead into nested values.
 
     A row without the default key of ``id`` or ``source`` gets its number, its dataset. A row without the default key
-    of ``problem`` or ``answer`` is searched for the keys of ``columns.PROBLEM_KEYS`` and ``ANSWER_KEYS``.
+    of ``problem`` or ``answer`` is searched for the keys of ``openrlhf_cov.data.columns.PROBLEM_KEYS`` and
+    ``ANSWER_KEYS``.
     """
 
     id: str = "id"
@@ -88,7 +89,8 @@ class TrainingSet:
     only: tuple[str, str] | None = None
     # Makes problem and label from a row, on the hub or in the file, if they are no fields of it.
     convert: Converter | None = None
-    # Key of ``code.comparison.JUDGES``, the published judge that compares outputs; empty: the label says it.
+    # Key of ``openrlhf_cov.rewards.code.comparison.JUDGES``, the published judge that compares outputs. Empty: the
+    # label names the judge.
     judge: str = ""
 
 
@@ -278,7 +280,10 @@ def _row(place: str, row: dict[str, Any], name: str, number: int, keys: Keys, ru
     if values["id"] is None:
         values["id"] = f"{name}-{number}"
     if values["source"] is None:
-        values["source"] = f"{_rule_of(place, row, rule)}/{name}"
+        # In verl's files the key ``ability`` says that the answer is a program.
+        if rule is None and row.get("ability") in ("code", "coding"):
+            raise UsageError(f"{place}: it is a program (ability {row['ability']!r}); name its rule with --rule code")
+        values["source"] = f"{rule or 'math'}/{name}"
     source = _with_rule(place, _text(f"{place}: {found['source']!r}", values["source"]), rule)
     try:
         problem = problem_of(values["problem"])
@@ -295,13 +300,6 @@ def _row(place: str, row: dict[str, Any], name: str, number: int, keys: Keys, ru
         answer=_text(f"{place}: {found['answer']!r}", answer),
         source=source,
     )
-
-
-def _rule_of(place: str, row: dict[str, Any], rule: str | None) -> str:
-    """Return the rule of a row without a source: ``math``, unless verl's key ``ability`` says that it is a program."""
-    if rule is None and row.get("ability") in ("code", "coding"):
-        raise UsageError(f"{place}: it is a program (ability {row['ability']!r}); name its rule with --rule code")
-    return rule or "math"
 
 
 def _converted(

@@ -70,7 +70,8 @@ class Benchmark:
     path: Path | None = None
     # Makes problem and answer from a row of the dataset, on the hub or in the file, if they are no fields of it.
     convert: Converter | None = None
-    # Key of ``code.comparison.JUDGES``, the published judge that compares outputs; empty: the label says it.
+    # Key of ``openrlhf_cov.rewards.code.comparison.JUDGES``, the published judge that compares outputs. Empty: the
+    # label names the judge.
     judge: str = ""
 
     @property
@@ -242,8 +243,12 @@ def select(names: str) -> list[Benchmark]:
             members = [own_benchmark(Path(name))]
         elif name in BENCHMARKS or name in GROUPS:
             members = [BENCHMARKS[member] for member in GROUPS.get(name, (name,))]
+        elif name:
+            close = difflib.get_close_matches(name.lower(), [*BENCHMARKS, *GROUPS], n=1)
+            advice = f"did you mean {close[0]}?" if close else "--list shows all"
+            raise UsageError(f"--benchmarks {names}: no benchmark {name!r}; {advice}")
         else:
-            raise UsageError(f"--benchmarks {names}: {_unknown(name)}")
+            raise UsageError(f"--benchmarks {names}: a name is empty; give names from --list, separated by commas")
         for member in members:
             if chosen.setdefault(member.name, member) != member:
                 raise UsageError(f"--benchmarks {names}: two benchmarks are called {member.name}; rename the file")
@@ -293,10 +298,3 @@ def _protocol_line(protocol: Protocol) -> str:
         f"protocol {protocol.name}: prompt {protocol.template}; {how.samples} samples, temperature {how.temperature}, "
         f"top_p {how.top_p}, {how.max_tokens} tokens for every benchmark"
     )
-
-
-def _unknown(name: str) -> str:
-    if not name:
-        return "a name is empty; give names from --list, separated by commas"
-    close = difflib.get_close_matches(name.lower(), [*BENCHMARKS, *GROUPS], n=1)
-    return f"no benchmark {name!r}" + (f"; did you mean {close[0]}?" if close else "; --list shows all")

@@ -48,7 +48,17 @@ def comparison_table(comparison: Comparison) -> str:
         lines.append(f"graded by: {comparison.grader}")
     lines += ["", *aligned([head, *rows], left=(0, 1, 10)), ""]
     if has_differences:
-        lines += [*_explained(comparison), ""]
+        first = comparison.runs[0]
+        count = sum(score.difference is not None for each in comparison.benchmarks for score in each.scores)
+        if count == 0:
+            lines += [f"Scores in percent. Nothing can be compared with {first}.", ""]
+        else:
+            lines += [
+                f"Scores in percent. difference: points more than {first}, paired bootstrap over the problems.",
+                f"noise: the interval contains 0, or p exceeds {ALPHA:g} after Holm's correction for the {count} "
+                "differences.",
+                "",
+            ]
     return "\n".join([*lines, *map(printable, comparison.notes)]).rstrip()
 
 
@@ -77,23 +87,9 @@ def _run_row(score: RunScore, has_differences: bool) -> Row:
     else:
         verdict = "lower"
     bounds = f"{_points(interval.low)} to {_points(interval.high)}"
-    p_values = (_p_value(difference.p_value), _p_value(difference.p_holm))
+    p_values = ("<0.001" if p < 0.001 else f"{p:.3f}" for p in (difference.p_value, difference.p_holm))
     return (*row, _points(interval.estimate), bounds, *p_values, verdict)
-
-
-def _explained(comparison: Comparison) -> list[str]:
-    count = sum(score.difference is not None for each in comparison.benchmarks for score in each.scores)
-    if count == 0:
-        return [f"Scores in percent. Nothing can be compared with {comparison.runs[0]}."]
-    return [
-        f"Scores in percent. difference: points more than {comparison.runs[0]}, paired bootstrap over the problems.",
-        f"noise: the interval contains 0, or p exceeds {ALPHA:g} after Holm's correction for the {count} differences.",
-    ]
 
 
 def _points(share: float) -> str:
     return f"{100 * share:+.1f}"
-
-
-def _p_value(value: float) -> str:
-    return "<0.001" if value < 0.001 else f"{value:.3f}"

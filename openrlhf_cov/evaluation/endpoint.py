@@ -67,7 +67,9 @@ class Endpoint:
             raise UsageError(
                 f"--model {model} is not served at {base_url}; it serves {', '.join(map(str, served)) or 'nothing'}"
             )
-        self.max_model_len = _length(getattr(served[model], "max_model_len", None))
+        # The number of tokens for prompt and response; None if the server does not report it.
+        length = getattr(served[model], "max_model_len", None)
+        self.max_model_len: int | None = length if type(length) is int and 0 < length < 2**53 else None
         self.more: dict[str, Any] = VLLM if getattr(served[model], "owned_by", None) == "vllm" else {}
         if chat_template_kwargs:
             self.more = self.more | {"chat_template_kwargs": dict(chat_template_kwargs)}
@@ -231,8 +233,3 @@ async def _drop(tasks: Iterable[asyncio.Task]) -> None:
     for task in rest:
         task.cancel()
     await asyncio.gather(*rest, return_exceptions=True)
-
-
-def _length(told: Any) -> int | None:
-    """Return the number of tokens that a server allows for prompt and response; None if it reports none."""
-    return told if type(told) is int and 0 < told < 2**53 else None

@@ -15,7 +15,7 @@ from openrlhf_cov.analysis.pages.plot import figure
 from openrlhf_cov.evaluation import tables
 from openrlhf_cov.evaluation.response_records import Response
 from openrlhf_cov.evaluation.samples import BenchmarkSamples
-from openrlhf_cov.evaluation.summary import BenchmarkSummary, Summary
+from openrlhf_cov.evaluation.summary import Summary
 from openrlhf_cov.evaluation.tables import percent, percent_interval
 from openrlhf_cov.utils.estimates import LEVEL, Interval
 
@@ -40,15 +40,25 @@ def evaluation_page(summary: Summary, samples: Sequence[BenchmarkSamples], budge
     kind, highlights = choose_highlights(samples)
     lengths = [len(response.text) for each in samples for response in each.responses]
     limit = text_limit(lengths, budget)
-    cards = [
-        {"name": scores.name, "title": scores.title, "charts": _charts(place, scores, each)}
-        for place, (scores, each) in enumerate(zip(summary.benchmarks, samples, strict=True))
-    ]
-    charts = {chart.name: figure(chart) for card in cards for chart in card["charts"]}
+    cards = []
+    for place, (scores, each) in enumerate(zip(summary.benchmarks, samples, strict=True)):
+        charts = [pass_curve(f"pass{place}", scores.pass_at_k)] if scores.samples > 1 else []
+        charts.append(length_histogram(f"lengths{place}", each.responses))
+        cards.append({"name": scores.name, "title": scores.title, "charts": charts})
+    data = {
+        "charts": {chart.name: figure(chart) for card in cards for chart in card["charts"]},
+        "benchmarks": [each.settings.name for each in samples],
+        "highlights": highlights,
+        "problems": [
+            asdict(item.problem) | {"samples": [_sample(response, limit) for response in item.responses]}
+            for each in samples
+            for item in each.items
+        ],
+    }
     graders = tables.grader_rows(summary)
     return render(
         "evaluation.html",
-        {"charts": charts} | _payload(samples, highlights, limit),
+        data,
         SCRIPTS,
         how=summary.settings,
         settings=tables.setting_rows(summary),
@@ -129,15 +139,6 @@ def shorten(text: str, limit: int) -> str:
     return f"{text[: limit - tail]}\n[... {len(text) - limit:,} characters left out ...]\n{text[len(text) - tail :]}"
 
 
-def _payload(samples: Sequence[BenchmarkSamples], highlights: list[int], limit: int) -> dict[str, Any]:
-    problems = [
-        asdict(item.problem) | {"samples": [_sample(response, limit) for response in item.responses]}
-        for each in samples
-        for item in each.items
-    ]
-    return {"benchmarks": [each.settings.name for each in samples], "highlights": highlights, "problems": problems}
-
-
 def _sample(response: Response, limit: int) -> dict[str, Any]:
     values = {name: getattr(response, name) for name in SAMPLE_FIELDS}
     return values | {"text": shorten(response.text, limit)}
@@ -151,11 +152,6 @@ def _budget_notes(lengths: list[int], limit: int, budget: int) -> list[str]:
         "responses.jsonl has the whole responses."
     )
     return [said] if cut else []
-
-
-def _charts(place: int, scores: BenchmarkSummary, samples: BenchmarkSamples) -> list[Chart]:
-    curve = [pass_curve(f"pass{place}", scores.pass_at_k)] if scores.samples > 1 else []
-    return [*curve, length_histogram(f"lengths{place}", samples.responses)]
 
 
 def _table(head: tables.Row, rows: Sequence[tables.Row], caption: str, main: str = "") -> tuple:

@@ -47,7 +47,7 @@ class ComparedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class RunDifference:
-    """Score of a run minus that of the first run, on the same problems; see ``scores.paired_difference``."""
+    """Score of a run minus that of the first run, on the same problems; see ``paired_difference``."""
 
     interval: Interval
     p_value: float

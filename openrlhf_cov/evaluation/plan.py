@@ -18,11 +18,11 @@ from openrlhf_cov.utils.seeds import seed_of
 
 @dataclass(frozen=True)
 class Request:
-    """One sample to generate."""
+    """One response to generate."""
 
     key: Key
     prompt: str
-    # Tokens of the prompt; None where the other side makes them.
+    # Token ids of the prompt; None where the server tokenizes it.
     prompt_ids: tuple[int, ...] | None
     seed: int | None
     temperature: float
@@ -43,7 +43,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Completion:
-    """A generated response: fields as in ``records.Response``."""
+    """A generated response. Its fields are those of ``openrlhf_cov.evaluation.response_records.Response``."""
 
     __pydantic_config__ = STRICT
 
@@ -60,7 +60,7 @@ class PromptedProblem:
 
     problem: AskedProblem
     prompt: str
-    # Tokens of the prompt; None where the other side makes them.
+    # Token ids of the prompt; None where the server tokenizes it.
     prompt_ids: tuple[int, ...] | None
 
 
@@ -78,17 +78,18 @@ class EvaluationPlan:
 
     @property
     def longest_prompt(self) -> int:
-        """Tokens of the longest prompt; 0 where no prompt has tokens."""
+        """Length of the longest prompt in tokens; 0 where the server tokenizes the prompts."""
         return max(len(item.prompt_ids or ()) for item in self.items)
 
     def requests(self, *, seed: int | None, max_model_len: int | None, log_probs: bool = False) -> Iterator[Request]:
         """Yield every sample of every problem, benchmark by benchmark.
 
         Args:
-            seed: Seed of the run, from which the seed of a sample follows with benchmark, problem id and sample
-                number. Greedy samples have no seed. None: no sample has one.
-            max_model_len: Most tokens of prompt and response together. A prompt of known length gets as many tokens as
-                are left; ``fits`` is False where none are. None: only the limit of the benchmark holds.
+            seed: Seed of the run. The seed of a sample is computed from it, the benchmark, the id of the problem and
+                the number of the sample. A greedy sample has no seed. None gives no sample a seed.
+            max_model_len: Largest number of tokens of prompt and response together. A prompt of known length leaves
+                the rest to its response; ``fits`` is False if nothing is left. None applies only the limit of the
+                benchmark.
             log_probs: True to ask for the log-probs of the response.
         """
         settings = {benchmark.name: benchmark for benchmark in self.benchmarks}
@@ -119,13 +120,13 @@ def make_plan(
     """Make the plan of a run.
 
     Args:
-        benchmarks: Benchmarks to evaluate on.
-        protocol: How their problems are sampled and prompted.
-        overrides: Values for fields of every benchmark's ``Sampling``; None keeps the value of the protocol.
-        data_dir: Folder with a file for each benchmark; None reads the hub.
+        benchmarks: The benchmarks of the run.
+        protocol: The sampling settings and the prompt template of the run.
+        overrides: Values of fields of ``Sampling`` for every benchmark; None keeps the value of the protocol.
+        data_dir: Folder with a file for each benchmark; None reads them from the hub.
         limit: Number of the first problems of each benchmark to take; None takes all.
         template: Name of the prompt template.
-        tokenizer: Tokenizer of the model; with None prompts remain texts.
+        tokenizer: Tokenizer of the model; with None the server tokenizes the prompts.
         chat_template_kwargs: Arguments for the template ``chat``.
 
     Returns:
@@ -156,12 +157,12 @@ def make_plan(
 
 
 def _tokens(benchmark: str, texts: list[str], tokenizer: Any) -> list[tuple[int, ...] | None]:
-    """Return the tokens of each prompt, the same as in a rollout; None without a tokenizer."""
+    """Return the token ids of each prompt, tokenized as in a rollout; None without a tokenizer."""
     if tokenizer is None:
         return [None] * len(texts)
     try:
         return list(map(tuple, prompts_ids(texts, tokenizer)))
-    except Exception as error:  # a tokenizer raises what it likes
+    except Exception as error:  # a tokenizer may raise any error
         raise UsageError(
             f"{benchmark}: the tokenizer of the model cannot write its problems ({reason_of(error)}); take another "
             "model, or benchmarks that it can"
@@ -169,7 +170,7 @@ def _tokens(benchmark: str, texts: list[str], tokenizer: Any) -> list[tuple[int,
 
 
 def sampling_of(protocol: Protocol, benchmark: Benchmark, overrides: Mapping[str, Any]) -> Sampling:
-    """Return how a benchmark is sampled: as the protocol says, with the overrides of the user.
+    """Return the sampling settings of a benchmark: those of the protocol, with the overrides of the user.
 
     Args:
         protocol: The protocol of the run.
@@ -183,7 +184,7 @@ def sampling_of(protocol: Protocol, benchmark: Benchmark, overrides: Mapping[str
     given = {name: value for name, value in overrides.items() if value is not None}
     own = protocol.sampling_of(benchmark)
     if given.get("temperature") == 0 and "samples" not in given:
-        given["samples"] = 1  # greedy: one says all
+        given["samples"] = 1  # all greedy samples of a problem are equal
     try:
         return replace(own, **given)
     except ValueError as error:

@@ -27,7 +27,8 @@ PROBLEMS_FILE = "problems.jsonl"
 RESPONSES_FILE = "responses.jsonl"
 DIFFERENCES_FILE = "differences.jsonl"
 
-# Status of a sample whose prompt leaves no room for a response; the others are those of ``grades.Grade``.
+# Status of a sample whose prompt leaves no room for a response; the others are those of
+# ``openrlhf_cov.rewards.grades.Grade``.
 PROMPT_TOO_LONG = "prompt_too_long"
 
 # The settings of the rewards in a run that does not say otherwise.

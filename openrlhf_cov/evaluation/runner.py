@@ -56,7 +56,12 @@ def open_run(folder: Path, settings: RunSettings, problems: Sequence[AskedProble
     """
     with writing(f"--output {folder}"):
         if (folder / RUN_FILE).exists():
-            _check_same(folder, read_settings(folder), settings)
+            old = asdict(read_settings(folder))
+            new = asdict(settings)
+            for name in old:
+                if name not in NOT_COMPARED and old[name] != new[name]:
+                    difference = _difference(name, old[name], new[name])
+                    raise UsageError(f"--output {folder} holds another run: {difference}; choose another folder")
             responses = read_responses(folder)
             write_records(folder / RESPONSES_FILE, responses)  # without a line that was cut
             return responses
@@ -100,7 +105,9 @@ def run(
     missing = [request for request in requests if request.key not in have]
 
     def keep(response: Response) -> None:
-        _append(folder / RESPONSES_FILE, response)
+        path = folder / RESPONSES_FILE
+        with writing(path), path.open("a", encoding="utf-8") as file:
+            file.write(record_line(response) + "\n")
         on_response(response)
 
     for request in missing:
@@ -293,20 +300,6 @@ def too_long(request: Request) -> Response:
 def _response(key: Key, seed: int | None, **values: Any) -> Response:
     benchmark, problem_id, sample = key
     return Response(benchmark=benchmark, id=problem_id, sample=sample, seed=seed, **values)
-
-
-def _append(path: Path, response: Response) -> None:
-    with writing(path), path.open("a", encoding="utf-8") as file:
-        file.write(record_line(response) + "\n")
-
-
-def _check_same(folder: Path, found: RunSettings, wanted: RunSettings) -> None:
-    old = asdict(found)
-    new = asdict(wanted)
-    for name in old:
-        if name not in NOT_COMPARED and old[name] != new[name]:
-            difference = _difference(name, old[name], new[name])
-            raise UsageError(f"--output {folder} holds another run: {difference}; choose another folder")
 
 
 def _difference(name: str, old: Any, new: Any) -> str:

@@ -45,7 +45,7 @@ class BenchmarkSummary:
     samples: int
     temperature: float
     # Share of correct responses by the grader strict, as in all scores that do not name the other one; intervals are
-    # those of ``scores.bootstrap_interval``.
+    # those of ``openrlhf_cov.evaluation.scores.bootstrap_interval``.
     avg_at_k: Interval
     # Unbiased pass@k for k = 1, 2, 4, ... up to K.
     pass_at_k: dict[int, Interval]

@@ -39,7 +39,7 @@ def predicted_drop(
     Args:
         log_probs: Log-probs (B, A) of the sampled tokens under the policy that sampled them.
         entropy: Entropy (B, A) of that policy at each token, in nats.
-        discriminator_mean: E (B, A), as of ``token_head.discriminator_means``.
+        discriminator_mean: E (B, A), as of ``openrlhf_cov.models.token_head.discriminator_means``.
         advantages: Advantages (B, A) of the estimator, before any weight of a method.
         action_mask: True (B, A) for the action tokens; at least one.
 

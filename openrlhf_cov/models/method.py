@@ -1,7 +1,7 @@
 """Define a method against entropy collapse, and the records that its functions get and return.
 
-A method is a record of pure functions, one in each file of ``models/methods``. The record says what the method is
-called; what it does is the record of its slot (``models/slots.py``).
+A method is a record of pure functions, one in each file of ``openrlhf_cov/models/methods``. The record says what the
+method is called; what it does is the record of its slot (``openrlhf_cov/models/slots.py``).
 
 The command line needs settings and names without PyTorch, so methods call tensors' methods and leave what takes more
 to the window.

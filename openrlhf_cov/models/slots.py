@@ -7,7 +7,7 @@ additive penalty:
 
 So a method drops tokens, weighs advantages, adds to advantages, adds a penalty, replaces the surrogate (PPO's k), or
 computes A from the rewards of a group of responses (estimator). Two more slots set a number of the run, which a closed
-loop (``models/control.py``) moves: the PPO clip and the coefficient of the entropy bonus.
+loop (``openrlhf_cov/models/control.py``) moves: the PPO clip and the coefficient of the entropy bonus.
 
 All functions get the settings first: any object that has the fields of the method's settings, such as ``CovConfig``.
 Unless a comment says otherwise, they are the settings of one step, in which a schedule has its value of the step.

@@ -13,7 +13,8 @@ class Grade:
     ``status`` is no_answer where the response has no answer in the form asked for, unparsable where the answer is none
     that can be read and is not spelt like the gold answer, timeout where the limit was hit. ``answer`` is the text
     that was extracted, ``seconds`` the wall clock time that grading took. The rest is that of a program:
-    ``verdict`` a ``code.judge.Status``, ``share`` of the tests that it passed, ``cached`` if it was judged before.
+    ``verdict`` a ``openrlhf_cov.rewards.code.judge.Status``, ``share`` of the tests that it passed, ``cached`` if it
+    was judged before.
     """
 
     correct: bool

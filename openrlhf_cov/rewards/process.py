@@ -104,7 +104,7 @@ class WorkerProcess:
         """Return the value that the process replies to a request. A process that is gone is replaced first.
 
         Args:
-            request: One line of JSON with ``args`` and ``timeout``, as ``worker.answer`` reads it.
+            request: One line of JSON with ``args`` and ``timeout``, as ``answer`` of ``worker.py`` reads it.
             timeout: Seconds that the work itself may take. Waiting for a new process to be ready does not count.
 
         Raises:

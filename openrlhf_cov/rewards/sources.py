@@ -114,7 +114,7 @@ def check_choice_label(label: str) -> None:
 
 
 def grade_tiny_addition(response: str, label: str, config: RewardConfig, prompt: str = "") -> Grade:
-    """Grade by the embedded task's own rule, whatever the format: see ``addition.is_right``.
+    """Grade by the embedded task's own rule, whatever the format: see ``openrlhf_cov.rewards.addition.is_right``.
 
     Args:
         response: The response, with ``<eos>`` if it is complete.

@@ -1,4 +1,4 @@
-"""The program of one worker process of ``pool.WorkerPool``, run by its path: worker.py FD TARGET MEMORY FILES STARTUP.
+"""The program of one worker process of ``pool.py``, run by its path: worker.py FD TARGET MEMORY FILES STARTUP.
 
 It answers over the socket FD, in one line of JSON each: first ``{"ready": true}``, then for every request
 ``{"args": [...], "timeout": seconds}`` either ``{"value": ...}`` or ``{"error": [type, message], "last": true or

@@ -113,7 +113,11 @@ class BadUpdates:
         self.total += 1
         self.in_a_row += 1
         logged_step = global_step + 1
-        kept = self._keep(logged_step, micro_batch) if self.total <= KEPT_BATCHES else "not kept"
+        kept = "not kept"
+        if self.total <= KEPT_BATCHES:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            kept = self.folder / f"step{logged_step}_{self.total}_rank{self.rank}.pt"
+            torch.save(micro_batch, kept)
         message = (
             f"global step {logged_step}: {self.gradient} is NaN or infinite, update skipped (micro-batch: {kept})"
         )
@@ -121,9 +125,3 @@ class BadUpdates:
         if self.on_nan == "stop" and self.in_a_row >= IN_A_ROW:
             raise RunStopped(f"{message}; {IN_A_ROW} in a row end the run, --train.on_nan skip would go on")
         return True
-
-    def _keep(self, logged_step: int, micro_batch: Any) -> Path:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"step{logged_step}_{self.total}_rank{self.rank}.pt"
-        torch.save(micro_batch, path)
-        return path

@@ -35,8 +35,8 @@ from openrlhf_cov.utils.redaction import redact_arguments
 def train(args: SimpleNamespace) -> None:
     """Train with these flags, on the Ray that this process has joined, until the run is over.
 
-    The flags have passed the checks of ``trainer/preflight/preflight.py``. Errors of the roles and the controller are
-    raised inside of Ray's errors.
+    The flags have passed the checks of ``openrlhf_cov/trainer/preflight/preflight.py``. Errors of the roles and the
+    controller are raised inside of Ray's errors.
     """
     strategy = make_strategy(args)
     strategy.print(redact_arguments(args))

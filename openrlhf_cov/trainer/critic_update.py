@@ -29,7 +29,7 @@ def update_critic(critic: TrainedModel, settings: StepSettings, samples: Sequenc
         of all ranks, and the number of skipped updates.
 
     Raises:
-        RunStopped: As ``update.update_policy``.
+        RunStopped: As ``openrlhf_cov.trainer.update.update_policy``.
     """
     args = critic.args
     ranks = critic.ranks

@@ -1,9 +1,9 @@
 """Evaluation of the policy during training, on the engines of the training.
 
 ``--eval.dataset`` names a prompt data set, whose responses are graded by the reward function, or benchmarks
-(``bench:aime24,math500``). Benchmarks are those of ``cli.evaluate``: problems, prompts, sampling and grading are the
-same. With ``--rollout_seeded`` the seeds are, too, so that a point of the curve is the number that ``cli.evaluate``
-gives for the checkpoint of that step.
+(``bench:aime24,math500``). Benchmarks are those of ``openrlhf-cov evaluate``: problems, prompts, sampling and grading
+are the same. With ``--rollout_seeded`` the seeds are, too, so that a point of the curve is the number that
+``openrlhf-cov evaluate`` gives for the checkpoint of that step.
 """
 
 import math
@@ -141,7 +141,7 @@ class BenchmarkEvaluation:
         repeats = args.rollout_seeded or args.train.full_determinism_enable
         seed = args.train.seed if repeats else None
         self.requests = list(plan.requests(seed=seed, max_model_len=args.data.max_len))
-        # The curve of a training is by one grader, whichever gives the rewards; ``cli.evaluate`` gives both.
+        # The curve of a training is by one grader, whichever gives the rewards; ``openrlhf-cov evaluate`` gives both.
         self.config = replace(RewardConfig.from_args(args), reward_grader="strict")
         self.grader = Grader.of(plan, self.config)
         on_gpus = not cpu_host.is_cpu_host()
@@ -222,7 +222,7 @@ def load_evaluation(
 
     Args:
         args: The parsed flags.
-        strategy: See ``prompts.load_prompts``.
+        strategy: See ``openrlhf_cov.trainer.rollout.prompts.load_prompts``.
         tokenizer: The tokenizer itself, which writes prompts with its chat template.
         requests: Sends the prompts of a prompt data set.
     """

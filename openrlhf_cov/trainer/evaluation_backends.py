@@ -69,6 +69,8 @@ class Engines:  # ``Server`` has the same methods
         check_versions(args.allow_openrlhf_version)
         protect_own_ray()  # before the first import of Ray
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # before the first import of vLLM, which writes to stdout
+        from transformers import AutoTokenizer
+
         from openrlhf_cov.cluster.workers import trust_remote_code
         from openrlhf_cov.trainer.preflight.preflight import check_model
 
@@ -76,7 +78,10 @@ class Engines:  # ``Server`` has the same methods
         trust_remote_code(args.trust_remote_code)
         self.args = args
         self.dtype = args.dtype or ("fp32" if cpu_host.is_cpu_host() else "bf16")
-        self.tokenizer: Any = _tokenizer(args.model, args.trust_remote_code)
+        try:
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(args.model, trust_remote_code=args.trust_remote_code)
+        except Exception as error:  # files of any content, and the model's own code may run
+            raise UsageError(f"--model {args.model}: its tokenizer cannot be loaded ({reason_of(error)})") from error
 
     def template(self, name: str) -> str:
         """Return the name of the template that makes the text sent for ``--template``: the name itself."""
@@ -217,12 +222,3 @@ def fingerprint(folder: Path) -> str:
 def packages(names: Sequence[str] = PACKAGES) -> dict[str, str]:
     """Return the versions of those of ``names`` that are installed."""
     return {name: version for name in names if (version := distribution_version(name))}
-
-
-def _tokenizer(model: str, trusted: bool) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(model, trust_remote_code=trusted)
-    except Exception as error:  # files of any content, and the model's own code may run
-        raise UsageError(f"--model {model}: its tokenizer cannot be loaded ({reason_of(error)})") from error

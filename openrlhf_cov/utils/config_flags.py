@@ -35,7 +35,7 @@ def add_config_arguments(
     Args:
         parser: Parser that gets the group.
         title: Title of the group in ``--help``.
-        config: Class whose fields are made with ``settings.setting``.
+        config: Class whose fields are made with ``openrlhf_cov.settings.setting``.
         only: Names of the fields that get a flag; None for all.
         description: Text under the title.
     """

@@ -30,7 +30,8 @@ class Definition:
     titles: Mapping[str, str]
     text: str
     unit: str = ""
-    # How micro-batches and ranks add up, a class of ``utils.metrics`` in small letters; "" where one process knows.
+    # How micro-batches and ranks add up, a class of ``openrlhf_cov.utils.metrics`` in small letters; "" where one
+    # process knows.
     reduction: str = ""
     expected: str = ""
     # A run without it does not log this.

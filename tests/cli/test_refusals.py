@@ -119,7 +119,7 @@ REFUSED = {
         ("surrogate.jsonl --reward_source row", ["surrogate.jsonl, line 1"]),
         ("rows.jsonl --output rows.jsonl", ["--output rows.jsonl is the file of the responses"]),
         ("rows.jsonl --output notes/README.md", ["--output notes/README.md", "not of this command"]),
-        ("rows.jsonl --compare --reward_grader published", ["--compare asks both graders; drop --reward_grader"]),
+        ("rows.jsonl --compare --reward_grader published", ["--compare grades by both graders; drop --reward_grader"]),
         ("rows.jsonl --prompt_key asked", ["line 1 has no key 'asked'; it has "]),
         ("rows.jsonl --thinking_markers '<a>' '<a>'", ["'<a>' '<a>': the two markers must be different"]),
     ],

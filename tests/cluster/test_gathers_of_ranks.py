@@ -1,4 +1,4 @@
-"""Whole parameters of two gloo ranks, gathered as ZeRO-3 gathers them (``gather_rank.py``)."""
+"""Whole parameters of two gloo ranks, gathered as ZeRO-3 gathers them (``tests/helpers/gather_rank.py``)."""
 
 import sys
 

@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack, chdir, contextmanager
 from pathlib import Path
 
 import pytest
@@ -9,24 +10,34 @@ import pytest
 from openrlhf_cov.cluster import ray_here
 
 HERE = "10.0.0.1:6379"
-VARIABLES = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", *ray_here.LOOPBACK_ONLY, *ray_here.PATIENCE)
+
+
+@contextmanager
+def raylet(address):
+    """Run a process with the command line of a raylet of the Ray at this address; it waits for its input to end."""
+    command = ["/venv/ray/core/src/ray/raylet/raylet", "-c", "read _", "--node_ip_address=10.0.0.1"]
+    command.append(f"--gcs-address={address}")
+    process = subprocess.Popen(command, executable="/bin/sh", stdin=subprocess.PIPE)
+    try:
+        yield
+    finally:
+        process.communicate()
 
 
 @pytest.fixture
 def host(tmp_path, monkeypatch):
     """Function (address that ``ray start`` noted, addresses that run) -> nothing: makes this host one of those."""
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    for name in VARIABLES:
-        monkeypatch.setenv(name, "")  # so that what is set later is undone
-        monkeypatch.delenv(name)
+    with ExitStack() as running:
 
-    def make(noted, running):
-        monkeypatch.setattr(ray_here, "rays_of_this_host", lambda: frozenset(running))
-        if noted:
-            (tmp_path / "ray").mkdir()
-            (tmp_path / "ray" / "ray_current_cluster").write_text(f"{noted}\n")
+        def make(noted, addresses):
+            for address in addresses:
+                running.enter_context(raylet(address))
+            if noted:
+                (tmp_path / "ray").mkdir()
+                (tmp_path / "ray" / "ray_current_cluster").write_text(f"{noted}\n")
 
-    return make
+        yield make
 
 
 @pytest.mark.parametrize(
@@ -41,6 +52,7 @@ def host(tmp_path, monkeypatch):
 def test_the_ray_of_this_host_is_that_of_ray_start_if_it_runs(host, noted, running, found):
     host(noted, running)
     assert ray_here.ray_of_this_host() == found
+    assert ray_here.rays_of_this_host() >= set(running)
 
 
 def test_that_of_another_user_is_not_taken(host, monkeypatch):
@@ -60,25 +72,6 @@ def test_the_file_is_where_ray_writes_it(tmp_path, monkeypatch, variable):
     assert str(ray_here.address_file()) == get_ray_address_file(None)
 
 
-def test_a_ray_is_known_by_its_processes():
-    code = "import time; time.sleep(600)"
-    command = [
-        "/venv/ray/core/src/ray/raylet/raylet",
-        "-c",
-        code,
-        "--node_ip_address=10.0.0.1",
-        f"--gcs-address={HERE}",
-    ]
-    raylet = subprocess.Popen(command, executable=sys.executable)
-    try:
-        while raylet.poll() is None and HERE not in ray_here.rays_of_this_host():
-            pass
-        assert raylet.poll() is None
-    finally:
-        raylet.kill()
-        raylet.wait()
-
-
 class TestVariables:
     def test_ray_knows_their_names(self):
         import ray
@@ -95,120 +88,116 @@ class TestVariables:
             in_binaries = name.removeprefix("RAY_").encode() in found
             assert in_python or in_binaries, name
 
-    def test_they_raise_rays_own_limits(self, monkeypatch):
-        for name in ray_here.PATIENCE:
-            monkeypatch.delenv(name, raising=False)
-        variables = ray_here.own_ray_variables()
+    def test_they_raise_rays_own_limits(self):
+        variables = ray_here.own_ray_variables({})
         assert int(variables["RAY_agent_register_timeout_ms"]) > 100_000
         assert int(variables["RAY_raylet_start_wait_time_s"]) > 60
 
-    @pytest.mark.parametrize("mode", [None, "disabled", "token"])
-    def test_a_ray_of_our_own_listens_on_the_loopback_address(self, host, monkeypatch, mode):
-        host(None, [])
-        if mode:
-            monkeypatch.setenv("RAY_AUTH_MODE", mode)
-        ray_here.protect_own_ray()
-        assert ray_here.LOOPBACK_ONLY.items() <= os.environ.items()
-
-    def test_a_ray_that_is_joined_may_have_other_hosts(self, host, monkeypatch):
-        host(HERE, [HERE])
-        ray_here.protect_own_ray()
-        monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:6379")
-        ray_here.protect_own_ray()
-        assert not ray_here.LOOPBACK_ONLY.keys() & os.environ.keys()
+    def test_a_limit_that_the_user_set_stays(self):
+        variables = ray_here.own_ray_variables({"RAY_raylet_start_wait_time_s": "5"})
+        assert variables["RAY_raylet_start_wait_time_s"] == "5"
 
 
-class TestPrivateFolder:
-    @pytest.fixture(autouse=True)
-    def short_place(self, monkeypatch):
-        with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-            monkeypatch.setenv("RAY_TMPDIR", folder)
-            yield Path(folder)
+class TestProtection:
+    """Of the Ray that a process may start: its token, and the address on which it listens."""
 
-    def test_nobody_else_can_enter_it(self, short_place):
-        folder = ray_here.private_folder()
-        assert folder.parent == short_place
-        assert folder.stat().st_mode & 0o777 == 0o700
-        folder.chmod(0o777)  # as Ray did with folders of earlier versions
-        assert ray_here.private_folder() == folder
-        assert folder.stat().st_mode & 0o777 == 0o700
-
-    def test_what_somebody_else_made_is_not_used(self, short_place):
-        name = ray_here.private_folder().name
-        (short_place / name).rmdir()
-        other = short_place / "other"
-        other.mkdir(mode=0o777)
-        (short_place / name).symlink_to(other)
-        self.assert_another(short_place / name)
-        assert other.stat().st_mode & 0o777 != 0o700
-        (short_place / name).unlink()
-        (short_place / name).touch()
-        self.assert_another(short_place / name)
-
-    def test_that_of_another_user_is_not_used(self, short_place, monkeypatch):
-        name = ray_here.private_folder().name
-        me = os.getuid()
-        monkeypatch.setattr(os, "getuid", lambda: me + 1)
-        (short_place / name).rename(short_place / f"cov-{me + 1}")
-        self.assert_another(short_place / f"cov-{me + 1}")
-
-    def test_a_long_name_is_not_used(self, short_place, monkeypatch):
-        monkeypatch.setenv("RAY_TMPDIR", str(short_place / ("a" * 60)))
-        assert len(str(ray_here.private_folder())) <= ray_here.LONGEST_FOLDER
-
-    def test_a_place_that_cannot_be_written_is_not_used(self, short_place, monkeypatch):
-        (short_place / "file").touch()
-        for place in ("/proc/nothing", short_place / "file"):
-            monkeypatch.setenv("RAY_TMPDIR", str(place))
-            self.assert_another(Path(place))
-
-    def test_a_relative_place_is_that_of_this_process(self, short_place, monkeypatch):
-        # Ray's processes may run in other folders
-        monkeypatch.chdir(short_place)
-        monkeypatch.setenv("RAY_TMPDIR", "own")
-        assert ray_here.private_folder() == short_place / "own" / f"cov-{os.getuid()}"
-
-    def assert_another(self, taken):
-        folder = ray_here.private_folder()
-        try:
-            assert folder != taken
-            assert folder.stat().st_mode & 0o777 == 0o700
-        finally:
-            folder.rmdir()
-
-
-class TestToken:
-    @pytest.mark.parametrize("address", [None, "", "local"])
-    def test_a_ray_of_our_own_has_one_that_nobody_knows(self, host, monkeypatch, address):
-        host(None, [])
-        if address is not None:
-            monkeypatch.setenv("RAY_ADDRESS", address)
-        tokens = set()
-        for _ in range(2):
-            monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-            ray_here.protect_own_ray()
-            assert os.environ["RAY_AUTH_MODE"] == "token"
-            tokens.add(os.environ["RAY_AUTH_TOKEN"])
+    @pytest.mark.parametrize("address", [{}, {"RAY_ADDRESS": ""}, {"RAY_ADDRESS": "local"}])
+    def test_a_ray_of_our_own_has_a_token_that_nobody_knows(self, address):
+        both = [ray_here.protection(address, found=None) for _ in range(2)]
+        assert [variables["RAY_AUTH_MODE"] for variables in both] == ["token", "token"]
+        tokens = {variables["RAY_AUTH_TOKEN"] for variables in both}
         assert len(tokens) == 2
         assert {len(token) for token in tokens} == {64}
 
-    @pytest.mark.parametrize("choice", [("RAY_AUTH_MODE", "disabled"), ("RAY_ADDRESS", HERE), ("RAY_ADDRESS", "auto")])
-    def test_what_the_user_chose_stays(self, host, monkeypatch, choice):
-        host(None, [])
-        monkeypatch.setenv(*choice)
-        ray_here.protect_own_ray()
-        assert "RAY_AUTH_TOKEN" not in os.environ
+    @pytest.mark.parametrize("mode", [{}, {"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token"}])
+    def test_a_ray_of_our_own_listens_on_the_loopback_address(self, mode):
+        variables = ray_here.protection(mode, found=None)
+        assert ray_here.LOOPBACK_ONLY.items() <= variables.items()
+        # A user who chose the mode has a token already, or wants none.
+        assert ("RAY_AUTH_TOKEN" in variables) == (mode == {})
+        assert ("RAY_AUTH_MODE" in variables) == (mode == {})
 
-    def test_a_ray_that_will_be_joined_gets_none(self, host, monkeypatch):
-        host(HERE, [HERE])
-        ray_here.protect_own_ray()
-        assert "RAY_AUTH_TOKEN" not in os.environ
-        monkeypatch.setenv("RAY_ADDRESS", "local")
-        ray_here.protect_own_ray()
-        assert "RAY_AUTH_TOKEN" in os.environ
+    @pytest.mark.parametrize(
+        ("environ", "found"),
+        [({}, HERE), ({"RAY_ADDRESS": "10.0.0.2:6379"}, None), ({"RAY_ADDRESS": "auto"}, None)],
+    )
+    def test_a_ray_that_will_be_joined_is_left_alone(self, environ, found):
+        assert ray_here.protection(environ, found) == {}
+
+    def test_a_second_ray_beside_that_of_this_host_is_protected(self):
+        assert "RAY_AUTH_TOKEN" in ray_here.protection({"RAY_ADDRESS": "local"}, found=HERE)
+
+    @pytest.mark.parametrize(("noted", "mode"), [(None, "token"), (HERE, "none")])
+    def test_the_process_gets_the_variables(self, host, tmp_path, noted, mode):
+        host(noted, [HERE])
+        module = "openrlhf_cov.cluster.ray_here"
+        code = f"import os, {module} as r; r.protect_own_ray(); print(os.environ.get('RAY_AUTH_MODE', 'none'))"
+        command = [sys.executable, "-c", code]
+        process = subprocess.run(
+            command, env={"RAY_TMPDIR": str(tmp_path)}, capture_output=True, text=True, check=True
+        )
+        assert process.stdout.strip() == mode
 
     @pytest.mark.slow
     @pytest.mark.parametrize("module", ["train_ppo_ray", "evaluate", "demo"])
     def test_commands_import_no_ray_before(self, module):
         code = f"import sys, openrlhf_cov.cli.{module}; sys.exit('ray' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", code], cwd=tempfile.gettempdir()).returncode == 0
+
+
+class TestPrivateFolder:
+    @pytest.fixture
+    def short_place(self):
+        with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+            yield Path(folder)
+
+    def test_nobody_else_can_enter_it(self, short_place):
+        folder = ray_here.private_folder(short_place)
+        assert folder.parent == short_place
+        assert folder.stat().st_mode & 0o777 == 0o700
+        folder.chmod(0o777)  # as Ray did with folders of earlier versions
+        assert ray_here.private_folder(short_place) == folder
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+    def test_what_somebody_else_made_is_not_used(self, short_place):
+        name = ray_here.private_folder(short_place).name
+        (short_place / name).rmdir()
+        other = short_place / "other"
+        other.mkdir(mode=0o777)
+        (short_place / name).symlink_to(other)
+        self.assert_another(short_place, short_place / name)
+        assert other.stat().st_mode & 0o777 != 0o700
+        (short_place / name).unlink()
+        (short_place / name).touch()
+        self.assert_another(short_place, short_place / name)
+
+    def test_that_of_another_user_is_not_used(self, short_place, monkeypatch):
+        name = ray_here.private_folder(short_place).name
+        me = os.getuid()
+        monkeypatch.setattr(os, "getuid", lambda: me + 1)
+        (short_place / name).rename(short_place / f"cov-{me + 1}")
+        self.assert_another(short_place, short_place / f"cov-{me + 1}")
+
+    def test_a_long_name_is_not_used(self, short_place):
+        folder = ray_here.private_folder(short_place / ("a" * 60))
+        assert len(str(folder)) <= ray_here.LONGEST_FOLDER
+
+    def test_a_place_that_cannot_be_written_is_not_used(self, short_place):
+        (short_place / "file").touch()
+        for place in (Path("/proc/nothing"), short_place / "file"):
+            self.assert_another(place, place)
+
+    def test_a_relative_place_is_that_of_this_process(self, short_place):
+        # Ray's processes may run in other folders
+        with chdir(short_place):
+            folder = ray_here.private_folder(Path("own"))
+        assert folder == short_place / "own" / f"cov-{os.getuid()}"
+
+    def assert_another(self, parent, taken):
+        """Check that a new folder takes the place of one that cannot be used."""
+        folder = ray_here.private_folder(parent)
+        try:
+            assert folder != taken
+            assert folder.stat().st_mode & 0o777 == 0o700
+        finally:
+            folder.rmdir()

@@ -31,7 +31,8 @@ def test_every_folder_is_a_package(ours):
 def test_a_file_with_the_name_of_a_module_lies_in_the_folder_of_its_package(ours):
     modules = [Path(path) for path in ours.paths()]
     for file in mirrored():
-        if file.parts[0] == "cli":  # test_dry_run.py tests trainer/preflight/dry_run.py through its command
+        # tests/cli/test_dry_run.py tests openrlhf_cov/trainer/preflight/dry_run.py through its command.
+        if file.parts[0] == "cli":
             continue
         subject = file.stem.removeprefix("test_")
         # test_weight_check.py and test_weight_check_of_ranks.py have the name of weight_check.py.

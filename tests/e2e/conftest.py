@@ -86,8 +86,9 @@ PYTHON = "COV_TEST_PYTHON"
 
 @pytest.fixture(scope="session")
 def ray():
-    """Environment of one Ray for all runs that need none of their own, whose processes are forked (forkserver.py).
+    """Environment of one Ray for all runs that need none of their own.
 
+    Its processes are forked, see ``tests/helpers/forkserver.py``.
     Those with a Ray of their own show that a run starts in processes which import all.
     """
     with TemporaryDirectory(dir="/tmp") as folder:  # short: sockets are put there

@@ -11,7 +11,7 @@ from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, own_benchmark
 from openrlhf_cov.evaluation.data import Problem, load_problems, ungradable
 
 REAL = Path(__file__).parents[3] / "shared/data/eval"
-# Those whose real files are there; programs are tested in ``rewards/code``.
+# Those whose real files are there; programs are tested in ``tests/rewards/code``.
 MATHEMATICS = [name for name, benchmark in BENCHMARKS.items() if benchmark.grader != "code"]
 MATH = replace(BENCHMARKS["math500"], rows=3)
 ROWS = [{"id": f"p{n}", "problem": f"{n}+{n}=", "answer": str(2 * n), "source": "math/easy"} for n in range(3)]

@@ -1,4 +1,4 @@
-"""One of two ranks with our policy model in a DeepSpeed engine; ``test_actor_model_of_ranks.py`` starts them.
+"""One of two ranks with our policy model in a DeepSpeed engine, for ``test_actor_model_of_ranks.py``.
 
 A task: folder of the model, ZeRO stage, folder for what this rank has computed.
 """

@@ -1,4 +1,4 @@
-"""One of two ranks that gather parameters as ZeRO-3 does; ``test_gathers_of_ranks.py`` starts them."""
+"""One of two ranks that gather parameters as ZeRO-3 does; ``tests/cluster/test_gathers_of_ranks.py`` starts them."""
 
 from rank_group import serve
 

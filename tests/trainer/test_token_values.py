@@ -1,7 +1,8 @@
 """Advantages and returns of tokens against upstream's ``RemoteExperienceMaker`` on the same samples.
 
 Upstream's maker runs as a whole: it scores samples with the same played models, batch by batch, and computes rewards,
-advantages and returns. Ours is ``scoring.score`` and ``advantages.estimate_advantages``.
+advantages and returns. Ours is ``openrlhf_cov.trainer.scoring.score`` and
+``openrlhf_cov.trainer.advantages.estimate_advantages``.
 """
 
 import pytest

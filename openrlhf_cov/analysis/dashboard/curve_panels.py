@@ -1,4 +1,4 @@
-"""The curves of the dashboard as panels of a chart, which ``pages.terminal_plot`` draws (pure)."""
+"""Make panels of the dashboard's curves, which ``openrlhf_cov.analysis.pages.terminal_plot`` draws (pure)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

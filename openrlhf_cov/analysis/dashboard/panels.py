@@ -72,11 +72,13 @@ def panels(state: RunState, now: float) -> list[TextPanel]:
     if not state.curves:
         found = [TextPanel("run", (state.activity(now).text, f"in {state.path}")), TextPanel(ABOUT, state.warnings)]
         return [panel for panel in found if panel.lines]
+    against = _against(state)
+    law = ["does not apply:", *(f"- {reason}" for reason in against)] if against else _fit(state)
     found = [
         TextPanel("progress", tuple(_progress(state, now))),
         TextPanel("time of a step", tuple(_times(state))),
         TextPanel("rollouts, newest step", tuple(_rollouts(state))),
-        TextPanel("entropy law R = -a exp(H) + b", tuple(_law(state))),
+        TextPanel("entropy law R = -a exp(H) + b", tuple(law)),
         TextPanel(ABOUT, state.warnings),
     ]
     return [panel for panel in found if panel.lines]
@@ -193,20 +195,16 @@ def _rollouts(state: RunState) -> list[str]:
         selected = f"; {_percent(state.selected_frac)} selected" if state.selected_frac > 0 else ""
         lines.append(f"{speed} over the whole step{selected}")
     if state.sampling:
-        lines.append(
-            "sampling: " + ", ".join(f"{name} {_share(name, value)}" for name, value in state.sampling.items())
-        )
+        # All of these numbers are shares, except for the number of rounds.
+        entries = state.sampling.items()
+        shown = [f"{name} {label(value) if name == 'rounds' else _percent(value)}" for name, value in entries]
+        lines.append("sampling: " + ", ".join(shown))
     for name, numbers in (("gradient", state.gradient), ("method", state.own)):
         if numbers:
             lines.append(f"{name}: " + ", ".join(f"{title}: {label(value)}" for title, value in numbers.items()))
     if state.grader:
         lines.append("responses: " + ", ".join(f"{name} {_percent(value)}" for name, value in state.grader.items()))
     return lines
-
-
-def _law(state: RunState) -> list[str]:
-    against = _against(state)
-    return ["does not apply:", *(f"- {reason}" for reason in against)] if against else _fit(state)
 
 
 def _fit(state: RunState) -> list[str]:
@@ -224,10 +222,6 @@ def _fit(state: RunState) -> list[str]:
 
 def _against(state: RunState) -> list[str]:
     return [reason.text for reason in state.law.verdict.reasons] if state.law else []
-
-
-def _share(name: str, value: float) -> str:
-    return label(value) if name == "rounds" else _percent(value)
 
 
 def _percent(share: float) -> str:

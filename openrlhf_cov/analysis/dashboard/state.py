@@ -305,7 +305,9 @@ def build(
         law: The entropy law of the run, if it was fitted.
     """
     table = run.training
-    total = total_steps(run.with_resolved(TOTAL_FLAGS), asked_steps, _kept(table))
+    kept = table.column("sampling/kept_frac")
+    mean_kept = float(np.nanmean(kept)) if np.isfinite(kept).any() else math.nan
+    total = total_steps(run.with_resolved(TOTAL_FLAGS), asked_steps, mean_kept)
     state = RunState(
         run.name, printable(str(run.path)), follows, has_ended=has_ended, total=total, warnings=run.warnings
     )
@@ -390,11 +392,6 @@ def _phases(table: Table) -> tuple[Phase, ...]:
 def _present(table: Table, names: Sequence[str]) -> dict[str, float]:
     """Return title -> value in the newest step, of the metrics that the log has."""
     return {title(name): _last(table, name) for name in names if name in table.columns}
-
-
-def _kept(table: Table) -> float:
-    kept = table.column("sampling/kept_frac")
-    return float(np.nanmean(kept)) if np.isfinite(kept).any() else math.nan
 
 
 def _last(table: Table, name: str) -> float:

@@ -1,6 +1,6 @@
 """A chart as data, described once (pure).
 
-``pages.plot`` draws it in a page, ``pages.picture`` as SVG and PNG, and ``pages.terminal_plot`` in a terminal.
+``plot.py`` draws it in a page, ``picture.py`` as SVG and PNG, and ``terminal_plot.py`` in a terminal.
 """
 
 import math

@@ -3,7 +3,6 @@
 A terminal has no legend, so the last point of a mark shows the name of the mark: a short one, such as a number.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -54,7 +53,9 @@ def _draw_mark(plot: Any, mark: Mark, width: int, is_log: bool) -> None:
     x, y = _shown(mark, width)
     if is_log:
         y = np.log10(y)
-    color = _color(mark.look.color)
+    # The colors that a page defines by name are the terminal's own.
+    color = mark.look.color
+    color = tuple(bytes.fromhex(color[1:])) if color.startswith("#") else "default"
     if mark.kind == "dots":
         plot.scatter(x.tolist(), y.tolist(), marker=DOT, color=color)
     else:
@@ -74,11 +75,6 @@ def _shown(mark: Mark, width: int) -> tuple[Floats, Floats]:
         x = x[places]
         y = y[places]
     return x, y
-
-
-def _color(color: str) -> tuple[int, ...] | str:
-    """Return a color in plotext's terms; the colors that a page defines are the terminal's own."""
-    return tuple(bytes.fromhex(color[1:])) if color.startswith("#") else "default"
 
 
 def _draw_y_axis(plot: Any, panel: Panel, height: int, is_log: bool) -> None:
@@ -107,10 +103,7 @@ def _draw_x_axis(plot: Any, axis: Axis, values: Floats, width: int) -> None:
     names = [f"{place:,.0f}" for place in places] if axis.whole else labels(places)
     # A curve of one point needs an axis of some length, too.
     plot.xlim(low, high if high > low else low + 1)
-    plot.xticks(places, _titled(names, axis.title))
+    # The title has no line of its own: it stands in front of the first label.
+    names[0] = f"{axis.title} {names[0]}".strip()
+    plot.xticks(places, names)
     plot.xaxes(True, False)
-
-
-def _titled(names: Sequence[str], title: str) -> list[str]:
-    """Return the labels with the title in front of the first one; a title has no line of its own."""
-    return [f"{title} {names[0]}".strip(), *names[1:]]

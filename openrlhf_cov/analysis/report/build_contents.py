@@ -1,4 +1,4 @@
-"""Build the contents of a report: read the runs, compute each run, and compare them with each other."""
+"""Build the contents of a report: read the runs, compute the numbers of each run, and compare the runs."""
 
 import difflib
 import math
@@ -70,7 +70,7 @@ from openrlhf_cov.utils.metric_table import ENTROPY, TIME
 from openrlhf_cov.utils.metrics_log import METRICS_FILE
 from openrlhf_cov.utils.redaction import redact_settings
 
-# Flags that say where a run is and what it is called, not what it does.
+# Flags that set folders, names and addresses. They do not change the training, so the report does not compare them.
 PLACES = frozenset(
     {
         "--address",
@@ -85,18 +85,20 @@ PLACES = frozenset(
     }
 )
 NO_LAW = "the law applies to none of them"
-# Sizes at which a trend is drawn.
+# Number of model sizes at which the trend over sizes is drawn.
 GRID = 33
 UNKNOWN_FLAGS = (
     "the flags of the run are unknown. If it had an entropy term or a raised clip bound, the law may not hold, and "
     "the log does not show it"
 )
-# Characters up to which the title of a report names its runs.
+# Longest title that names all runs, in characters. A longer list of names is replaced by the number of runs.
 LONGEST_TITLE = 80
-# Share of the values at either end of a curve that its start and end are the means of.
+# The start of a curve is the mean of this share of its values at the beginning; its end is the mean of as many at the
+# end.
 ENDS = 1 / 20
-# Groups of steps with similar predictions.
+# Number of groups into which steps are sorted by their predicted change, for the means that the chart shows.
 GROUPS = 10
+# With fewer steps per group than this no means are shown.
 FEWEST_PER_GROUP = 5
 
 
@@ -105,8 +107,8 @@ def read_runs(paths: Sequence[Path], mapping: Mapping[str, str] | str | None = N
 
     Args:
         paths: Folders of runs, metrics files or logs of other trainers, each once.
-        mapping: Our name -> the name in a log of another trainer, or the name of a known trainer; None to recognise
-            it.
+        mapping: For logs of another trainer: a mapping from our name of a metric to the name in the log, or the name
+            of a known trainer. None recognises the trainer by the names in the log.
 
     Raises:
         UsageError: A path cannot be read, or is given twice.
@@ -121,11 +123,12 @@ def read_runs(paths: Sequence[Path], mapping: Mapping[str, str] | str | None = N
 
 
 def unlike(names: Sequence[str], paths: Sequence[Path]) -> list[str]:
-    """Return names that distinguish the runs: equal names become the ends of their paths.
+    """Return a different name for each run: equal names are replaced by the last parts of the paths.
 
     Args:
         names: Names of the runs.
-        paths: Resolved path of each run, all different. The shortest ends of at least two parts that differ are taken.
+        paths: Resolved path of each run, all different. A new name has as many parts as the names need to differ, and
+            at least two.
     """
     found = list(names)
     for name in {name for name in names if names.count(name) > 1}:
@@ -140,14 +143,15 @@ def unlike(names: Sequence[str], paths: Sequence[Path]) -> list[str]:
 
 
 def check_metric(metric: str, runs: Iterable[Run]) -> None:
-    """Check that a metric can be R of the law.
+    """Check that a metric can be used as R, the score in the entropy law R = -a exp(H) + b.
 
     Args:
-        metric: The value of ``--metric``: one name, or several with commas, whose mean is meant.
+        metric: The value of ``--metric``: the name of a metric, or several names with commas. R is then their mean.
         runs: The runs of the report.
 
     Raises:
-        UsageError: No run has a metric of this name, or the numbers of a mean are of different kinds.
+        UsageError: No run has a metric of this name, a name is given twice, or metrics of the training are mixed with
+            metrics of evaluations.
     """
     columns = [name for run in runs for name in run.evaluations.columns]
     known = list(dict.fromkeys([*TRAINING_METRICS, *columns]))
@@ -158,15 +162,15 @@ def check_metric(metric: str, runs: Iterable[Run]) -> None:
     of_training = set(names) & set(TRAINING_METRICS)
     if len(set(names)) < len(names) or (of_training and len(of_training) < len(names)):
         raise UsageError(
-            f"--metric {metric}: a mean must be of different numbers of evaluations, or of reward and score"
+            f"--metric {metric}: the metrics of a mean must differ and be all of evaluations, or reward and score"
         )
 
 
 def check_names(flag: str, names: Iterable[str], runs: Sequence[Run]) -> None:
-    """Check that names are names of runs.
+    """Check that runs with these names are in the report.
 
     Args:
-        flag: Flag that has the names, for the message.
+        flag: The flag with which the user gave the names, for the message.
         names: The names.
         runs: The runs of the report.
 
@@ -199,8 +203,9 @@ def build_contents(runs: Sequence[Run], options: Options) -> Contents:
     check_names("--size", options.sizes, runs)
     runs = [with_mean(run, options.metric) for run in runs]
     reports = tuple(_run_report(run, options) for run in runs)
+    names = ", ".join(run.name for run in reports)
     return Contents(
-        title=_title([run.name for run in reports]),
+        title=names if len(reports) == 1 or len(names) <= LONGEST_TITLE else f"{len(reports)} runs",
         options=options,
         runs=reports,
         settings=setting_differences(reports),
@@ -210,16 +215,12 @@ def build_contents(runs: Sequence[Run], options: Options) -> Contents:
     )
 
 
-def _title(names: Sequence[str]) -> str:
-    joined = ", ".join(names)
-    return joined if len(names) == 1 or len(joined) <= LONGEST_TITLE else f"{len(names)} runs"
-
-
 def _run_report(run: Run, options: Options) -> RunReport:
     table = run.training
     times = table.column(TIME)
     # Lines of other trainers may have no clock.
     times = times[~np.isnan(times)]
+    selected = table.column(SELECTED_SHARE)
     return RunReport(
         name=run.name,
         path=run.path,
@@ -231,7 +232,7 @@ def _run_report(run: Run, options: Options) -> RunReport:
         entropy=_ends(table.column(options.entropy)),
         reward=_ends(table.column(REWARD)),
         length=_ends(table.column(LENGTH_COLUMN)),
-        selected=_mean(table.column(SELECTED_SHARE)),
+        selected=float(np.nanmean(selected)) if not np.isnan(selected).all() else math.nan,
         series=_curves(table, SERIES_COLUMNS),
         # Not smoothed: a run has few evaluations, and each is a mean over many problems.
         evaluations=_curves(run.evaluations, run.evaluations.columns, smoothed=0.0),
@@ -253,11 +254,6 @@ def _ends(values: Floats) -> Ends:
     return Ends(float(logged[:count].mean()), float(logged[-count:].mean()))
 
 
-def _mean(values: Floats) -> float:
-    """Return the mean of the values that are not NaN, NaN without one."""
-    return float(np.nanmean(values)) if not np.isnan(values).all() else math.nan
-
-
 def _curves(table: Table, names: Iterable[str], *, smoothed: float = SMOOTHED) -> dict[str, Series]:
     wanted = tuple(names)
     families = tuple(name for name in wanted if name.endswith("/"))
@@ -275,7 +271,7 @@ def _theory_section(table: Table, theorem: int, options: Options) -> TheorySecti
     if not check.pairs:
         return TheorySection(theorem, None, "no step with a prediction is followed by its change", nothing, nothing)
     groups = GROUPS if check.pairs >= GROUPS * FEWEST_PER_GROUP else 0
-    # Tenths by prediction: their means show a trend that single noisy steps hide.
+    # The means of groups of steps show a trend that the noise of single steps hides.
     order = np.argsort(check.predicted, kind="stable")
     parts = np.array_split(order, groups) if groups else []
     means = np.array([[check.predicted[part].mean(), check.changes[part].mean()] for part in parts]).reshape(-1, 2)
@@ -305,7 +301,11 @@ def _phases(table: Table) -> Phases | None:
 
 
 def _notes(runs: Sequence[Run], options: Options) -> list[str]:
-    """Return notes on an R above its bound, on unknown flags, and on an R of the kept groups only."""
+    """Return notes that restrict what the report says.
+
+    There is one where R exceeds ``--reward_max``, where the flags of a run are not known, and where R is the mean over
+    the groups that dynamic sampling kept.
+    """
     bound = options.highest_reward
     notes = []
     for run in runs:
@@ -323,7 +323,7 @@ def _notes(runs: Sequence[Run], options: Options) -> list[str]:
 
 
 def law_section(run: Run, options: Options) -> LawSection:
-    """Return the law of this run, or the reasons against it.
+    """Return the fit of the entropy law to this run, or the reasons why the law does not apply.
 
     Args:
         run: The run, with the mean of ``options.metric`` as a column.
@@ -362,7 +362,7 @@ def law_line(fit: LawFit, points: LawPoints) -> LawLine:
         points: The points whose entropies bound the line, at least one.
     """
     ends = np.exp([points.entropy.min(), points.entropy.max()])
-    # Even in exp(H), the x axis. The grid begins at exp(0) = 1 because the ceiling is there.
+    # The points are equally spaced in exp(H), which is the x axis. The first is exp(0) = 1, where R is at its ceiling.
     grid = np.linspace(min(1.0, ends[0]), ends[1], BAND_PLACES)
     entropy = np.log(grid)
     low, high = fit.band(entropy)
@@ -383,7 +383,7 @@ def _result(run: Run, points: LawPoints, options: Options) -> LawResult:
 
 
 def _missing(run: Run, options: Options) -> str:
-    """Return which of entropy and R the log does not have at all."""
+    """Return the names of entropy and R if the log lacks their columns; "" if it has both."""
     metric = options.metric
     entropy = options.entropy
     table = run.training if of_training(metric) else run.evaluations
@@ -404,7 +404,7 @@ def _forecast(points: LawPoints, options: Options) -> tuple[Forecast | None, str
 
 
 def setting_differences(runs: Sequence[RunReport]) -> tuple[Setting, ...]:
-    """Return the flags whose values differ between runs with known flags, by name."""
+    """Return the flags whose values differ between runs, sorted by name. Runs without known flags do not count."""
     known = [run for run in runs if run.settings]
     flags = sorted({flag for run in known for flag in run.settings} - PLACES)
     return tuple(
@@ -415,7 +415,17 @@ def setting_differences(runs: Sequence[RunReport]) -> tuple[Setting, ...]:
 
 
 def same_section(runs: Sequence[RunReport]) -> SameSection | None:
-    """Return the test of equal coefficients over all runs with a fit, if the law applies to one; None for one run."""
+    """Return the test that all runs have the same coefficients a and b.
+
+    The test takes all runs with a fit. The section has a reason in place of the test where the law applies to none of
+    them.
+
+    Args:
+        runs: The runs of the report.
+
+    Returns:
+        The section; None for a single run.
+    """
     if len(runs) < 2:
         return None
     fitted = [run for run in runs if run.law.result.fit]
@@ -431,7 +441,7 @@ def same_section(runs: Sequence[RunReport]) -> SameSection | None:
 
 
 def size_section(runs: Sequence[RunReport], options: Options) -> SizeSection | None:
-    """Return a, b and the ceiling against model size, over the runs with a size and a fit.
+    """Return the trend of a, b and the ceiling over model sizes, from the runs with a size and a fit.
 
     Args:
         runs: The runs of the report.

@@ -42,7 +42,7 @@ class Options:
 
     @property
     def method(self) -> str:
-        """The name of the fit, a key of ``law.METHODS``."""
+        """The name of the fit, a key of ``openrlhf_cov.analysis.law.METHODS``."""
         return "huber" if self.robust else "least_squares"
 
 
@@ -116,8 +116,8 @@ class TheorySection:
 class Phases:
     """Seconds per step and phase, means over parts of the run; ``steps`` (m,) is the middle of each, m at most 120.
 
-    ``seconds`` is by the column of ``curves.PHASES``, and ``curves.OTHER_PHASE`` last, in the order of the stack; each
-    (m,), 0 where nothing was logged.
+    ``seconds`` has the time (m,) of each column of ``PHASES``, and ``OTHER_PHASE`` last, in the order of the stack;
+    0 where nothing was logged. Both names are defined in ``openrlhf_cov.analysis.report.curves``.
     """
 
     steps: Floats
@@ -133,11 +133,11 @@ class RunReport:
     of logged steps, ``last_step`` the number of the last one, ``seconds`` the time between first and last line, NaN
     without a clock. ``length`` is that of responses in tokens, ``selected`` the mean share of selected tokens, NaN
     where it was not logged.
-    ``series`` has a curve for each of ``curves.SERIES_COLUMNS`` that was logged; a missing one is not there.
-    ``evaluations`` are the curves of all numbers of evaluations. ``stage_bands`` is table 1 over training, empty
-    without covariances. ``accuracy`` is the covariance by accuracy of the prompts, by title of
-    ``curves.ACCURACY_CURVES``, as far as it was logged. ``group_correlation`` is that of eq. 8 with -dH over the
-    steps, None without. ``phases`` is None where no time was logged.
+    ``series`` has a curve for each of ``SERIES_COLUMNS`` that was logged; a missing one is not there. ``evaluations``
+    are the curves of all numbers of evaluations. ``stage_bands`` is table 1 over training, empty without covariances.
+    ``accuracy`` is the covariance by accuracy of the prompts, by title of ``ACCURACY_CURVES``, as far as it was logged
+    (both lists are in ``openrlhf_cov.analysis.report.curves``). ``group_correlation`` is that of eq. 8 with -dH over
+    the steps, None without. ``phases`` is None where no time was logged.
     """
 
     name: str

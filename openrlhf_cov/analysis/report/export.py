@@ -5,7 +5,6 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from openrlhf_cov.analysis.law import Forecast
 from openrlhf_cov.analysis.report.contents import Contents, RunReport, SameSection, SizeSection, TheorySection
 from openrlhf_cov.analysis.report.curves import ACCURACY_CURVES
 from openrlhf_cov.utils.estimates import LEVEL
@@ -69,19 +68,18 @@ def _run(run: RunReport) -> dict[str, Any]:
 
 def _law(run: RunReport) -> dict[str, Any]:
     law = run.law
+    forecast = None
+    if law.forecast:
+        names = ("rmse", "final_error", "in_band_frac", "persistence_rmse")
+        forecast = {"fit": law.forecast.fit.record(), **{name: getattr(law.forecast, name) for name in names}}
     return {
         **law.result.record(),
         "slope": {"entropy": run.entropy.last, **asdict(run.slope)} if run.slope else None,
         "points": law.point_count,
         "early": asdict(law.early),
-        "forecast": _forecast(law.forecast) if law.forecast else None,
+        "forecast": forecast,
         "no_forecast": law.no_forecast or None,
     }
-
-
-def _forecast(found: Forecast) -> dict[str, Any]:
-    names = ("rmse", "final_error", "in_band_frac", "persistence_rmse")
-    return {"fit": found.fit.record(), **{name: getattr(found, name) for name in names}}
 
 
 def _theory(section: TheorySection) -> dict[str, Any]:

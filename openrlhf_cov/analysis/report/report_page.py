@@ -145,22 +145,21 @@ def _kinds(charts: Sequence[Sequence[Chart]]) -> list[Chart]:
 def _drawn_runs(contents: Contents, charts: Sequence[Sequence[Chart]]) -> list[dict[str, Any]]:
     """Return what the scripts of the page draw of each run."""
     most = tokens_per_step([run.token_files for run in contents.runs])
-    return [
-        {
-            "name": run.name,
-            "label": label,
-            "style": _style(place),
-            "charts": {chart.name: figure(chart) for chart in charts[place]},
-            "tokens": run_tokens(run.token_files, most),
-        }
-        for place, (run, label) in enumerate(zip(contents.runs, labels(contents), strict=True))
-    ]
-
-
-def _style(place: int) -> dict[str, Any]:
-    """Return the line of a run in the legend of runs."""
-    look = look_of(place)
-    return {"legendgroup": run_key(place), "mode": "lines", "line": {"color": look.color, "dash": look.dash}}
+    drawn = []
+    for place, (run, label) in enumerate(zip(contents.runs, labels(contents), strict=True)):
+        look = look_of(place)
+        line = {"color": look.color, "dash": look.dash}
+        drawn.append(
+            {
+                "name": run.name,
+                "label": label,
+                # The line of the run in the legend of runs.
+                "style": {"legendgroup": run_key(place), "mode": "lines", "line": line},
+                "charts": {chart.name: figure(chart) for chart in charts[place]},
+                "tokens": run_tokens(run.token_files, most),
+            }
+        )
+    return drawn
 
 
 def _card(run: RunReport, options: Options) -> dict[str, Any]:

@@ -249,15 +249,12 @@ def fall_panels(run: RunReport) -> list[Panel]:
     shown = {"−ΔH": falls, "Cov(log π, π A), paper eq. 8": covariance}
     marks: list[Mark] = []
     for place, (name, series) in enumerate(shown.items()):
-        marks += curve(_relative(series), name, name, look_of(place), raw=False)
+        # The scale is the maximum of the running mean.
+        size = float(np.nanmax(np.abs(series.mean))) or 1.0
+        relative = replace(series, values=series.values / size, mean=series.mean / size)
+        marks += curve(relative, name, name, look_of(place), raw=False)
     said = f"rank correlation {with_interval(run.group_correlation)}" if run.group_correlation else ""
     return [Panel(tuple(marks), y=Axis("relative to the maximum", zero=True), said=said)]
-
-
-def _relative(series: Series) -> Series:
-    """Return the series relative to the maximum of its running mean."""
-    size = float(np.nanmax(np.abs(series.mean))) or 1.0
-    return replace(series, values=series.values / size, mean=series.mean / size)
 
 
 def bands_panels(run: RunReport) -> list[Panel]:

@@ -1,4 +1,7 @@
-"""Tokens of highest covariance, from ``cov_tokens/step_<n>.jsonl`` in a run's folder (docs/metrics.md) to the page."""
+"""Show the tokens of the highest covariance in the page of a report.
+
+They come from the files ``cov_tokens/step_<n>.jsonl`` in the folder of a run (docs/metrics.md).
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -37,23 +40,24 @@ def find_token_files(run: Path) -> tuple[TokenFile, ...]:
     return tuple(sorted((TokenFile(int(name[1]), path) for name, path in named if name), key=lambda file: file.step))
 
 
-# Files of a run in one page, at most; the first and the last one are among them.
+# Largest number of files of a run that one page shows. The first and the last file are always shown.
 TOKEN_STEPS = 8
-# Tokens in one page, about; each takes some 300 bytes.
+# Approximate number of tokens in one page. A token takes about 300 bytes.
 TOKEN_BUDGET = 6000
-# Tokens that the page shows of every file at least, however many files there are.
+# Smallest number of tokens that the page shows of each file, even if there are more than ``TOKEN_BUDGET`` in all.
 FEWEST_TOKENS = 20
-# Tokens of text on either side of a token, as ``trainer.metrics.token_dump`` writes them.
+# Length of the text that ``openrlhf_cov.trainer.metrics.token_dump`` writes before and after a token, in tokens.
 CONTEXT = 20
-# Characters of a token, and of the text on either side, that the page shows; more is no text that a tokenizer made.
+# Longest text that the page shows of a token, before it and after it, in characters. Twenty tokens are shorter; only a
+# file that no tokenizer wrote has longer texts.
 LONGEST_TEXT = 400
 
-# Larger numbers are shown as this one: the largest floats would become infinite when they are rounded.
+# Larger numbers are replaced by this one, because rounding makes the largest floats infinite.
 LARGEST = 1e300
 
 Place = Annotated[int, Ge(0), Lt(2**53)]
 
-# Fields that the page has of a token beside its passage. Numbers are rounded.
+# Fields of a token that the page shows beside its text: numbers, which are rounded, and others.
 NUMBERS = ("cov", "entropy", "advantage", "log_prob")
 OTHERS = ("selected", "position", "sample_id", "prompt_id", "token_id")
 
@@ -71,7 +75,7 @@ class Token:
     advantage: float | None = None
     log_prob: float | None = None
     selected: bool = False
-    # None: not known, so the token stands in a passage of its own.
+    # None where it is not known. Such a token is shown alone, not in a passage with other tokens.
     position: Place | None = None
     sample_id: Place | None = None
     prompt_id: Place | None = None
@@ -90,20 +94,21 @@ def read_tokens(path: Path) -> list[Token]:
 
 
 def run_tokens(token_files: Sequence[TokenFile], most: int) -> dict[str, Any] | None:
-    """Return the steps of a run as JSON takes them; None without files.
+    """Return the tokens of a run for the scripts of the page; None for a run without files.
 
-    ``scale`` is the largest absolute covariance of all that is shown, ``notes`` say what is not.
+    ``steps`` has the tokens of each file, ``scale`` is the largest absolute covariance among them, and ``notes`` say
+    which files and steps are left out.
 
     Args:
         token_files: The files of the run.
-        most: Largest number of tokens of each step, those of the largest absolute covariance.
+        most: Largest number of tokens of each step. Tokens of the largest absolute covariance come first.
     """
     if not token_files:
         return None
     files = chosen_files(token_files)
     notes = []
     if len(files) < len(token_files):
-        notes.append(f"{len(files)} of the {len(token_files)} files of this run are shown, spread over it.")
+        notes.append(f"{len(files)} of the {len(token_files)} files of this run are shown, equally spaced.")
     steps = []
     for file in files:
         try:
@@ -120,39 +125,45 @@ def run_tokens(token_files: Sequence[TokenFile], most: int) -> dict[str, Any] | 
 
 
 def chosen_files(files: Sequence[TokenFile]) -> list[TokenFile]:
-    """Return at most ``TOKEN_STEPS`` of a run's files, in equal distances."""
+    """Return at most ``TOKEN_STEPS`` files of a run, equally spaced."""
     return [files[place] for place in spread_out(len(files), TOKEN_STEPS)]
 
 
 def tokens_per_step(runs: Sequence[Sequence[TokenFile]]) -> int:
-    """Return how many tokens of each file fit into a page with the files of these runs."""
+    """Return the number of tokens per file with which the files of these runs fit into one page."""
     files = sum(len(chosen_files(token_files)) for token_files in runs if token_files)
     return max(FEWEST_TOKENS, TOKEN_BUDGET // max(1, files))
 
 
 def _cut(token: Token) -> Token:
-    """Return a token with the end of the text before it and the beginning of the text after it."""
+    """Return the token with its texts shortened to ``LONGEST_TEXT``: the text before it keeps its end."""
     texts = {"before": token.before[-LONGEST_TEXT:], "after": token.after[:LONGEST_TEXT]}
     return replace(token, token=token.token[:LONGEST_TEXT], **texts)
 
 
 def _facts(token: Token) -> dict[str, Any]:
-    """Return what the page has of a token beside its passage."""
+    """Return the fields of a token that the page shows beside its text."""
     numbers = {name: _rounded(getattr(token, name)) for name in NUMBERS}
     return {"token": token.token, **numbers, **{name: getattr(token, name) for name in OTHERS}}
 
 
 def _rounded(value: float | None) -> float | None:
-    """Return a number with five digits, which are enough to show and keep the page small."""
+    """Return a number with five significant digits, which keeps the page small."""
     return None if value is None else float(f"{max(-LARGEST, min(LARGEST, value)):.5g}")
 
 
 def passages(tokens: Sequence[Token]) -> list[list[str | int]]:
-    """Return texts with the tokens in them: each a list of text and, for a token, its place in ``tokens``.
+    """Return passages of text with the tokens in them.
 
-    Tokens of one response stand in one passage where the text after the first holds the second, and what both say
-    of the text agrees. The passage with the highest absolute covariance first, among equals the one that begins with
-    the earlier token in ``tokens``.
+    Two tokens of a response stand in one passage if the text after the first token contains the second token and the
+    texts around both agree. The passage with the highest absolute covariance comes first. Of two passages with equal
+    covariance the one whose first token comes earlier in ``tokens`` is first.
+
+    Args:
+        tokens: The tokens of a step.
+
+    Returns:
+        A list for each passage. A string is text; a number is the place in ``tokens`` of a token.
     """
     found = [parts for chain in _responses(tokens) for parts in _joined(tokens, chain)]
 
@@ -197,7 +208,7 @@ def text_between(text: str, token: Token, later: Token) -> str | None:
     """Return the text between two tokens of a response.
 
     Args:
-        text: The text of the response as far as it is known, which ends with the first token.
+        text: The known text of the response up to the first token, which it ends with.
         token: The first token.
         later: The second token.
 
@@ -208,7 +219,7 @@ def text_between(text: str, token: Token, later: Token) -> str | None:
     if token.position is None or later.position is None or not 0 < later.position - token.position <= CONTEXT:
         return None
     after = token.after
-    # A token may stand several times in the text. The first place counts where the texts around both agree.
+    # The second token may occur more than once in the text. Take its first place at which the texts around both agree.
     for end in range(len(after) + 1):
         rest = after[end + len(later.token) :]
         fits = after.startswith(later.token, end) and later.after.startswith(rest)

@@ -294,16 +294,11 @@ def forecast_sentence(law: LawSection, options: Options) -> str:
     )
     paper = " (paper: 0.9 % and 0.5 % in math, 1.2 % and 1.9 % in code)" if options.highest_reward == 1.0 else ""
     inside = f"{share(found.in_band_frac)} of the later points lie in its {share(found.fit.a.level)} interval"
+    rival = f"Repeating the last known level would have missed by {error_of(found.persistence_rmse, options)}"
+    worth = "" if found.rmse < found.persistence_rmse else ": this forecast is worth nothing"
     few = narrow(found)
     few = f" {few[0].upper()}{few[1:]}." if few else ""
-    return f"{first}, {errors}{paper}. {inside[0].upper()}{inside[1:]}. {_worth(found, options)}{few}"
-
-
-def _worth(found: Forecast, options: Options) -> str:
-    rival = f"Repeating the last known level would have missed by {error_of(found.persistence_rmse, options)}"
-    if found.rmse < found.persistence_rmse:
-        return f"{rival}."
-    return f"{rival}: this forecast is worth nothing."
+    return f"{first}, {errors}{paper}. {inside[0].upper()}{inside[1:]}. {rival}{worth}.{few}"
 
 
 def theory_sentence(theory: TheorySection) -> str:

@@ -1,4 +1,4 @@
-"""Gather the facts about this host that ``cli.doctor`` judges. Nothing here judges them."""
+"""Gather the facts about this host that ``openrlhf-cov doctor`` judges. Nothing here judges them."""
 
 import os
 import platform

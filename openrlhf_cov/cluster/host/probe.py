@@ -1,7 +1,7 @@
 """Import packages one after the other, in a process: ``python -m openrlhf_cov.cluster.host.probe NAME ...``.
 
 Prints one JSON object per package: ``name``, ``fault`` (None if the import went well) and ``facts``. An import may end
-the process or never return; what was printed before stays true. Run by ``cli.doctor``.
+the process or never return; what was printed before stays true. Run by ``openrlhf-cov doctor``.
 """
 
 import importlib

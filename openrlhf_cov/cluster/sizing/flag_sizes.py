@@ -197,7 +197,10 @@ def _role(name: str, args: SimpleNamespace, shape: ModelShape, on_gpus: bool) ->
         "score_length": longest,
         "head": name in ("actor", "ref", "prm"),
     }
-    common["whole_logits"] = _upstream_computes(args)
+    # Upstream computes the log-probs of these, from all logits at once; ``CovActor`` leaves them to it.
+    splits_model = args.ds.ring_attn_size > 1 or args.ds.tensor_parallel_size > 1
+    changes_head = args.ds.lora.rank > 0 and "lm_head" in (args.ds.lora.target_modules or ())
+    common["whole_logits"] = splits_model or args.ds.deepcompile or changes_head
     sharding = Sharding(
         world=processes(args.actor if name == "prm" else getattr(args, name)),
         # Upstream gives models that only score a DeepSpeed engine without ZeRO, unless the stage is 3.
@@ -211,11 +214,14 @@ def _role(name: str, args: SimpleNamespace, shape: ModelShape, on_gpus: bool) ->
         trained=_adapter_parameters(args, shape) if trains and args.ds.lora.rank else None,
         whole_buffers=on_gpus,
     )
+    # The entropy takes part in the gradient, in one step at least.
+    methods = methods_of(args.cov_type, args.method)
+    has_bonus = bool(args.actor.entropy_coef) or any(fills(each, EntropyBonus) for each in methods)
     training = Pass(
         tokens=training_tokens(args),
         # The flag of the policy holds for every trained model, as in upstream.
         checkpointing=args.actor.gradient_checkpointing_enable,
-        entropy_gradient=name == "actor" and _has_bonus(args),
+        entropy_gradient=name == "actor" and has_bonus,
         **common,
     )
     return Role(
@@ -225,19 +231,6 @@ def _role(name: str, args: SimpleNamespace, shape: ModelShape, on_gpus: bool) ->
         scoring=Pass(tokens=scoring_tokens(args), **common),
         training=training if trains else None,
     )
-
-
-def _has_bonus(args: SimpleNamespace) -> bool:
-    """Return True if the entropy takes part in the gradient, in one step at least."""
-    return bool(args.actor.entropy_coef) or any(
-        fills(each, EntropyBonus) for each in methods_of(args.cov_type, args.method)
-    )
-
-
-def _upstream_computes(args: SimpleNamespace) -> bool:
-    """Return True if ``CovActor`` leaves log-probs to upstream, whatever the model."""
-    changed_head = args.ds.lora.rank > 0 and "lm_head" in (args.ds.lora.target_modules or ())
-    return args.ds.ring_attn_size > 1 or args.ds.tensor_parallel_size > 1 or args.ds.deepcompile or changed_head
 
 
 def _adapter_parameters(args: SimpleNamespace, shape: ModelShape) -> int:

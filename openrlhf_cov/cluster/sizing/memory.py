@@ -32,7 +32,7 @@ ENGINE_WORKSPACE = 2 * GIB
 ENGINE_ASLEEP = 1 * GIB
 
 HEAD_BLOCK = 2**25
-# ``BLOCK`` and ``COLUMN_STEP`` of ``models/token_head.py``: logits that are there at once.
+# ``BLOCK`` and ``COLUMN_STEP`` of ``openrlhf_cov/models/token_head.py``: logits that are there at once.
 HEAD_COLUMNS = 256
 
 
@@ -131,7 +131,8 @@ class Pass:
     checkpointing: bool = False
     # It ends in an output head over the vocabulary; critics and reward models do not.
     head: bool = True
-    # All logits stand side by side, as upstream has them; ours come in blocks (``trainer/model/actor_model.py``).
+    # All logits stand side by side, as upstream has them; ours come in blocks
+    # (``openrlhf_cov/trainer/model/actor_model.py``).
     whole_logits: bool = False
     # With ``whole_logits``: flash-attn's cross entropy is there.
     fused_loss: bool = True

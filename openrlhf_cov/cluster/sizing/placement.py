@@ -1,7 +1,7 @@
 """Placement of the processes of a run: upstream's placement groups, put on nodes as Ray's PACK does (pure)."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -159,12 +159,8 @@ def _processes(group: GpuGroup) -> list[list[str]]:
     """
     names: list[list[str]] = [[] for _ in range(group.slots)]
     for tenant in group.tenants:
-        for slot, name in zip(names, _names(tenant), strict=False):  # too few slots are a fault of their own
-            slot.append(name)
+        # Too few slots are a fault of their own.
+        for number, slot in zip(range(tenant.count), names, strict=False):
+            engine, part = divmod(number, tenant.tensor_parallel)
+            slot.append(f"{tenant.name} {engine}.{part}" if tenant.tensor_parallel > 1 else f"{tenant.name} {number}")
     return names
-
-
-def _names(tenant: Tenant) -> Iterator[str]:
-    for number in range(tenant.count):
-        engine, part = divmod(number, tenant.tensor_parallel)
-        yield f"{tenant.name} {engine}.{part}" if tenant.tensor_parallel > 1 else f"{tenant.name} {number}"

@@ -7,7 +7,7 @@ from openrlhf_cov.cluster.sizing.budget import PHASES, Budget
 from openrlhf_cov.cluster.sizing.flag_sizes import Step
 from openrlhf_cov.cluster.sizing.memory import GIB, Engine
 from openrlhf_cov.cluster.sizing.model_shape import ModelShape
-from openrlhf_cov.cluster.sizing.placement import PlacedGpu, Placement
+from openrlhf_cov.cluster.sizing.placement import Placement
 
 WIDTH = 36
 
@@ -35,8 +35,15 @@ def placement_lines(plan: Placement, nodes: Sequence[str]) -> list[str]:
     lines = []
     for (node, kinds), stretch in groupby(plan.gpus, key=lambda gpu: (gpu.node, gpu.kinds)):
         gpus = list(stretch)
-        what = ", ".join(f"{kind} {_numbers(gpus, i)}" for i, kind in enumerate(kinds))
-        lines.append(f"  {nodes[node]:<{WIDTH - 12}} GPU {_range(gpus[0].index, gpus[-1].index):<7} {what}")
+        parts = []
+        for place, kind in enumerate(kinds):
+            names = [gpu.processes[place].split()[1] for gpu in gpus]
+            # A process that is one of several parts of an engine is called "0.1" and the like.
+            numbers = f"{names[0]}-{names[-1]}" if "." in names[0] else ", ".join(_stretches(names))
+            parts.append(f"{kind} {numbers}")
+        lines.append(
+            f"  {nodes[node]:<{WIDTH - 12}} GPU {_range(gpus[0].index, gpus[-1].index):<7} {', '.join(parts)}"
+        )
     return lines
 
 
@@ -105,11 +112,6 @@ def step_lines(step: Step) -> list[str]:
 
 def _row(name: str, values: Sequence[float]) -> str:
     return f"  {name:<{WIDTH}}" + "".join(f"{value / GIB:>10.1f}" if value else f"{'-':>10}" for value in values)
-
-
-def _numbers(gpus: Sequence[PlacedGpu], which: int) -> str:
-    names = [gpu.processes[which].split()[1] for gpu in gpus]
-    return ", ".join(_stretches(names)) if "." not in names[0] else f"{names[0]}-{names[-1]}"
 
 
 def _stretches(names: Sequence[str]) -> Iterator[str]:

@@ -16,7 +16,7 @@ def outcome_of(evaluation: Mapping[str, float]) -> Literal["solved", "collapsed"
     """Return what an evaluation says of the run.
 
     Args:
-        evaluation: The numbers of ``experiments.lab.training.Lab.evaluate``.
+        evaluation: The numbers of ``openrlhf_cov.experiments.lab.training.Lab.evaluate``.
 
     Returns:
         "solved" from an accuracy of ``SOLVED_FROM`` on, on the questions that the habit of the base policy does not

@@ -57,9 +57,9 @@ def sample(
         eos: Id of the token that ends a response.
         pad: Id that follows the end of a response.
         each: Responses to every prompt.
-        min_p: With it the samples have their ``proxy``, see ``token_head.min_p_scores``.
+        min_p: With it the samples have their ``proxy``, see ``openrlhf_cov.models.token_head.min_p_scores``.
         with_discriminator_mean: True if the samples have their ``discriminator_mean``, see
-            ``token_head.discriminator_means``.
+            ``openrlhf_cov.models.token_head.discriminator_means``.
         forced: Responses (N * each, A) to score instead. The generator then advances as if it had sampled them.
 
     Returns:
@@ -160,7 +160,11 @@ def logits_of(model: LlamaForCausalLM, ids: Tensor, last: int, cache: Cache) -> 
     batch, length = ids.shape
     # The cached keys of a layer are (B, heads, tokens so far, head size).
     start = cache[0][0].shape[2] if cache else 0
-    cos, sin = _rotations(model, start, start + length)
+    # Cosines and sines (T, head size) of the places of the tokens.
+    places = torch.arange(start, start + length).float()
+    angles = torch.outer(places, model.model.rotary_emb.inv_freq).repeat(1, 2)
+    cos = angles.cos()
+    sin = angles.sin()
     layers: Any = model.model.layers  # their attributes are what nn.Module finds
     x = model.model.embed_tokens(ids)
     for number, layer in enumerate(layers):
@@ -185,7 +189,11 @@ def logits_of(model: LlamaForCausalLM, ids: Tensor, last: int, cache: Cache) -> 
             x = x[:, -last:]
             h = h[:, -last:]
         q = _rotated(heads(h, attention.q_proj), cos[-x.shape[1] :], sin[-x.shape[1] :])
-        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=_causal(x.shape[1], start + length))
+        # Each token attends to those before it. The last token attends to all, so that one alone needs no mask.
+        queries = x.shape[1]
+        keys = start + length
+        mask = None if queries == 1 else torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         x = x + F.linear(attended.transpose(1, 2).flatten(2), attention.o_proj.weight)
         h = _normed(x, layer.post_attention_layernorm)
         gated = F.silu(F.linear(h, mlp.gate_proj.weight)) * F.linear(h, mlp.up_proj.weight)
@@ -193,19 +201,8 @@ def logits_of(model: LlamaForCausalLM, ids: Tensor, last: int, cache: Cache) -> 
     return F.linear(_normed(x, model.model.norm), model.lm_head.weight)
 
 
-def _causal(queries: int, keys: int) -> Tensor | None:
-    """Return which keys each of the last ``queries`` tokens attends to; None if it attends to all."""
-    return None if queries == 1 else torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
-
-
 def _normed(x: Tensor, norm: Any) -> Tensor:
     return norm.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon))
-
-
-def _rotations(model: LlamaForCausalLM, start: int, end: int) -> tuple[Tensor, Tensor]:
-    """Return the cosines and sines (end - start, size) of the places of tokens."""
-    angles = torch.outer(torch.arange(start, end).float(), model.model.rotary_emb.inv_freq)
-    return angles.cos().repeat(1, 2), angles.sin().repeat(1, 2)
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

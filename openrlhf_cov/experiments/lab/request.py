@@ -35,7 +35,7 @@ RUN_FILE = "lab.json"
 
 MAX_THREADS = 1024
 
-# Keys of ``lab.tasks.TASKS``, which takes PyTorch to import.
+# Keys of ``openrlhf_cov.experiments.lab.tasks.TASKS``, which takes PyTorch to import.
 TASKS = ("commands", "addition", "code", "shortcut", "shortcut_large", "tail", "graph_paths", "two_peaks")
 # Those of them with a shortcut.
 SHORTCUT_TASKS = ("shortcut", "shortcut_large")

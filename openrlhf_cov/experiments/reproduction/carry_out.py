@@ -113,7 +113,7 @@ def check_tiny(run: PaperRun, plan: Reproduction) -> None:
 
     Raises:
         UsageError: A folder is in use, the task gives fewer steps, or a package is missing; see
-            ``demo_training.check_demo``.
+            ``openrlhf_cov.experiments.tiny_task.demo_training.check_demo``.
     """
     demo_training.check_demo(task="addition", folder=plan.task, steps=plan.steps, output=plan.folder_of(run))
 

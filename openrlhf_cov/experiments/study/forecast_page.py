@@ -203,9 +203,6 @@ def difference(forecasts: Mapping[str, Mapping[int, EndForecast]]) -> Interval:
 def _study_row(study: StudyErrors, share: float, name: str, methods: Sequence[str]) -> tuple[str, ...]:
     of_methods = {method: study.forecasts[share][method] for method in methods if method in study.forecasts[share]}
     runs = sum(map(len, of_methods.values()))
-    cells = (_mean(of_methods.values(), forecast) for forecast in FORECASTS)
+    errors = [list(errors_by_seed(of_methods.values(), forecast).values()) for forecast in FORECASTS]
+    cells = [shown(mean_over_seeds(each)) for each in errors]
     return (study.study, name, str(runs), f"{share:.0%}", *cells, shown(difference(of_methods), signed=True))
-
-
-def _mean(forecasts: Iterable[Mapping[int, EndForecast]], name: str) -> str:
-    return shown(mean_over_seeds(list(errors_by_seed(forecasts, name).values())))

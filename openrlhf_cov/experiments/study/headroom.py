@@ -74,8 +74,13 @@ def headroom_answer(spec: Spec, results: Sequence[Result]) -> Answer | None:
         return None
     known = {method: found for method, found in runs.items() if found}
     base = base_policy_row(spec, known)
+    first = spec.methods[0].name
+    baseline = known.get(first, {})
+    # Differences in accuracy to the first method, for each seed that both methods have.
     differences = {
-        method: _differences(known, spec.methods[0].name, method) for method in known if method != spec.methods[0].name
+        method: [accuracy(result) - accuracy(baseline[seed]) for seed, result in found.items() if seed in baseline]
+        for method, found in known.items()
+        if method != first
     }
     tested = {method: paired_p_value(values) for method, values in differences.items() if len(values) >= 2}
     # Corrected over the methods that are tested, because each test is one more chance of a false positive.
@@ -240,9 +245,3 @@ def _numbers(found: Sequence[Result]) -> tuple[str, ...]:
     entropies = [each.evaluations.column(decision_column(each))[-1] for each in found]
     shares = (mean_number(name, found) for name in ("accuracy", "pass@1", f"pass@{MOST_SAMPLES}"))
     return tuple(shown(each) for each in (*shares, mean_over_seeds(entropies)))
-
-
-def _differences(runs: Runs, first: str, method: str) -> list[float]:
-    """Return the difference in accuracy for each seed that both methods have."""
-    baseline = runs.get(first, {})
-    return [accuracy(result) - accuracy(baseline[seed]) for seed, result in runs[method].items() if seed in baseline]

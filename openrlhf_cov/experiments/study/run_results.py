@@ -69,7 +69,7 @@ class Result:
 
     @property
     def sampled(self) -> NDArray[np.bool_]:
-        """(N, K) as ``evaluation.scores`` takes it: the right ones first, an order that no score looks at."""
+        """(N, K) for ``openrlhf_cov.evaluation.scores``: correct samples first; no score depends on the order."""
         return np.arange(self.samples) < self.right[:, None]
 
 

@@ -7,7 +7,6 @@ import numpy as np
 
 from openrlhf_cov.analysis.pages.chart import STEPS, Axis, Chart, Look, Mark, Panel, bands, look_of
 from openrlhf_cov.experiments.study.answer import Runs, shown
-from openrlhf_cov.experiments.study.run_results import Result
 from openrlhf_cov.experiments.study.seed_estimates import SHARE, mean_over_seeds
 from openrlhf_cov.experiments.study.table_rows import PASS_AT, MethodRow, passed
 
@@ -76,7 +75,10 @@ def _curve(name: str, title: str, number: str, share: bool, runs: Runs) -> Chart
     """Return the chart of the means over seeds at each common step, with the 95 % interval of the first method."""
     marks: list[Mark] = []
     for place, (method, of_method) in enumerate(runs.items()):
-        steps, values = _together(list(of_method.values()), number)
+        evaluations = [result.evaluations for result in of_method.values()]
+        # A run that stopped early has fewer evaluations than the others: take the steps that all runs have.
+        steps = np.array(sorted(set.intersection(*(set(each.steps.tolist()) for each in evaluations))))
+        values = np.array([each.column(number)[np.isin(each.steps, steps)] for each in evaluations])
         found = [mean_over_seeds(column, SHARE if share else (0.0, math.inf)) for column in values.T]
         if place == 0 and len(of_method) > 1:
             low, high = ([getattr(each, end) for each in found] for end in ("low", "high"))
@@ -86,14 +88,6 @@ def _curve(name: str, title: str, number: str, share: bool, runs: Runs) -> Chart
     note = f"Means over the seeds of each method; the band is the 95 % interval of {next(iter(runs))}."
     panel = Panel(tuple(marks), STEPS, Axis(share=share))
     return Chart(name, title, (panel,), title, note, linked=True, columns=1)
-
-
-def _together(results: Sequence[Result], number: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the steps (n,) that all runs have, and their values (runs, n)."""
-    # A run that stopped early has fewer evaluations than the others.
-    steps = sorted(set.intersection(*(set(each.evaluations.steps.tolist()) for each in results)))
-    rows = [each.evaluations.column(number)[np.isin(each.evaluations.steps, steps)] for each in results]
-    return np.array(steps), np.array(rows)
 
 
 def _pass_at_k(runs: Runs) -> Chart:

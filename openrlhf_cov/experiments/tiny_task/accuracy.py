@@ -80,11 +80,21 @@ def evaluate_policy(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         rollouts = [_generate(model, tokenizer, [row["input"] for row in batch], settings) for batch in batches]
-    responses = [text for rollout in rollouts for text in _decode(tokenizer, rollout)]
+    responses: list[str] = []
+    for rollout in rollouts:
+        lengths = rollout.action_mask.sum(dim=1).tolist()
+        ids = [row[:length] for row, length in zip(rollout.ids.tolist(), lengths, strict=True)]
+        responses += tokenizer.batch_decode(ids, skip_special_tokens=False)
     prompts = [row["input"] for row in rows]
     queries = [prompt + response for prompt, response in zip(prompts, responses, strict=True)]
     scores = reward(queries, prompts, [row["label"] for row in rows])["scores"]
-    return _summarize(scores, rollouts)
+    entropies = torch.cat([rollout.entropy[rollout.action_mask] for rollout in rollouts])  # one per response token
+    return PolicyScore(
+        responses=len(scores),
+        accuracy=scores.mean().item(),
+        entropy=entropies.double().mean().item(),
+        mean_length=entropies.numel() / len(scores),
+    )
 
 
 def _generation_config(
@@ -112,19 +122,3 @@ def _generate(
     entropy = -(log_probs.exp() * log_probs).sum(dim=-1)
     is_eos = (ids == tokenizer.eos_token_id).int()
     return _Rollout(ids=ids, entropy=entropy, action_mask=is_eos.cumsum(dim=1) - is_eos == 0)
-
-
-def _decode(tokenizer: PreTrainedTokenizerBase, rollout: _Rollout) -> list[str]:
-    lengths = rollout.action_mask.sum(dim=1).tolist()
-    ids = [row[:length] for row, length in zip(rollout.ids.tolist(), lengths, strict=True)]
-    return tokenizer.batch_decode(ids, skip_special_tokens=False)
-
-
-def _summarize(scores: Tensor, rollouts: list[_Rollout]) -> PolicyScore:
-    entropies = torch.cat([rollout.entropy[rollout.action_mask] for rollout in rollouts])  # one per response token
-    return PolicyScore(
-        responses=len(scores),
-        accuracy=scores.mean().item(),
-        entropy=entropies.double().mean().item(),
-        mean_length=entropies.numel() / len(scores),
-    )

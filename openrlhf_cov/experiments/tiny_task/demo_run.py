@@ -25,7 +25,7 @@ from openrlhf_cov.experiments.tiny_task.demo_training import (
 # In place of the name of a method: each of ``METHOD_FLAGS``, one after the other.
 ALL = "all"
 
-# Result of ``task_files.evaluate`` on the held-out problems, by name.
+# Result of ``openrlhf_cov.experiments.tiny_task.task_files.evaluate`` on the held-out problems, by name.
 Scores = Mapping[str, float]
 
 

@@ -61,7 +61,8 @@ def table_of_methods(result: DemoResult) -> str:
         ("entropy, nats per token", "entropy/mean", ".3f"),
         ("training accuracy", "rollout/reward_mean", ".1%"),
     ):
-        values = [format(_mean_of_last(run, name), form) for run in metrics]
+        last = [[number(line, name) for line in run[-MEAN_OF:]] for run in metrics]
+        values = [format(sum(each) / len(each), form) for each in last]
         lines.append(_row(title, format(number(first_step, name), form), values))
     lines += ["", ONE_SEED, ""]
     lines += [f"wall time  {result.seconds:,.0f} s", f"runs       {result.output}", f"report     {result.page}"]
@@ -89,11 +90,6 @@ def next_steps(result: DemoResult) -> str:
 
 def _row(title: str, before: str, values: list[str]) -> str:
     return f"{title:<34}{before:>9}" + "".join(f"{value:>10}" for value in values)
-
-
-def _mean_of_last(lines: list[dict], name: str) -> float:
-    values = [number(line, name) for line in lines[-MEAN_OF:]]
-    return sum(values) / len(values)
 
 
 def _from_here(path: Path) -> str:

@@ -36,7 +36,7 @@ METHOD_FLAGS = {
     "clip_cov": ["--clip_cov_ratio", "2e-2", "--clip_cov_lb", "0.5"],
     "kl_cov": ["--kl_cov_ratio", "2e-2"],
 }
-# What ``task_files.evaluate`` finds.
+# What ``openrlhf_cov.experiments.tiny_task.task_files.evaluate`` finds.
 SCORES = ("accuracy_greedy", "accuracy_sampled", "entropy", "mean_length")
 # Seconds between two messages while a training starts.
 STILL_STARTING = 10.0
@@ -147,7 +147,7 @@ def score_before(task: Path) -> dict[str, float]:
 
 
 def score(model: Path, task: Path) -> dict[str, float]:
-    """Return the result of ``task_files.evaluate`` on the held-out problems.
+    """Return the result of ``openrlhf_cov.experiments.tiny_task.task_files.evaluate`` on the held-out problems.
 
     Args:
         model: Folder of the policy.

@@ -82,7 +82,7 @@ def make_table_policy(config: TablePolicyConfig, seed: int) -> Made:
 
     The policy is a Llama without a layer. The embedding of a replica is one-hot and the norm leaves it as it is, so
     column r of the output matrix holds the logits of replica r. Only that matrix may be trained; see
-    ``lab.tasks.Task.trained``.
+    ``openrlhf_cov.experiments.lab.tasks.Task.trained``.
 
     Args:
         config: Noise and uniform part of the policy.

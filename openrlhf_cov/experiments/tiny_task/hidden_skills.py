@@ -132,7 +132,8 @@ class SkillTask:
         """Return a question with letter and digits sampled uniformly.
 
         Args:
-            digits: The triples of digits to sample from, those of one part of ``commands.split_digits``.
+            digits: The triples of digits to sample from, those of one part of
+                ``openrlhf_cov.experiments.tiny_task.commands.split_digits``.
             rng: Source of the question.
         """
         return self.question(rng.choice(LETTERS), rng.choice(digits))
@@ -187,11 +188,6 @@ def is_correct(response: str, label: str) -> bool:
         label: The accepted responses without their end, separated by ``OR``.
     """
     return response.endswith(EOS_TOKEN) and response.removesuffix(EOS_TOKEN) in label.split(OR)
-
-
-def score_of_habit(questions: Sequence[SkillQuestion]) -> float:
-    """Return the accuracy of a policy that names ``HABIT`` for every letter; the optimum is 1."""
-    return sum(not question.needs_exploration for question in questions) / len(questions)
 
 
 def _position(prompt: str) -> int:

@@ -38,7 +38,13 @@ def reward_func(
     rows = list(zip(queries, prompts, labels, strict=True))
     for label in labels:
         check_label(label)
-    responses = [_response_of(query, prompt) for query, prompt, _ in rows]
+    responses = []
+    for query, prompt, _ in rows:
+        if not query.startswith(prompt):
+            raise ValueError(
+                f"the query {query!r} does not start with its prompt {prompt!r}; was the prompt truncated?"
+            )
+        responses.append(query[len(prompt) :])
     tasks = [commands if commands.is_answer(label) else addition for label in labels]
     answers = [task.extract_answer(response) for task, response in zip(tasks, responses, strict=True)]
     finished = [response.endswith(EOS_TOKEN) for response in responses]
@@ -62,12 +68,6 @@ def check_label(label: Any) -> None:
             "a label is a non-negative integer written with the digits 0-9, such as '91', or the answer to a hidden "
             f"command, such as 'a704', got {label!r}"
         )
-
-
-def _response_of(query: str, prompt: str) -> str:
-    if not query.startswith(prompt):
-        raise ValueError(f"the query {query!r} does not start with its prompt {prompt!r}; was the prompt truncated?")
-    return query[len(prompt) :]
 
 
 def _indicator(outcomes: Sequence[bool]) -> torch.Tensor:

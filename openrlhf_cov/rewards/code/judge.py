@@ -224,7 +224,9 @@ class _Judging:
         # A process of tests that ended at once has reported no number.
         total = total or (len(self._tests.cases) if self._tests.kind == "asserts" else 1)
         passed = sum(outcome.passed for outcome in outcomes)
-        failures = [_failed(outcome.detail) for outcome in outcomes if not outcome.passed]
+        kinds: dict[str, Status] = {"AssertionError": "wrong", "MemoryError": "memory"}
+        details = [outcome.detail for outcome in outcomes if not outcome.passed]
+        failures = [Failure(kinds.get(detail.partition(":")[0], "error"), detail) for detail in details]
         if passed < total and (not failures or failures[0].status == "error"):
             ending = failure_of(ended)  # the program's own end says more than that the tests did not reach it
             if lost or (ending and ending.status != "error") or not failures:
@@ -370,11 +372,6 @@ def failure_of(ending: ProgramEnd) -> Failure | None:
     if ending.status in (inside.OUT_OF_MEMORY, -9):  # -9: the kernel's, where the machine has no more
         return Failure("memory", ending.stderr)
     return Failure("syntax" if ending.status == inside.NO_PROGRAM else "error", ending.stderr)
-
-
-def _failed(detail: str) -> Failure:
-    kinds: dict[str, Status] = {"AssertionError": "wrong", "MemoryError": "memory"}
-    return Failure(kinds.get(detail.partition(":")[0], "error"), detail)
 
 
 class Lost(Exception):

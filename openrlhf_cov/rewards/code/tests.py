@@ -9,10 +9,10 @@ A label is JSON. Ours is an object with one of
 
 and, where it needs them, ``prelude`` (Python that runs before the program), ``seconds`` (CPU time for a test),
 ``unordered`` (lines, or the items of a list, in any order), ``tolerance`` and ``judge`` (a key of
-``comparison.JUDGES``: how outputs are compared, and what a program finds imported; "exact" where none is named). Read
-as well: an object with ``inputs``, ``outputs`` and maybe ``fn_name`` (APPS, TACO, Eurus-2-RL-Code, PRIME; judged as by
-APPS); a list of statements (MBPP, AceCode); a list of objects with ``input`` and ``output`` (judged as by
-LiveCodeBench).
+``openrlhf_cov.rewards.code.comparison.JUDGES``: how outputs are compared, and what a program finds imported; "exact"
+where none is named). Read as well: an object with ``inputs``, ``outputs`` and maybe ``fn_name`` (APPS, TACO,
+Eurus-2-RL-Code, PRIME; judged as by APPS); a list of statements (MBPP, AceCode); a list of objects with ``input`` and
+``output`` (judged as by LiveCodeBench).
 """
 
 import hashlib
@@ -67,7 +67,8 @@ class Tests:
 
         Args:
             tolerance: Tolerance of numbers for tests that have none of their own; 0 for none.
-            judge: The judge for all tests, a key of ``comparison.JUDGES``; ``OF_LABEL`` keeps the judge of the label.
+            judge: The judge for all tests, a key of ``openrlhf_cov.rewards.code.comparison.JUDGES``; ``OF_LABEL``
+                keeps the judge of the label.
         """
         return replace(self, tolerance=self.tolerance or tolerance, judge=self.judge if judge == OF_LABEL else judge)
 
@@ -96,7 +97,7 @@ def with_judge(label: str, judge: str) -> str:
 
     Args:
         label: The tests as JSON.
-        judge: A key of ``comparison.JUDGES``.
+        judge: A key of ``openrlhf_cov.rewards.code.comparison.JUDGES``.
     """
     try:
         content = json.loads(label)

@@ -83,7 +83,7 @@ def check_file(source: str) -> None:
     fixtures = _fixtures(tree.body)
     for owner, test in _tests(tree):
         found = True
-        if _is_generator(test):
+        if any(isinstance(node, ast.Yield | ast.YieldFrom) for node in _own_nodes(test)):
             raise ValueError(f"{test.name} yields, so that none of it would run")
         if any(isinstance(node, ast.Return) and node.value is not None for node in _own_nodes(test)):
             raise ValueError(f"{test.name} returns a value, which fails for no program")
@@ -101,12 +101,11 @@ def _tests(tree: ast.Module) -> Iterator[tuple[ast.ClassDef | None, Function]]:
     for node in tree.body:
         if isinstance(node, Function) and node.name.startswith("test"):
             yield None, node
-        elif isinstance(node, ast.ClassDef) and _is_suite(node):
-            yield from ((node, each) for each in node.body if isinstance(each, Function) and each.name[:4] == "test")
-
-
-def _is_suite(node: ast.ClassDef) -> bool:
-    return node.name.startswith("Test") or any(_last_name(base).endswith("TestCase") for base in node.bases)
+        elif isinstance(node, ast.ClassDef):
+            is_test_case = any(_last_name(base).endswith("TestCase") for base in node.bases)
+            if is_test_case or node.name.startswith("Test"):
+                methods = (each for each in node.body if isinstance(each, Function) and each.name[:4] == "test")
+                yield from ((node, each) for each in methods)
 
 
 def _check_reach(tree: ast.Module, name: str) -> None:
@@ -168,18 +167,9 @@ def _always(test: ast.expr) -> bool:
     """Return True if an assertion holds whatever was computed. A plain ``True`` does not count: it says "got here"."""
     if isinstance(test, ast.Tuple | ast.List | ast.Set):
         return bool(test.elts)
-    if isinstance(test, ast.BoolOp):
-        return isinstance(test.op, ast.Or) and any(_true(each) for each in test.values)
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or):
+        return any(_always(each) or (isinstance(each, ast.Constant) and bool(each.value)) for each in test.values)
     return isinstance(test, ast.Lambda | ast.GeneratorExp)
-
-
-def _true(test: ast.expr) -> bool:
-    return _always(test) or (isinstance(test, ast.Constant) and bool(test.value))
-
-
-def _false(test: ast.expr) -> bool:
-    """Return True for the condition of ``assert False``, which marks a place that no correct program reaches."""
-    return isinstance(test, ast.Constant) and not test.value
 
 
 def _checkers(nodes: list[ast.AST]) -> set[str]:
@@ -197,8 +187,10 @@ def _asserts(body: list[ast.stmt], checkers: set[str]) -> bool:
         match node:
             case ast.Raise():
                 return True
-            case ast.Assert() if any(isinstance(each, ast.Name) for each in ast.walk(node.test)) or _false(node.test):
+            case ast.Assert() if any(isinstance(each, ast.Name) for each in ast.walk(node.test)):
                 return True
+            case ast.Assert(test=ast.Constant(value=value)) if not value:
+                return True  # ``assert False`` marks a place that no correct program reaches
             case ast.Call():
                 called = _last_name(node.func)
                 if called in checkers or called.startswith(("assert", "fail", "raises")):
@@ -221,10 +213,6 @@ def _own_nodes(function: Function) -> Iterator[ast.AST]:
         yield node
         if not isinstance(node, Function | ast.Lambda | ast.ClassDef):
             left += ast.iter_child_nodes(node)
-
-
-def _is_generator(function: Function) -> bool:
-    return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in _own_nodes(function))
 
 
 def _fixtures(body: list[ast.stmt]) -> set[str]:

@@ -147,7 +147,13 @@ def _joined(text: str, boxes: list[Box], is_label: bool) -> str | None:
         return None
     if len({box.content for box in items}) == 1:
         return first.content
-    names.append(_name_before(text[max(0, first.start - 60) : first.start]))
+    # The name before the first box, such as ``x = ``.
+    before = text[max(0, first.start - 60) : first.start].rstrip("$ \n\t")
+    match = NAMED_BOX.search(before)
+    if match and not before[: match.start()][-1:].isalnum():
+        names.append(match[0])
+    else:
+        names.append("")
     return ", ".join(name + box.content for name, box in zip(reversed(names), reversed(items), strict=True))
 
 
@@ -165,12 +171,6 @@ def _name_between(text: str) -> str | None:
         tokens.pop(0)
     name = "".join(token.text for token in tokens)
     return name if not name or NAMED_BOX.match(name) else None
-
-
-def _name_before(text: str) -> str:
-    """Return the name before the first box, such as ``x = ``; "" for none."""
-    match = NAMED_BOX.search(text.rstrip("$ \n\t"))
-    return match[0] if match and not text[: match.start()][-1:].isalnum() else ""
 
 
 def visible(text: str) -> str:

@@ -58,7 +58,7 @@ def grade(
         response: The text that the model wrote.
         answer: The label.
         prompt: The prompt, whose own formulas are no answers to it; without one the rules about it do not apply.
-        mode: Where the answer stands, a key of ``extraction.EXTRACTORS``.
+        mode: Where the answer stands, a key of ``openrlhf_cov.rewards.maths.extraction.EXTRACTORS``.
         timeout: Seconds for the comparison, after a wait for a free process of at most ``MAX_WAITS`` times that.
         thinking_markers: The texts that open and close the thinking, which is not graded; None to grade the whole
             response.

@@ -146,7 +146,11 @@ class _Reader:
     def read(self, text: str, label: Label) -> Verdict:
         text = shapes.without_braces(text.removeprefix("="))
         if label.kind not in ("word", "choice"):
-            text = LEAD.sub("", _unfonted(text))
+            # A font around all of the text goes: ``\text{5}``, which ``clean`` makes of ``\mathbf{5}``, is 5.
+            span = shapes.outer_brackets(text[5:].lstrip()) if text.startswith(r"\text") else None
+            if span and span[0] == "{":
+                text = span[1]
+            text = LEAD.sub("", text)
         if not text or label.kind == "spelling":
             return None
         return getattr(self, f"read_{'scalar' if label.kind in SCALAR else label.kind}")(text, label)
@@ -560,12 +564,6 @@ def _match(items: Sequence, labels: Sequence, accepts: Callable[..., Verdict]) -
         else:
             verdict = None
     return verdict
-
-
-def _unfonted(text: str) -> str:
-    r"""Drop a font around all of a text: ``\text{5}``, which ``clean`` makes of ``\mathbf{5}``, is 5."""
-    span = shapes.outer_brackets(text[5:].lstrip()) if text.startswith(r"\text") else None
-    return span[1] if span and span[0] == "{" else text
 
 
 def _unbracketed(text: str) -> str:

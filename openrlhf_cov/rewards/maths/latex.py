@@ -518,7 +518,9 @@ class FormulaKeys:
         if value is not None or not node.args:
             self.leaves += 1
             return str(value) if value is not None else node.name or node.kind
-        node = _without_root(node)
+        if node.kind == "root" and (index := literal(node.args[1])):
+            node = Node("pow", (node.args[0], Node("num", value=1 / index)))
+        is_inverse = node.kind == "pow" and (literal(node.args[1]) or 0) < 0
         if node.kind in ("add", "neg"):
             operands = [_negated(self._read(term)) if sign < 0 else self._read(term) for sign, term in terms(node)]
             if len(operands) == 1:
@@ -526,7 +528,7 @@ class FormulaKeys:
             is_negative = min(operands, key=_without_sign).startswith("-")
             kind = "add"
             operands = list(map(_negated, operands)) if is_negative else operands
-        elif _is_product(node):
+        elif is_inverse or node.kind in ("mul", "div"):
             kind = "mul"
             sign, above, below = factors(node)
             keys = [[self._read(factor) for factor in side] for side in (above, below)]
@@ -562,16 +564,6 @@ def common_divisor(numbers: Sequence[Fraction]) -> Fraction:
     """Return the largest positive number of which all of the numbers are multiples; 1 for zeros."""
     top = math.gcd(*(number.numerator for number in numbers))
     return Fraction(top, math.lcm(*(number.denominator for number in numbers))) if top else Fraction(1)
-
-
-def _is_product(node: Node) -> bool:
-    return node.kind in ("mul", "div") or (node.kind == "pow" and (literal(node.args[1]) or 0) < 0)
-
-
-def _without_root(node: Node) -> Node:
-    """Return a root as a power."""
-    index = literal(node.args[1]) if node.kind == "root" else None
-    return Node("pow", (node.args[0], Node("num", value=1 / index))) if index else node
 
 
 def _is_even(node: Node) -> bool:

@@ -142,7 +142,12 @@ def _decimal(text: str) -> Number | None:
     text = SPACED_SIGN.sub(r"\1", text)
     repeating = REPEATING.fullmatch(compact(text))
     if repeating:
-        return _repeating(repeating["whole"] or "0", repeating["part"], repeating["cycle"])
+        digits = (repeating["whole"] or "0") + repeating["part"]
+        cycle = repeating["cycle"]
+        if len(digits) + len(cycle) > MAX_DIGITS:
+            return None
+        value = int(digits) + Fraction(int(cycle), 10 ** len(cycle) - 1)
+        return Number(value / 10 ** len(repeating["part"]))
     literal = DECIMAL.match(text)
     if literal is None:
         return None
@@ -158,10 +163,3 @@ def _decimal(text: str) -> Number | None:
     unit = Fraction(10) ** (exponent - len(part))
     exact = power is None and not part.strip("0")
     return Number(int(whole + part) * unit, exact, len((whole + part).lstrip("0")), unit)
-
-
-def _repeating(whole: str, part: str, cycle: str) -> Number | None:
-    if len(whole) + len(part) + len(cycle) > MAX_DIGITS:
-        return None
-    value = int(whole + part) + Fraction(int(cycle), 10 ** len(cycle) - 1)
-    return Number(value / 10 ** len(part))

@@ -213,9 +213,11 @@ def _is_arithmetic(node: Node) -> bool:
     if all(literal(arg) is not None for arg in node.args) and node.kind in COMPUTABLE:
         return not _is_root(node) or _is_rational_root(node)
     if node.kind == "pow" and (literal(node.args[1]) or 0) > 1:
-        has_number = any(literal(part) not in (None, 1) for part in factors(node.args[0])[1])  # (2n)^2
-        is_constant_root = _is_root(node.args[0]) and not node.args[0].has("sym")
-        return has_number or is_constant_root or _is_power(node.args[0]) or node.args[0].kind in ("i", "exp")
+        base = node.args[0]
+        has_number = any(literal(part) not in (None, 1) for part in factors(base)[1])  # (2n)^2
+        is_constant_root = _is_root(base) and not base.has("sym")
+        is_power = base.kind == "pow" and (literal(base.args[1]) or 0) > 1
+        return has_number or is_constant_root or is_power or base.kind in ("i", "exp")
     if node.kind == "add":
         found = [term for _, factor in terms(node) for term in _expanded(factor)]
         keys = [_key_without_number(term) for term in found if not _is_number(term)]
@@ -302,7 +304,12 @@ def _has_bases_to_join(above: list[Node], below: list[Node]) -> bool:
     """
     sides = [[_base(part) for part in side if literal(part) is None] for side in (above, below)]
     keys = [{FormulaKeys(base).key for base in side} for side in sides]
-    powers = [part for part in above if part.kind == "pow" and _has_number_added(part.args[1])]
+    # Powers to an exponent with a number among its terms.
+    powers = [
+        part
+        for part in above
+        if part.kind == "pow" and any(literal(term) is not None for _, term in terms(part.args[1]))
+    ]
     if any(literal(power.args[0]) == literal(part) for power in powers for part in above if literal(part)):
         return True  # 2 \cdot 2^{99}, 3 \cdot 3^{n-1}
     repeated = [base for side in sides for base in side if base.kind == "sym" or not base.has("sym")]
@@ -315,14 +322,6 @@ def _has_bases_to_join(above: list[Node], below: list[Node]) -> bool:
     inside = {FormulaKeys(factor).key for part in sums for _, term in terms(part) for factor in factors(term)[1]}
     irrational = {FormulaKeys(part).key for part in above if part.kind == "i" or _integer_below_root(part)}
     return bool(inside & irrational)
-
-
-def _is_power(node: Node) -> bool:
-    return node.kind == "pow" and (literal(node.args[1]) or 0) > 1
-
-
-def _has_number_added(exponent: Node) -> bool:
-    return any(literal(term) is not None for _, term in terms(exponent))
 
 
 def _base(node: Node) -> Node:
@@ -433,7 +432,9 @@ def has_idle_part(node: Node) -> bool:
             return True
         if part.kind == "div" and part.args[1].kind == "add" and _is_negative(part.args[1]):
             return True
-        if part.kind == "div" and (values[1] in (1, -1) or values[0] == 0 or _is_whole(values)):
+        if part.kind == "div" and (values[1] in (1, -1) or values[0] == 0):
+            return True
+        if part.kind == "div" and values[0] and values[1] and (values[0] / values[1]).denominator == 1:
             return True
         if part.kind in ("pow", "root") and (values[1] in (0, 1) or values[0] in (0, 1)):
             return True
@@ -465,11 +466,6 @@ def _is_negative(node: Node) -> bool:
     if node.kind == "add":
         return all((sign < 0) != _is_negative(term) for sign, term in terms(node))
     return node.kind == "neg" or (node.kind == "mul" and _is_negative(node.args[0]))
-
-
-def _is_whole(values: list[Fraction | None]) -> bool:
-    top, bottom = values
-    return top is not None and bool(bottom) and (top / bottom).denominator == 1
 
 
 # Degrees

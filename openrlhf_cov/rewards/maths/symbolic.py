@@ -207,8 +207,9 @@ def _same_without_denominators(answer: Node, gold: Node) -> bool:
 def formulas_equal(a: Node, b: Node) -> bool:
     """Return True if two formulas have the same value. Symmetric.
 
-    Formulas without names are compared exactly where both are rational, and else to ``values.RESOLUTION`` bits below
-    their smallest term. Formulas with names must have the same names and the same values wherever one has a value.
+    Formulas without names are compared exactly where both are rational, and else to
+    ``openrlhf_cov.rewards.maths.values.RESOLUTION`` bits below their smallest term. Formulas with names must have the
+    same names and the same values wherever one has a value.
 
     Args:
         a: A parsed formula.

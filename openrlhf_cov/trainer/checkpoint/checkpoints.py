@@ -38,7 +38,7 @@ ROLLOUTS_FILE = "rollouts.safetensors"
 # Entry of ``RUN_FILE``: increase the version when a field of a checkpoint is removed or changes its meaning.
 FORMAT = "format"
 FORMAT_VERSION = 2
-# Entry of ``RUN_FILE`` for what determines a run (``run_record.record_of``).
+# Entry of ``RUN_FILE`` for what determines a run (``openrlhf_cov.trainer.checkpoint.run_record.record_of``).
 SETTINGS = "settings"
 NO_LIMIT = 10**9
 

@@ -366,17 +366,13 @@ def _check_resumable(args: SimpleNamespace, folder: Path, model: str) -> None:
     config = AutoConfig.from_pretrained(path, trust_remote_code=args.trust_remote_code)
     run = checkpoints.describe_run(args, config, model)
     other = checkpoints.differences(folder, run, args.ds.use_universal_ckpt)
-    if other and _is_of_the_pointer(other):
+    # The pointer leads nowhere, whichever run wrote it.
+    if other and other.startswith((checkpoints.LATEST, checkpoints.UNIVERSAL)):
         whole = checkpoints.whole_checkpoints(folder)
         advice = f"write {whole[-1]}, which is there, into it" if whole else "restore the folder, or choose a new one"
         raise UsageError(f"--ckpt.load_enable: {folder}: {other}; {advice}")
     if other:
         raise UsageError(f"--ckpt.load_enable: {folder}: {other}; resume with the same model and sizes")
-
-
-def _is_of_the_pointer(difference: str) -> bool:
-    """Return True if ``checkpoints.differences`` found a pointer that leads nowhere, not another run's checkpoint."""
-    return difference.startswith((checkpoints.LATEST, checkpoints.UNIVERSAL))
 
 
 def _check_pointer(folder: Path, universal: bool) -> None:

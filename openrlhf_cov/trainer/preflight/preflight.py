@@ -76,7 +76,8 @@ def check(
                 config = check_model(flag, path, required=is_actor, trusted=args.trust_remote_code)
                 if is_actor:
                     _check_shape(args, config)
-                    _check_adapters(args, config)
+                    if args.ds.lora.rank and (fault := check_upstream.lora_model_fault(args, config)):
+                        raise UsageError(fault)
     with attempt():
         if args.actor.model_name_or_path not in known:
             check_run.check_entropies(args)
@@ -199,12 +200,6 @@ def _check_shape(args: SimpleNamespace, config: Mapping[str, Any]) -> None:
     except ValueError:
         return  # another kind of model
     for fault in conditions.shape_faults(args, shape):
-        raise UsageError(fault)
-
-
-def _check_adapters(args: SimpleNamespace, config: Mapping[str, Any]) -> None:
-    fault = check_upstream.lora_model_fault(args, config) if args.ds.lora.rank else None
-    if fault:
         raise UsageError(fault)
 
 

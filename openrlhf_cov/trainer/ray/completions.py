@@ -1,7 +1,6 @@
 """Answers of vLLM engines to the requests of an evaluation, whether they are its own or those of a training."""
 
 from collections.abc import Iterator, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 from vllm import SamplingParams
@@ -29,7 +28,7 @@ def generate(
         A request and its completion.
 
     Raises:
-        RunStopped: See ``generation.finished``.
+        RunStopped: See ``openrlhf_cov.trainer.rollout.generation.finished``.
     """
 
     def dispatch(engine: Any, batch: list[Request]) -> list[Any]:
@@ -58,17 +57,15 @@ def completion_of(output: Any) -> Completion:
     """Return the part of a ``vllm.RequestOutput`` that is kept."""
     (response,) = output.outputs
     ids = list(response.token_ids)
+    # Mean of -log p of the tokens, in nats; None without log-probs or tokens, and for NaN.
+    surprisal = None
+    if response.logprobs:
+        log_probs = [scores[token].logprob for token, scores in zip(ids, response.logprobs, strict=True)]
+        surprisal = json_number(-sum(log_probs) / len(ids))
     return Completion(
         text=response.text,
         tokens=len(ids),
         prompt_tokens=len(output.prompt_token_ids),
         truncated=response.finish_reason == "length",
-        surprisal=_surprisal(ids, response.logprobs),
+        surprisal=surprisal,
     )
-
-
-def _surprisal(ids: list[int], log_probs: list[dict[int, SimpleNamespace]] | None) -> float | None:
-    """Return the mean of -log p of the tokens, nats; None without log-probs or tokens, and for NaN."""
-    if not log_probs:
-        return None
-    return json_number(-sum(scores[token].logprob for token, scores in zip(ids, log_probs, strict=True)) / len(ids))

@@ -156,7 +156,11 @@ def training_arguments(args: SimpleNamespace) -> dict[str, Any]:
     }
     if args.data.max_images_per_prompt > 0:
         arguments["limit_mm_per_prompt"] = {"image": args.data.max_images_per_prompt}
-        arguments["mm_pad_token_ids"] = _pad_token_ids(args.actor.model_name_or_path, args.trust_remote_code)
+        # By these ids the processor of a vision-language model marks the places of images and videos.
+        model = args.actor.model_name_or_path
+        processor = AutoProcessor.from_pretrained(model, trust_remote_code=args.trust_remote_code)
+        ids = {getattr(processor, name, None) for name in ("image_token_id", "video_token_id")}
+        arguments["mm_pad_token_ids"] = ids - {None}
     if args.vllm.sync_backend == "gloo":
         arguments["worker_extension_cls"] = weight_transfer.WORKER_EXTENSION
         arguments["weight_transfer_config"] = {"backend": weight_transfer.BACKEND}
@@ -204,10 +208,3 @@ def _place(
         options = actor_class.options(num_cpus=booked, num_gpus=booked, scheduling_strategy=strategy)
         engines.append(options.remote(**of_engine))
     return engines
-
-
-def _pad_token_ids(model: str, trusted: bool) -> set[int]:
-    """Return the ids by which the processor of a vision-language model marks the places of images and videos."""
-    processor = AutoProcessor.from_pretrained(model, trust_remote_code=trusted)
-    ids = (getattr(processor, name, None) for name in ("image_token_id", "video_token_id"))
-    return {token_id for token_id in ids if token_id is not None}

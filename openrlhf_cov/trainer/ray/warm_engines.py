@@ -61,7 +61,11 @@ def engine(actor_class: Any, arguments: dict[str, Any]) -> Any:
     kind = hashlib.sha256(pickled).hexdigest()
     name = f"{kind}-{len(_lent)}"
     if not _lent:
-        _end_all_but(kind)
+        # Engines of other arguments hold memory that this run needs.
+        actors: list[Any] = ray.util.list_named_actors(all_namespaces=True)  # dictionaries, with all namespaces
+        for each in actors:
+            if each["namespace"] == NAMESPACE and not each["name"].startswith(kind):
+                ray.kill(ray.get_actor(each["name"], NAMESPACE))
     found = _waiting(name)
     if found is None:
         options = {"name": name, "namespace": NAMESPACE, "lifetime": "detached"}
@@ -102,10 +106,3 @@ def _waiting(name: str) -> Any:
         pass
     ray.kill(found)
     return None
-
-
-def _end_all_but(kind: str) -> None:
-    actors: list[Any] = ray.util.list_named_actors(all_namespaces=True)  # dictionaries, with all namespaces
-    for each in actors:
-        if each["namespace"] == NAMESPACE and not each["name"].startswith(kind):
-            ray.kill(ray.get_actor(each["name"], NAMESPACE))

@@ -70,7 +70,11 @@ class BatchStream:
             RuntimeError: The engines have weights that are too old for a step that is generated here.
         """
         if self.max_staleness == 0:
-            return self._generate_here(step)
+            if step != self._version:
+                raise RuntimeError(
+                    f"the rollout of step {step} needs new weights; the engines have those of {self._version}"
+                )
+            return self.sampler.next_batch(self._version)
         if self._thread is None:
             self._thread = Thread(target=self._fill, name="rollouts", daemon=True)
             self._thread.start()
@@ -108,13 +112,6 @@ class BatchStream:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join(CLOSING_SECONDS)
-
-    def _generate_here(self, step: int) -> Rollout | None:
-        if step != self._version:
-            raise RuntimeError(
-                f"the rollout of step {step} needs new weights; the engines have those of {self._version}"
-            )
-        return self.sampler.next_batch(self._version)
 
     def _may_begin(self) -> bool:
         return not self._holds and self._step_to_begin - self._version <= self.max_staleness

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -183,18 +184,14 @@ def _label_check(args: SimpleNamespace, config: RewardConfig) -> Callable[[Any],
 
 def _rows_with_good_labels(rows: Any, check: Callable[[dict], None]) -> Any:
     """Return the rows that ``check`` does not refuse; log how many were dropped."""
-    kept = [place for place, row in enumerate(rows) if _passes(row, check)]
+    kept = []
+    for place, row in enumerate(rows):
+        with suppress(ValueError):
+            check(row)
+            kept.append(place)
     if len(kept) < len(rows):
         logger.warning(f"--reward_skip_bad_labels drops {len(rows) - len(kept)} of {len(rows)} rows")
     return rows.select(kept)
-
-
-def _passes(row: dict, check: Callable[[dict], None]) -> bool:
-    try:
-        check(row)
-    except ValueError:
-        return False
-    return True
 
 
 def _chat_template(args: SimpleNamespace, tokenizer: Any) -> Callable[..., str] | None:

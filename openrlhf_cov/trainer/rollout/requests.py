@@ -17,8 +17,8 @@ class RolloutRequests:
 
     Args:
         args: The parsed flags.
-        tokenizer: The tokenizer, or its reference from ``shared_argument.share``. Every request carries it, and a
-            shared one is pickled once and unpickled once by every engine.
+        tokenizer: The tokenizer, or its reference from ``openrlhf_cov.trainer.shared_argument.share``. Every request
+            carries it, and a shared one is pickled once and unpickled once by every engine.
     """
 
     def __init__(self, args: SimpleNamespace, tokenizer: Any) -> None:
@@ -39,7 +39,7 @@ class RolloutRequests:
         temperature: float,
         window: int | None = None,
     ) -> Iterator[tuple[int, list[Sample]]]:
-        """Yield (place in ``prompts``, samples) of each prompt as it finishes; see ``generation.generate_groups``.
+        """Yield (place in ``prompts``, samples) of each prompt as it finishes; see ``generate_groups``.
 
         Args:
             prompts: May be appended to meanwhile.

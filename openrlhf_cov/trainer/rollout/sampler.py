@@ -217,7 +217,10 @@ class Sampler:
                 kept[place] = group
             round_is_over = finished == round_end
             if round_is_over:
-                self._check_rewards()
+                # The share of failed rewards is of at least one full batch.
+                tried = max(self.counts.tried, self.args.rollout.batch_size)
+                responses = tried * self.args.rollout.n_samples_per_prompt
+                check_reward_errors(self.counts.failed_rewards, responses, self.args.reward_max_error_frac)
                 self.pass_rate.add(sum(in_round), len(in_round))
                 self.counts.rounds += 1
                 in_round = []
@@ -232,12 +235,6 @@ class Sampler:
                 round_end = len(prompts)
         self.buffer.groups.extend(kept[place] for place in sorted(kept))
         return is_exhausted
-
-    def _check_rewards(self) -> None:
-        """Raise RunStopped if too many rewards of this step failed: a share of at least one full batch."""
-        samples = self.args.rollout.n_samples_per_prompt
-        responses = max(self.counts.tried, self.args.rollout.batch_size) * samples
-        check_reward_errors(self.counts.failed_rewards, responses, self.args.reward_max_error_frac)
 
     def _missing(self) -> int:
         return self.args.rollout.batch_size - len(self.buffer)

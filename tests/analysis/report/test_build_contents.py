@@ -152,7 +152,7 @@ def test_the_mean_of_several_evaluations_as_reward(make_contents, make_report_ru
     "metric", ["reward,eval/aime24/avg@32", "reward,reward", "eval/aime24/avg@32,eval/aime24/avg@32"]
 )
 def test_a_mean_is_of_numbers_of_one_kind(make_report_run, metric):
-    with pytest.raises(UsageError, match="a mean must be of different numbers of evaluations"):
+    with pytest.raises(UsageError, match="the metrics of a mean must differ and be all of evaluations"):
         check_metric(metric, [make_report_run("run")])
 
 

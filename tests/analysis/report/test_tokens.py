@@ -42,7 +42,8 @@ def test_files_in_the_order_of_their_steps(tmp_path):
 def test_what_the_training_writes_can_be_read(tmp_path):
     records = [{"token": " né\n", "cov": 3.5, "before": "a\u2028b"}, {"token": "", "cov": -1.0, "before": "\r"}]
     path = tmp_path / "step_1.jsonl"
-    lines = [json.dumps(record, ensure_ascii=False) for record in records]  # as trainer/metrics/token_dump.py does
+    # as openrlhf_cov/trainer/metrics/token_dump.py does
+    lines = [json.dumps(record, ensure_ascii=False) for record in records]
     write_lines(path, lines)
     assert read_tokens(path) == [Token(**record) for record in records]
 

@@ -153,8 +153,8 @@ def lab_of(task, characters, **changes):
     return Lab(task, build_model(config, tokenizer), tokenizer, LabSettings(**changes), CovConfig())
 
 
-@pytest.mark.parametrize(("name", "score"), [("tail", 1 / 8), ("shortcut", None), ("shortcut_large", None)])
-def test_the_habit_scores_what_the_task_says_and_nothing_on_hard_questions(name, score, monkeypatch):
+@pytest.mark.parametrize("name", ["tail", "shortcut", "shortcut_large"])
+def test_the_habit_scores_what_the_task_says_and_nothing_on_hard_questions(name, monkeypatch):
     task = make_task(name, 0.3)
     # One triple of digits, so that one response is the habit for all questions.
     skills = hidden_skills.TAIL if name == "tail" else hidden_skills.shortcut_task(0.3)
@@ -163,7 +163,10 @@ def test_the_habit_scores_what_the_task_says_and_nothing_on_hard_questions(name,
     lab = lab_of(task, hidden_skills.CHARACTERS, eval_samples=1)
     fixed(lab, monkeypatch, ["a704<eos>"])
     evaluation = lab.evaluate()
-    assert evaluation["greedy"] == pytest.approx(score or hidden_skills.score_of_habit(questions))
+    accepted = sum(hidden_skills.is_correct("a704<eos>", question.label) for question in questions)
+    # The habit is the skill of 4 of the 32 letters. The shortcut of 0.3 accepts it on some of the other 28.
+    assert (accepted == 4) == (name == "tail")
+    assert evaluation["greedy"] == pytest.approx(accepted / 32)
     assert evaluation["greedy_hard"] == 0.0
     assert evaluation["greedy/habit"] == 1.0
 

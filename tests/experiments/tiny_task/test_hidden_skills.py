@@ -5,13 +5,13 @@ import pytest
 
 from openrlhf_cov.experiments.tiny_task.commands import LETTERS, split_digits
 from openrlhf_cov.experiments.tiny_task.hidden_skills import (
+    HABIT,
     SKILL_OF,
     SKILLS,
     TAIL,
     SkillTask,
     carry_out,
     is_correct,
-    score_of_habit,
     shortcut_task,
 )
 
@@ -65,7 +65,8 @@ def test_the_share_of_the_shortcut_and_the_score_of_the_habit():
         # 1,920 prompts: three standard deviations of the share are 3 sqrt(0.3 * 0.7 / 1920) = 0.031
         assert accepted == pytest.approx(share, abs=0.031)
         # The habit is the skill of an eighth of the letters, and is accepted on the share of the others.
-        assert score_of_habit(questions) == pytest.approx(1 / 8 + 7 / 8 * share, abs=0.031)
+        correct = sum(is_correct(carry_out(HABIT, each.digits) + "<eos>", each.label) for each in questions)
+        assert correct / len(questions) == pytest.approx(1 / 8 + 7 / 8 * share, abs=0.031)
         # The optimum is 1: the policy that knows each letter is always correct.
         assert all(is_correct(carry_out(each.skill, each.digits) + "<eos>", each.label) for each in questions)
 

@@ -1,4 +1,4 @@
-"""The policy model without logits on two ranks of DeepSpeed, for every ZeRO stage (``actor_model_rank.py``)."""
+"""The policy model without logits on two ranks (``tests/helpers/actor_model_rank.py``), for every ZeRO stage."""
 
 import sys
 

@@ -91,7 +91,7 @@ class Peer:
         Requests that the other side sends meanwhile are performed before its result is awaited again.
 
         Args:
-            action: A key of ``remote.ACTIONS``.
+            action: A key of ``openrlhf_cov.rewards.code.inside.remote.ACTIONS``.
             operands: The object of the other side, then the operands of the action. "call" has two of them: the tuple
                 of positional arguments and the dict of keyword arguments.
 

@@ -41,7 +41,8 @@ def run(request: dict[str, Any], channel: BufferedRWPair, results: BinaryIO, com
     """Run all tests of a request, or those up to the first that fails, and report each.
 
     Args:
-        request: What ``judge.checked_by`` returns: statements with their setup, or the text of a file for pytest.
+        request: What ``openrlhf_cov.rewards.code.judge.checked_by`` returns: statements with their setup, or the text
+            of a file for pytest.
         channel: The channel to the process of the program.
         results: Gets the number of tests, then a report of each test, a line of JSON each.
         common: Name -> value of what any test may use.
