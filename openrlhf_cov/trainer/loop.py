@@ -20,6 +20,7 @@ from openrlhf_cov.trainer.checkpoint.checkpoints import BEST, ROLLOUTS
 from openrlhf_cov.trainer.checkpoint.resuming import restored_states
 from openrlhf_cov.trainer.checkpoint.stopping import ending, stop_requested
 from openrlhf_cov.trainer.evaluation import Evaluation
+from openrlhf_cov.trainer.intervals import is_due
 from openrlhf_cov.trainer.loop_state import LoopState
 from openrlhf_cov.trainer.metrics.clock import Clock
 from openrlhf_cov.trainer.metrics.logged_numbers import rollout_statistics, sample_means
@@ -238,8 +239,3 @@ class TrainingLoop:
             saved = self.save_checkpoint(rollout, state, now=True)
         how = f"continue with --ckpt.load_enable from {ckpt.path}" if saved else "no checkpoint was asked for"
         raise reason.error(f"{reason.cause}: stopped after global step {state.step}; {how}")
-
-
-def is_due(step: int, interval: float) -> bool:
-    """Return True after every ``interval`` steps; never for -1, as in upstream's flags."""
-    return interval > 0 and step % interval == 0
