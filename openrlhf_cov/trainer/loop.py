@@ -148,7 +148,7 @@ class TrainingLoop:
             padded = padded_batches(samples, self.groups, self.tokenizer.pad_token_id)
             scores = score(samples, padded, self.groups, rollout.reference_answers)
             scores, prm_metrics = reward_tokens(samples, scores, padded, self.groups, settings)
-            batch = estimate_advantages(samples, scores, self.advantage_settings, config, state.kl.value, self.args)
+            batch = estimate_advantages(samples, scores, self.advantage_settings, settings, self.args)
 
         # All updates of this step, on the ranks of policy and critic. With --algo.kl.use_loss, the KL coefficient
         # applies here, in the loss; otherwise it applied above, in the rewards.
