@@ -358,7 +358,7 @@ class PolicyRole(TrainedRole):
         tokens, action_mask, attention_mask = (each.to(self.device) for each in (tokens, action_mask, attention_mask))
         with self.share_of_threads():
             scores = self.policy.score(
-                tokens, action_mask, attention_mask, image_inputs, with_entropy=True, with_proxy=True
+                tokens, action_mask, attention_mask, image_inputs, with_entropy=True, with_vocabulary_scores=True
             )
         assert scores.entropy is not None  # it was asked for
         proxy = scores.proxy
@@ -384,7 +384,7 @@ class PolicyRole(TrainedRole):
             for text in texts:
                 tokens = torch.tensor([text], device=self.device)
                 ones = torch.ones_like(tokens)
-                scores = self.policy.score(tokens, ones[:, 1:], ones, None, with_entropy=False, with_proxy=False)
+                scores = self.policy.score(tokens, ones[:, 1:], ones, None, with_entropy=False)
                 # One text at a time, without padding: the numbers are compared with those of the engine.
                 log_probs += scores.log_probs[0].float().tolist()
         finally:
