@@ -43,7 +43,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Completion:
-    """A generated response: fields as in ``records.Response``."""
+    """A generated response. Its fields are those of ``openrlhf_cov.evaluation.response_records.Response``."""
 
     __pydantic_config__ = STRICT
 

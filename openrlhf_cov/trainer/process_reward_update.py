@@ -21,9 +21,9 @@ def update_process_reward(model: TrainedModel, settings: StepSettings, samples: 
     Args:
         model: The model of this rank.
         settings: What the ranks are told about the step.
-        samples: Samples made by ``process_rewards.labelled_samples``: ``score`` is 1 for a correct response and 0 for
-            an incorrect one, ``base_log_probs`` are those of the reference. A sample without an action token does not
-            count.
+        samples: Samples made by ``openrlhf_cov.trainer.process_reward_scores.labelled_samples``: ``score`` is 1 for a
+            correct response and 0 for an incorrect one, ``base_log_probs`` are those of the reference. A sample
+            without an action token does not count.
 
     Returns:
         Means over the updates, and the number of skipped updates; equal on all ranks.
