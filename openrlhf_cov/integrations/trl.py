@@ -26,7 +26,6 @@ from trl.trainer.grpo_config import GRPOConfig
 from openrlhf_cov.integrations import trl_options
 from openrlhf_cov.integrations.choice import choose
 from openrlhf_cov.integrations.closed_loop import ClosedLoop
-from openrlhf_cov.integrations.rollout_metrics import RolloutMetrics
 from openrlhf_cov.integrations.trainer_loss import TrainerLoss
 from openrlhf_cov.integrations.trl_batches import (
     model_inputs,
@@ -43,6 +42,7 @@ from openrlhf_cov.models.method import Plan
 from openrlhf_cov.models.planning import PlanningStep, plan_window, policy_seen
 from openrlhf_cov.models.responses import mean_log_probs, response_advantages
 from openrlhf_cov.models.rollout import mean_entropy, token_sums
+from openrlhf_cov.models.rollout_metrics import RolloutMetrics
 from openrlhf_cov.models.window import Ranks
 from openrlhf_cov.utils.metrics import Mean
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, MetricsLog
@@ -148,8 +148,9 @@ class CovGRPOTrainer(RecordingGRPOTrainer):
         clip = trl_options.ppo_clip(config, self.args)
         self.epsilon_low, self.epsilon_high = clip  # TRL's loss clips by these
         seed = self.args.seed
+        positive_prompts = self._rollout.positive_prompts() if config.uses_positive_prompts else None
         self._planning = PlanningStep(
-            config, seed, number, clip, self._rollout.mean_entropy, self.ranks, self._rollout.positive_prompts
+            config, seed, number, clip, self._rollout.mean_entropy, self.ranks, positive_prompts
         )
         self._draws = draws_of_step(seed, number, self.accelerator.process_index, self.accelerator.device)
         # The learning rate of the first update stands for those of all updates of the rollout.

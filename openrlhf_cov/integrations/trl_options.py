@@ -7,7 +7,7 @@ from torch import nn
 
 from openrlhf_cov.integrations.choice import in_python
 from openrlhf_cov.models.cov_config import CovConfig
-from openrlhf_cov.models.method import fills
+from openrlhf_cov.models.method import MORE_UPDATES, fills
 from openrlhf_cov.models.slots import UNCLIPPED, ClipRange, ProcessEstimator
 
 # TRL's loss types that average PPO's token losses, and the same average in words of our trainer. Its other loss types
@@ -16,7 +16,7 @@ AVERAGES = {"dapo": "token-mean", "grpo": "seq-mean-token-mean", "dr_grpo": "con
 
 # Words of our trainer in a message of a method -> words of TRL.
 NAMES = {
-    "lower --train.batch_size or raise --train.max_epochs": "raise steps_per_generation or num_iterations",
+    MORE_UPDATES: "raise steps_per_generation or num_iterations",
     "--actor.loss_agg_mode token-mean": "loss_type='dapo'",
     "--actor.loss_agg_mode": "loss_type",
     "--actor.entropy_coef": "entropy_coef",

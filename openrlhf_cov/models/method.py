@@ -36,6 +36,9 @@ LOG_RATIO_LIMIT = 20.0
 # A response with a score above this is correct.
 CORRECT = 0.5
 
+# Advice of a method that needs several updates of a rollout. The lab and the integrations replace it with their flags.
+MORE_UPDATES = "lower --train.batch_size or raise --train.max_epochs"
+
 
 def _floating(values: Tensor) -> Tensor:
     """Return whole numbers as float32: weights and advantages of their type would be rounded."""

@@ -38,6 +38,8 @@ class PlanningStep:
 
     config: CovConfig
     seed: int
+    # Number of the global step, from 0 in the trainer and from 1 in the lab and in TRL; in verl of the optimizer step,
+    # from 1. It seeds the random choices of the methods, so another start would change the results of all runs.
     global_step: int
     # (eps_low, eps_high) of the PPO clip in force.
     ppo_clip: tuple[float, float]

@@ -1,8 +1,8 @@
 """Scores that rank the tokens of a whole optimizer step, wherever each token lies (pure).
 
-A score is one int64 per token. It depends on the token alone (its covariance, and a key made of seed, global step,
-sample id and position), so that the k largest scores are the same tokens for any micro-batch size, number of ranks,
-packing or order.
+A score is one int64 per token. It depends on the token alone: on the value by which tokens are ranked, such as the
+covariance, and on a key made of seed, global step, sample id and position. So the k largest scores are the same tokens
+for any micro-batch size, number of ranks, packing or order.
 """
 
 import numpy as np

@@ -22,7 +22,7 @@ BINS = 2**16
 # 1.3e8 tokens fit into 64 bits.
 PARTS = 2.0**36
 # For a k-th largest value each rank sends its k largest scores, as long as no more than this many come together on a
-# rank; beyond, it sends counts of ``BINS`` bins, in four rounds of bisection.
+# rank; beyond, it sends counts of ``BINS`` bins, in four rounds of a radix search.
 GATHERED = 4 * BINS
 
 

@@ -5,6 +5,9 @@ from types import SimpleNamespace
 
 from openrlhf.utils.logging_utils import init_logger
 
+from openrlhf_cov.models.cov_config import CovConfig
+from openrlhf_cov.models.slots import ProcessEstimator
+
 logger = init_logger(__name__)
 
 # Estimators whose advantages are whitened over all tokens of a step.
@@ -39,19 +42,25 @@ class AdvantageSettings:
             logger.warning(f"--algo.advantage.gamma {gamma:g} has no effect with {advantage.estimator}: 1 is taken")
             gamma = 1.0
         clip = args.reward.clip_range
-        has_reference = kl.init_coef > 0
+        has_kl_term = kl.init_coef > 0
         return cls(
             estimator=advantage.estimator,
             gamma=gamma,
             lambd=advantage.lambd,
             by_deviation=not advantage.no_std_norm,
             reward_clip=(clip[0], clip[1]) if clip else None,
-            kl_penalty=kl.estimator if has_reference and not kl.use_loss else None,
+            kl_penalty=kl.estimator if has_kl_term and not kl.use_loss else None,
             has_kl_loss=kl.use_loss,
             samples_per_prompt=args.rollout.n_samples_per_prompt,
         )
 
-    @property
-    def whitens(self) -> bool:
-        """True if advantages are whitened over all tokens of a step."""
-        return self.estimator in WHITENED
+    def whitens(self, config: CovConfig) -> bool:
+        """Return True if advantages are whitened over all tokens of a step.
+
+        Args:
+            config: The settings of the step. A method's estimator replaces that of the run; it is whitened only if it
+                has process rewards.
+        """
+        if config.estimator is None:
+            return self.estimator in WHITENED
+        return isinstance(config.estimator.slot, ProcessEstimator)

@@ -16,11 +16,10 @@ import torch
 from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
 from torch import Tensor
 
-from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.responses import group_deviations, mean_log_probs, response_advantages
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
-from openrlhf_cov.trainer.records import Sample, Scores, TrainSample
-from openrlhf_cov.trainer.token_values import TokenValues, mean_entropy, token_values, whitened, whitens
+from openrlhf_cov.trainer.records import Sample, Scores, StepSettings, TrainSample
+from openrlhf_cov.trainer.token_values import TokenValues, mean_entropy, token_values, whitened
 
 # Samples that are padded to one width while their returns are computed.
 CHUNK = 64
@@ -40,8 +39,7 @@ def estimate_advantages(
     samples: Sequence[Sample],
     scores: Sequence[Scores],
     settings: AdvantageSettings,
-    config: CovConfig,
-    kl_coef: float,
+    step: StepSettings,
     args: SimpleNamespace,
 ) -> TrainBatch:
     """Estimate the advantages of all tokens of a step.
@@ -50,13 +48,15 @@ def estimate_advantages(
         samples: The samples of the step; the K responses to a prompt lie together.
         scores: What the models say of each of them.
         settings: How the run estimates advantages.
-        config: The settings of the step; a method may bring its own estimator.
-        kl_coef: Coefficient of the KL penalty in the reward.
+        step: The settings of the step. A method may bring its own estimator. The KL coefficient is that of the penalty
+            in the reward.
         args: The flags of the run, for upstream's length penalties.
 
     Raises:
         RunStopped: An estimator for correct and incorrect responses meets other rewards.
     """
+    config = step.config
+
     # 1. Rewards (N,), and by prompt (G, K).
     rewards = penalised_rewards(samples, scores, args)
     groups = rewards.view(-1, settings.samples_per_prompt)
@@ -77,10 +77,10 @@ def estimate_advantages(
     # In chunks, because all samples padded to the longest one would take many times the memory of their tokens.
     for first in range(0, len(samples), CHUNK):
         chunk = slice(first, first + CHUNK)
-        values += token_values(samples[chunk], scores[chunk], responses[chunk], settings, config, kl_coef)
+        values += token_values(samples[chunk], scores[chunk], responses[chunk], settings, step)
 
     # 4. Whitening.
-    if whitens(settings, config):
+    if settings.whitens(config):
         values = whitened(values, settings.by_deviation)
 
     numbers = {

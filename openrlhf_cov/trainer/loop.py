@@ -20,6 +20,7 @@ from openrlhf_cov.trainer.checkpoint.checkpoints import BEST, ROLLOUTS
 from openrlhf_cov.trainer.checkpoint.resuming import restored_states
 from openrlhf_cov.trainer.checkpoint.stopping import ending, stop_requested
 from openrlhf_cov.trainer.evaluation import Evaluation
+from openrlhf_cov.trainer.intervals import is_due
 from openrlhf_cov.trainer.loop_state import LoopState
 from openrlhf_cov.trainer.metrics.clock import Clock
 from openrlhf_cov.trainer.metrics.logged_numbers import rollout_statistics, sample_means
@@ -147,7 +148,7 @@ class TrainingLoop:
             padded = padded_batches(samples, self.groups, self.tokenizer.pad_token_id)
             scores = score(samples, padded, self.groups, rollout.reference_answers)
             scores, prm_metrics = reward_tokens(samples, scores, padded, self.groups, settings)
-            batch = estimate_advantages(samples, scores, self.advantage_settings, config, state.kl.value, self.args)
+            batch = estimate_advantages(samples, scores, self.advantage_settings, settings, self.args)
 
         # All updates of this step, on the ranks of policy and critic. With --algo.kl.use_loss, the KL coefficient
         # applies here, in the loss; otherwise it applied above, in the rewards.
@@ -238,8 +239,3 @@ class TrainingLoop:
             saved = self.save_checkpoint(rollout, state, now=True)
         how = f"continue with --ckpt.load_enable from {ckpt.path}" if saved else "no checkpoint was asked for"
         raise reason.error(f"{reason.cause}: stopped after global step {state.step}; {how}")
-
-
-def is_due(step: int, interval: float) -> bool:
-    """Return True after every ``interval`` steps; never for -1, as in upstream's flags."""
-    return interval > 0 and step % interval == 0

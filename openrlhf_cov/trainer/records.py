@@ -253,7 +253,7 @@ class StepSettings:
     step: int
     # The settings of the policy loss. Schedules and a closed loop have their values of this step.
     config: CovConfig
-    # Coefficient of the KL loss.
+    # Coefficient of the KL loss, or of the KL penalty in the reward.
     kl_coef: float
 
 

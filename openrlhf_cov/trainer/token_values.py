@@ -9,11 +9,9 @@ from openrlhf.models.utils import compute_approx_kl, compute_reward
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.returns import discounted_returns, generalised_advantages
-from openrlhf_cov.models.slots import ProcessEstimator
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
-from openrlhf_cov.trainer.records import Sample, Scores
+from openrlhf_cov.trainer.records import Sample, Scores, StepSettings
 
 
 @dataclass(frozen=True)
@@ -34,8 +32,7 @@ def token_values(
     scores: Sequence[Scores],
     responses: Tensor,
     settings: AdvantageSettings,
-    config: CovConfig,
-    kl_coef: float,
+    step: StepSettings,
 ) -> list[TokenValues]:
     """Return the advantages and returns of the tokens of some samples.
 
@@ -44,8 +41,7 @@ def token_values(
         scores: What the models say of each of them.
         responses: The advantage of each response, (B,); NaN for a response that is left out.
         settings: How the run estimates advantages.
-        config: The settings of the step.
-        kl_coef: Coefficient of the KL penalty in the reward.
+        step: The settings of the step, with the coefficient of the KL penalty in the reward.
     """
 
     def padded(rows: Sequence[Any]) -> Tensor:
@@ -63,10 +59,10 @@ def token_values(
         log_ratio = log_probs - base
 
     # --reward.clip_range is for rewards. The estimator of a method gives advantages, which are not clipped.
-    by_method = config.estimator is not None
+    by_method = step.config.estimator is not None
     clip = None if by_method else settings.reward_clip
     # Upstream's function puts the advantage of the response at its last token, and the KL penalty at each token.
-    reward = compute_reward(responses.nan_to_num(0.0), kl_coef, kl, action_mask=mask, reward_clip_range=clip)
+    reward = compute_reward(responses.nan_to_num(0.0), step.kl_coef, kl, action_mask=mask, reward_clip_range=clip)
     if scores[0].token_rewards is not None:
         reward = reward + padded([each.token_rewards for each in scores])
     reward = reward.masked_fill(~counted, 0.0)
@@ -110,18 +106,6 @@ def whitened(values: Sequence[TokenValues], by_deviation: bool) -> list[TokenVal
     return [
         replace(each, advantages=((each.advantages - mean) * scale).masked_fill(~each.counted, 0.0)) for each in values
     ]
-
-
-def whitens(settings: AdvantageSettings, config: CovConfig) -> bool:
-    """Return True if the advantages of the run are whitened over all tokens of a step.
-
-    Args:
-        settings: The flags of the estimator, which decide without an estimator of a method.
-        config: The settings of the step; of the methods' estimators only one with process rewards is whitened.
-    """
-    if config.estimator is None:
-        return settings.whitens
-    return isinstance(config.estimator.slot, ProcessEstimator)
 
 
 def mean_entropy(entropies: Sequence[Tensor], masks: Sequence[Tensor]) -> float:

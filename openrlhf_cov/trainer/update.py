@@ -22,9 +22,10 @@ from openrlhf_cov.models.loss import PolicyLossResult, clip_of, draws_of_step, p
 from openrlhf_cov.models.method import Plan
 from openrlhf_cov.models.planning import PlanningStep, PolicySeen, plan_window, policy_seen, selected_by_covariance
 from openrlhf_cov.trainer.batches.windows import loss_normalizers, start_micro_batch, windows_of_epoch
+from openrlhf_cov.trainer.intervals import is_due
 from openrlhf_cov.trainer.losses import kl_loss, kl_of_engine, means_over_tokens, means_over_updates, token_batch
 from openrlhf_cov.trainer.metrics.observation import StepDiagnostics
-from openrlhf_cov.trainer.metrics.token_dump import dump_tokens, is_due
+from openrlhf_cov.trainer.metrics.token_dump import dump_tokens
 from openrlhf_cov.trainer.model.policy import Policy, TrainingPass
 from openrlhf_cov.trainer.records import MicroBatch, StepResult, StepSettings, TrainSample
 from openrlhf_cov.trainer.step_seed import seed_step
@@ -128,7 +129,7 @@ def update_policy(policy: Policy, settings: StepSettings, samples: Sequence[Trai
     metrics["ppo/skipped_updates"] = float(policy.bad_updates.total - skipped_before)
     for method in config.methods:
         policy.warn_once(method.idle(metrics, updates))
-    if is_due(config.cov_dump_every, settings.step):
+    if is_due(settings.step + 1, config.cov_dump_every):
         dump_tokens(diagnostics, samples, policy.tokenizer, config, policy.strategy, settings.step)
     return StepResult(metrics, float(diagnostics.mean_entropy), updates, learning_rate)
 

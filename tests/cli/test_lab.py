@@ -45,6 +45,25 @@ def test_a_run_writes_what_other_commands_read(tmp_path, base_policies, capsys):
     assert any(line.startswith("step 2: reward") for line in others)
 
 
+@pytest.mark.parametrize(
+    ("flags", "warning"),
+    [
+        # No token of this policy has such a covariance.
+        ("--method clip_cov --clip_cov_lb 50 --clip_cov_ub 60", "step 1: no token had its covariance between"),
+        # After the only update of a rollout nothing is trained on its samples. The advice has a flag of the lab.
+        ("--method kl_cov --updates 1", "KL-Cov needs more than one update per rollout: raise --updates"),
+        # All tokens are in the band.
+        ("--method clip_cov --clip_cov_lb=-50 --clip_cov_ub 60", None),
+    ],
+)
+def test_a_method_without_effect_is_warned_of_once(tmp_path, base_policies, capsys, flags, warning):
+    lab.main(["--output", str(tmp_path / "run"), *base_policies, *SHORT, *flags.split()])
+    lines = capsys.readouterr().out.splitlines()
+    warnings = [line for line in lines if line.startswith("step ") and ": reward" not in line]
+    assert len(warnings) == (0 if warning is None else 1)
+    assert warning is None or warning in warnings[0]
+
+
 def test_no_program_but_the_lab_says_what_a_run_of_the_lab_had(tmp_path, base_policies):
     output = tmp_path / "run"
     lab.main(["--output", str(output), *base_policies, *SHORT])

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from openrlhf_cov.config import RewardConfig
+from openrlhf_cov.models import rollout_metrics
 from openrlhf_cov.models.dynamics import EntropyDynamics, RunningLaw
 from openrlhf_cov.models.loss import LossRecord
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.window import ALONE
 from openrlhf_cov.rewards.reward_func import make_reward_func
-from openrlhf_cov.trainer.metrics import observation
+from openrlhf_cov.trainer.metrics.observation import StepDiagnostics
 from openrlhf_cov.trainer.records import TrainSample
 from openrlhf_cov.trainer.rollout.dynamic_sampling import SamplingCounts, sampling_metrics, staleness
 from openrlhf_cov.trainer.rollout.reward_executor import ABSTAINED, ERROR_METRIC
@@ -59,8 +60,8 @@ def emitted(ours):
         returns=ones,
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(observation, "MetricBuffer", Recording)
-        diagnostics = observation.StepDiagnostics([sample], 8, ALONE, "cpu")
+        patch.setattr(rollout_metrics, "MetricBuffer", Recording)
+        diagnostics = StepDiagnostics([sample], 8, ALONE, "cpu")
     record = LossRecord(TokenBatch(*[torch.ones(1, 2)] * 4), torch.ones(1, 2), [], (0.2, 0.2))
     diagnostics.observe(torch.tensor([0]), record)
     names = [*diagnostics.finish(), *EntropyDynamics().step(1.0, 0.0, 0.0, eta=1.0), *RunningLaw().add(1.0, 0.5)]
@@ -73,7 +74,7 @@ def emitted(ours):
     names += [ERROR_METRIC, ABSTAINED, "reward/unfinished_frac"]
     names += make_reward_func(RewardConfig(reward_source="code"))([], [], [])["extra_logs"]  # of programs, too
     names += sampling_metrics(SamplingCounts(), [], waiting=0).keys() | staleness([], step=0).keys()
-    return dict.fromkeys(names, "") | diagnostics.metrics.kinds
+    return dict.fromkeys(names, "") | diagnostics.buffer.kinds
 
 
 def test_every_metric_has_one_row_and_every_row_a_metric(emitted):

@@ -170,7 +170,7 @@ def estimated(args, rollouts: Sequence[TrainSample]) -> Sequence[TrainSample]:
         for each in rollouts
     ]
     config = CovConfig.from_args(args).at(5)
-    return estimate_advantages(samples, scores, AdvantageSettings.of(args), config, 0.0, args).samples
+    return estimate_advantages(samples, scores, AdvantageSettings.of(args), StepSettings(0, config, 0.0), args).samples
 
 
 KL_COV, CLIP_COV = map(active_flags, ("kl_cov", "clip_cov"))

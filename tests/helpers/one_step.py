@@ -59,25 +59,23 @@ def make_rollouts(model_folder, drift: float = 0.0) -> list[TrainSample]:
 def lab_updates(model_folder, flags: list[str], updates: int) -> list[dict[str, torch.Tensor]]:
     """The weights after the first and after the last optimizer step of the laboratory, all samples in each."""
     from openrlhf_cov.models.loss import draws_of_step
-    from openrlhf_cov.models.rollout import mean_entropy, positive_share, positive_sums, token_sums
-    from openrlhf_cov.utils.metrics import MetricBuffer
+    from openrlhf_cov.models.rollout_metrics import RolloutMetrics
+    from openrlhf_cov.models.window import ALONE
 
     lab, (prompts, samples, scores) = make_lab(model_folder, flags)
     rollout = lab.rollout_tokens(samples, scores, lab.config.at(4))
-    positive = positive_share(positive_sums(rollout, GROUP, SAMPLES // GROUP))
-    planning = lab.planning(5, lab.config.at(4), mean_entropy(token_sums(rollout)), positive)
     draws = draws_of_step(lab.settings.seed, 5, 0, "cpu")
     # Random tokens are sampled by column, and columns of the actors begin at the second token of the prompt.
     given = {name: each for name, each in vars(rollout).items() if each is not None}
     tokens = {name: each for name, each in given.items() if each.shape == samples.responses.shape}
     rollout = replace(rollout, **{name: pad(each, (PROMPT - 1, 0)) for name, each in tokens.items()})
+    metrics = RolloutMetrics(rollout, GROUP, ALONE)
+    planning = lab.planning(5, lab.config.at(4), metrics.mean_entropy, metrics.positive_prompts())
     ids = torch.cat([prompts, samples.responses], 1)
     kept = []
     for number in range(updates):
         rows = torch.arange(SAMPLES)
-        lab.optimize(
-            planning, ids[:, :1], ids[:, 1:], rollout, rows, moved=number > 0, draws=draws, buffer=MetricBuffer()
-        )
+        lab.optimize(planning, ids[:, :1], ids[:, 1:], metrics, rows, update=number, draws=draws)
         if number in (0, updates - 1):
             kept.append(weights_of(lab))
     return kept

@@ -15,8 +15,9 @@ from openrlhf_cov.experiments.tiny_task import commands
 from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig, build_model
 from openrlhf_cov.experiments.tiny_task.tokenizer import build_tokenizer
 from openrlhf_cov.models.loss import draws_of_step
-from openrlhf_cov.models.rollout import RolloutTokens, mean_entropy, positive_share, positive_sums, token_sums
-from openrlhf_cov.utils.metrics import MetricBuffer
+from openrlhf_cov.models.rollout import RolloutTokens
+from openrlhf_cov.models.rollout_metrics import RolloutMetrics
+from openrlhf_cov.models.window import ALONE
 
 SMALL = BasePolicyConfig(layers=1, heads=2, hidden_size=16, intermediate_size=32, max_length=16, tied=False)
 GROUP = 4
@@ -165,21 +166,19 @@ def laboratory_gradient(trainer, window, rollout, *, number, moved):
     lab = Lab(task, model, tokenizer, LabSettings(), trainer.methods)
     lab.optimizer.step = lambda: None
     config = trainer.methods.at(number - 1)
-    sampled = tokens_in_laboratory(rollout)
     group = trainer.num_generations
-    positive = positive_share(positive_sums(sampled, group, len(sampled.sample_ids) // group))
-    planning = lab.planning(number, config, mean_entropy(token_sums(sampled)), positive)
+    sampled = RolloutMetrics(tokens_in_laboratory(rollout), group, ALONE)
+    planning = lab.planning(number, config, sampled.mean_entropy, sampled.positive_prompts())
     planning = replace(planning, seed=trainer.args.seed)
     samples = tokens_in_laboratory(window)
-    _, norm, _ = lab.optimize(
+    _, norm = lab.optimize(
         planning,
         joined(window, "prompt_ids"),
         joined(window, "completion_ids"),
-        samples,
+        RolloutMetrics(samples, group, ALONE),
         torch.arange(len(samples.sample_ids)),
-        moved=moved,
+        update=int(moved),
         draws=draws_of_step(0, number, 0, "cpu"),
-        buffer=MetricBuffer(),
     )
     # The laboratory clips gradients to a norm of 1, as PyTorch does it: by 1 / (norm + 1e-6).
     return flat(parameter.grad for parameter in model.parameters()) * max(1.0, norm + 1e-6)

@@ -10,6 +10,7 @@ from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages
+from openrlhf_cov.trainer.records import StepSettings
 
 LENGTHS = [2, 1, 3, 2, 1, 2, 2, 3]
 # Two groups of four.
@@ -22,7 +23,7 @@ def estimated(samples, args, kl_coef=0.0, kl=0.5, values=None, **settings):
         args.algo.kl.init_coef = kl_coef
     config = CovConfig(**settings)
     found = scores(samples, kl=kl, values=values)
-    return estimate_advantages(samples, found, AdvantageSettings.of(args), config, kl_coef, args)
+    return estimate_advantages(samples, found, AdvantageSettings.of(args), StepSettings(0, config, kl_coef), args)
 
 
 def eight(rewards=REWARDS, left_out=()):
@@ -129,7 +130,7 @@ def test_a_reward_model_gives_the_rewards_that_samples_lack():
     found = scores(samples)
     found = [type(each)(**{**vars(each), "reward": float(i)}) for i, each in enumerate(found)]
     args = flags("dr_grpo", group=2)
-    batch = estimate_advantages(samples, found, AdvantageSettings.of(args), CovConfig(), 0.0, args)
+    batch = estimate_advantages(samples, found, AdvantageSettings.of(args), StepSettings(0, CovConfig(), 0.0), args)
     assert rows(batch) == [[-0.5], [0.5]]
     assert batch.numbers["reward"].tolist() == [0.0, 1.0]
 
@@ -141,7 +142,9 @@ def test_a_rank_gets_all_of_a_sample():
     ]
     args = flags("gae", group=1)
     found = scores(samples, values=0.25)
-    first, second = estimate_advantages(samples, found, AdvantageSettings.of(args), CovConfig(), 0.0, args).samples
+    first, second = estimate_advantages(
+        samples, found, AdvantageSettings.of(args), StepSettings(0, CovConfig(), 0.0), args
+    ).samples
     assert (first.sample_id, first.score, first.abstained) == (5, 1.0, False)
     assert first.tokens is samples[0].tokens
     assert first.action_mask.tolist() == [False, True, True]

@@ -103,7 +103,7 @@ def run_step(recorder, settings, has_critic, has_reward_model):
     samples = [sample(i, None if has_reward_model else float(i % 2), 2, prompt=2) for i in range(8)]
 
     scores = scores_by(samples, groups)
-    batch = estimate_advantages(samples, scores, AdvantageSettings.of(args), CovConfig(), 0.1, args)
+    batch = estimate_advantages(samples, scores, AdvantageSettings.of(args), StepSettings(0, CovConfig(), 0.1), args)
     groups.update(StepSettings(0, CovConfig(), 0.1), batch.samples)
     assert deliver_weights(args, stream, groups.send_weights, version=1) == []
 

@@ -21,7 +21,9 @@ ORDER = StepSettings(3, CovConfig(), kl_coef=0.5)
 def train_samples(count=8):
     samples = [sample(i, float(i % 2), 1 + i % 3) for i in range(count)]
     args = flags()
-    return estimate_advantages(samples, scores(samples), AdvantageSettings.of(args), CovConfig(), 0.0, args).samples
+    return estimate_advantages(
+        samples, scores(samples), AdvantageSettings.of(args), StepSettings(0, CovConfig(), 0.0), args
+    ).samples
 
 
 def updates_of(calls):

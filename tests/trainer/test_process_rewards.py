@@ -102,7 +102,7 @@ def test_advantages_are_whitened_returns_of_process_and_outcome_rewards():
     scores = scores_of(samples)
     tokens = [[0.25, -0.75], [0.5], [0.0], [0.0]]
     scores = [replace(each, token_rewards=torch.tensor(row)) for each, row in zip(scores, tokens, strict=True)]
-    batch = estimate_advantages(samples, scores, AdvantageSettings.of(args), PRIME, 0.0, args)
+    batch = estimate_advantages(samples, scores, AdvantageSettings.of(args), ORDER, args)
     # outcomes 1 and -1 at the last tokens; sums to the end: 0.25 + 0.25, 0.25 and -0.5. The prompt with one graded
     # response is left out.
     returns = [[0.5, 0.25], [-0.5], [0.0], [0.0]]

@@ -25,6 +25,7 @@ from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages
 from openrlhf_cov.trainer.metrics.logged_numbers import rollout_statistics, sample_means
 from openrlhf_cov.trainer.model_groups import ModelGroups
+from openrlhf_cov.trainer.records import StepSettings
 
 pytestmark = pytest.mark.usefixtures("played_ray")
 
@@ -79,7 +80,7 @@ def groups_of(args, with_reward_model):
 
 def ours(samples, args, kl_coef, with_reward_model):
     found = scores_by(samples, groups_of(args, with_reward_model), PAD)
-    return estimate_advantages(samples, found, AdvantageSettings.of(args), CovConfig(), kl_coef, args)
+    return estimate_advantages(samples, found, AdvantageSettings.of(args), StepSettings(0, CovConfig(), kl_coef), args)
 
 
 def by_sample(experiences, name):

@@ -391,7 +391,7 @@ def test_a_model_that_cannot_score_what_a_method_needs_ends_the_run(tmp_path, me
     policy.actor.has_plain_head = False
     tokens, ones = torch.ones(1, 3, dtype=torch.long), torch.ones(1, 3)
     with pytest.raises(RunStopped, match=f"--method {method} needs a policy whose log-probs are those of a plain out"):
-        policy.score(tokens, ones[:, 1:], ones, None, with_entropy=True, with_proxy=True)
+        policy.score(tokens, ones[:, 1:], ones, None, with_entropy=True, with_vocabulary_scores=True)
     assert policy.actor.training
     policy.score(tokens, ones[:, 1:], ones, None, with_entropy=True)
 

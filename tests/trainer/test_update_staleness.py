@@ -48,7 +48,9 @@ def stale_rollouts(folder, age, config=None):
     samples = []
     for sample in make_samples():
         ones = torch.ones(1, len(sample.tokens))
-        scores = asked.score(sample.tokens[None], ones[:, 1:], ones, None, with_entropy=True, with_proxy=True)
+        scores = asked.score(
+            sample.tokens[None], ones[:, 1:], ones, None, with_entropy=True, with_vocabulary_scores=True
+        )
         found = {
             name: getattr(scores, name)[0]
             for name in ("log_probs", "entropy", "proxy", "discriminator_mean")

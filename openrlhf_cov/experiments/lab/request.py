@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from openrlhf_cov.experiments.lab.lab_settings import PPO_CLIP, LabSettings
 from openrlhf_cov.experiments.study.run_results import STOPPED_AT, read_run
 from openrlhf_cov.experiments.tiny_task.catalogue import check_sandbox
 from openrlhf_cov.models.cov_config import CovConfig
-from openrlhf_cov.models.method import fills
+from openrlhf_cov.models.method import MORE_UPDATES, fills
 from openrlhf_cov.models.slots import ProcessEstimator
 from openrlhf_cov.settings import flag_of
 from openrlhf_cov.trainer.flags.parser import COMMON, add_method_arguments, unread_clip, unread_flags
@@ -296,6 +296,8 @@ def _train(lab: Any, request: LabRequest) -> dict[str, float]:
     evaluations.write(0, before)
     trackers.log(0, before)
     result: dict[str, float] = {}
+    # Warnings of the run so far, each of which is printed once.
+    warned: set[str] = set()
     step = 0
     clocks = time.monotonic(), time.process_time()
     for step, values, evaluation in lab.run():
@@ -303,6 +305,10 @@ def _train(lab: Any, request: LabRequest) -> dict[str, float]:
         values = values | {STEP_TOTAL: now[0] - clocks[0], CPU_TIME: now[1] - clocks[1]}
         metrics.write(step, values)
         trackers.log(step, values | (evaluation or {}))
+        for message in idle_messages(request, values):
+            if message not in warned:
+                warned.add(message)
+                say(f"step {step}: {message}\n")
         if evaluation is not None:
             evaluations.write(step, evaluation)
             result = evaluation
@@ -321,6 +327,17 @@ def _train(lab: Any, request: LabRequest) -> dict[str, float]:
     write_json(output / RESULT_FILE, result)
     trackers.close()
     return result
+
+
+def idle_messages(request: LabRequest, values: Mapping[str, float]) -> list[str]:
+    """Return why methods of a run had no effect in a global step, a message for each such method.
+
+    Args:
+        request: The run.
+        values: The metrics of the step, by name.
+    """
+    found = [method.idle(values, request.settings.updates) for method in request.config.methods]
+    return [message.replace(MORE_UPDATES, "raise --updates") for message in found if message]
 
 
 def test_record(lab: Any) -> dict[str, Any]:

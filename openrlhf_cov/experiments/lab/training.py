@@ -27,25 +27,16 @@ from openrlhf_cov.experiments.lab.mechanism import decision_metrics, drop_metric
 from openrlhf_cov.experiments.lab.tasks import Question, Task
 from openrlhf_cov.experiments.tiny_task.tokenizer import PAD_TOKEN
 from openrlhf_cov.models.cov_config import CovConfig
-from openrlhf_cov.models.diagnostics import update_metrics
 from openrlhf_cov.models.dynamics import EntropyDynamics
 from openrlhf_cov.models.entropy_change import predicted_drop
 from openrlhf_cov.models.loss import clip_of, draws_of_step, plan_micro_batch, policy_loss
 from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.planning import PlanningStep, WindowPart, plan_window, policy_seen
 from openrlhf_cov.models.responses import mean_log_probs, response_advantages
-from openrlhf_cov.models.rollout import (
-    RolloutTokens,
-    group_sums,
-    mean_entropy,
-    positive_share,
-    positive_sums,
-    rollout_metrics,
-    selection_metrics,
-    token_sums,
-)
+from openrlhf_cov.models.rollout import RolloutTokens
+from openrlhf_cov.models.rollout_metrics import RolloutMetrics
+from openrlhf_cov.models.window import ALONE
 from openrlhf_cov.rewards.addition import EOS_TOKEN
-from openrlhf_cov.utils.metrics import MetricBuffer
 
 ENDS = (EOS_TOKEN, PAD_TOKEN)
 
@@ -113,17 +104,14 @@ class Lab:
         if self.dump_dir is not None:
             self.dump(self.dump_dir, step, prompts, samples, scores)
         rollout = self.rollout_tokens(samples, scores, self.config.at(step - 1))
-        buffer = MetricBuffer()
-        sums = token_sums(rollout)
-        groups = group_sums(rollout, self.settings.group, self.settings.prompts)
-        buffer.add(*rollout_metrics(rollout, sums, groups, self.settings.group))
+        metrics = RolloutMetrics(rollout, self.settings.group, ALONE)
         config = self.config.at(step - 1, self.controller)
-        positive = positive_share(positive_sums(rollout, self.settings.group, self.settings.prompts))
-        planning = self.planning(step, config, mean_entropy(sums), positive)
-        logged = self.update(planning, prompts, samples.responses, rollout, buffer)
+        positive_prompts = metrics.positive_prompts() if config.uses_positive_prompts else None
+        planning = self.planning(step, config, metrics.mean_entropy, positive_prompts)
+        logged = self.update(planning, prompts, samples.responses, metrics)
         if self.controller:
-            logged |= self.controller.step(mean_entropy(sums).item(), config.entropy_target)
-        values = buffer.reduce(lambda tensor, op: tensor)
+            logged |= self.controller.step(metrics.mean_entropy.item(), config.entropy_target)
+        values = metrics.finish()
         # Stands for the step size of the theorems, which is known up to a constant.
         eta = self.settings.learning_rate * self.settings.updates
         names = ("entropy/mean", "cov/prob_weighted_mean", "cov/mean")
@@ -256,7 +244,7 @@ class Lab:
         return PolicyLoss(low, high, token_level_loss=config.aggregation is None)
 
     def update(
-        self, planning: PlanningStep, prompts: Tensor, responses: Tensor, rollout: RolloutTokens, buffer: MetricBuffer
+        self, planning: PlanningStep, prompts: Tensor, responses: Tensor, metrics: RolloutMetrics
     ) -> dict[str, float]:
         """Make all optimizer steps of a rollout, each on other samples.
 
@@ -264,30 +252,24 @@ class Lab:
             planning: What the updates of the global step have in common.
             prompts: Token ids (N, P).
             responses: Token ids (N, A).
-            rollout: Log-probs, entropies and advantages (N, A) of the responses.
-            buffer: Receives the metrics of the updates.
+            metrics: The metrics of the rollout, with its log-probs, entropies and advantages (N, A). They receive
+                those of the updates.
 
         Returns:
             Means of loss and gradient norm over the updates, and numbers of ``--record_mechanism`` where it is set.
         """
         order = torch.randperm(len(prompts), generator=self.generator)
-        chosen = torch.zeros_like(rollout.action_mask)
         # Rank 0: the lab is a single process.
         draws = draws_of_step(planning.seed, planning.global_step, 0, "cpu")
         losses: list[float] = []
         norms: list[float] = []
         for number, rows in enumerate(order.chunk(self.settings.updates)):
-            # The first update sees the policy that sampled, so methods need no forward pass of their own for it.
-            loss, norm, selected = self.optimize(
-                planning, prompts, responses, rollout, rows, moved=number > 0, draws=draws, buffer=buffer
-            )
+            loss, norm = self.optimize(planning, prompts, responses, metrics, rows, update=number, draws=draws)
             losses.append(loss)
             norms.append(norm)
-            chosen[rows] = selected
-        buffer.add(*selection_metrics(rollout.entropy, rollout.action_mask, chosen))
         means = {"policy_loss": sum(losses) / len(losses), "gradient/norm": sum(norms) / len(norms)}
         if self.settings.record_mechanism:
-            return means | self.mechanism(prompts, responses, rollout, chosen)
+            return means | self.mechanism(prompts, responses, metrics.rollout, metrics.selected)
         return means
 
     @torch.no_grad()
@@ -322,13 +304,12 @@ class Lab:
         planning: PlanningStep,
         prompts: Tensor,
         responses: Tensor,
-        rollout: RolloutTokens,
+        metrics: RolloutMetrics,
         rows: Tensor,
         *,
-        moved: bool,
+        update: int,
         draws: torch.Generator,
-        buffer: MetricBuffer,
-    ) -> tuple[float, float, Tensor]:
+    ) -> tuple[float, float]:
         """Make one optimizer step on the samples ``rows``.
 
         Micro-batches add up to the step: each loss is over the tokens of all of them.
@@ -337,18 +318,20 @@ class Lab:
             planning: What the updates of the global step have in common.
             prompts: (B, P) of all samples of the rollout.
             responses: (B, A).
-            rollout: The policy that sampled them.
+            metrics: The metrics of their rollout, which receive those of the update.
             rows: The samples of this step.
-            moved: Whether the policy was updated since the rollout.
+            update: Number of the update since the rollout, from 0.
             draws: The generator of ``--cov_scope micro_batch``.
-            buffer: Gets the metrics of the update.
 
         Returns:
-            The loss, the norm of the gradient, and the mask of the selected tokens (rows, A).
+            The loss and the norm of the gradient.
         """
         config = planning.config
+        rollout = metrics.rollout
         ppo_loss = self.ppo_loss(config)
         parts = rows.split(self.settings.micro_batch or len(rows))
+        # The first update sees the policy that sampled, so methods need no forward pass of their own for it.
+        moved = update > 0
         window_plans = (
             self._plans(planning, prompts, responses, rollout, parts, moved) if config.plans_globally else []
         )
@@ -359,7 +342,6 @@ class Lab:
         bonus = self.settings.entropy_coef if bonus is None else bonus
         self.optimizer.zero_grad()
         total = 0.0
-        selected: list[Tensor] = []
         for number, part in enumerate(parts):
             log_probs, entropy = log_probs_and_entropy(self.model, prompts[part], responses[part])
             mask = rollout.action_mask[part]
@@ -370,9 +352,8 @@ class Lab:
                 plans: Sequence[Plan] = window_plans[number]
             else:
                 plans = plan_micro_batch(config, batch, planning.ppo_clip, draws)
-            result = policy_loss(config, ppo_loss, aggregate_loss, batch, plans, **normalizers)
-            buffer.add(*update_metrics(result.record))
-            selected.append(result.record.selected)
+            result = policy_loss(config, ppo_loss, aggregate_loss, batch, plans, update=update, **normalizers)
+            metrics.observe(rollout.sample_ids[part], result.record)
             total += result.loss.item()
             loss = result.loss
             if bonus:
@@ -385,7 +366,7 @@ class Lab:
         # The default of --actor.max_norm in the trainer.
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
-        return total, norm.item(), torch.cat(selected)
+        return total, norm.item()
 
     @torch.no_grad()
     def _plans(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from openrlhf_cov.models.control import Control
-from openrlhf_cov.models.method import Method, Plan, TokenBatch
+from openrlhf_cov.models.method import MORE_UPDATES, Method, Plan, TokenBatch
 from openrlhf_cov.models.slots import UNCLIPPED, TokenPenalty
 from openrlhf_cov.settings import Scheduled, Settings, setting
 
@@ -75,8 +75,7 @@ def idle(values: Mapping[str, float], updates: int) -> str | None:
         return None
     return (
         "the KL penalty had no gradient in this step beyond rounding: every selected token had the probability it was "
-        "sampled with. KL-Cov needs more than one update per rollout: lower --train.batch_size or raise "
-        "--train.max_epochs"
+        f"sampled with. KL-Cov needs more than one update per rollout: {MORE_UPDATES}"
     )
 
 

@@ -23,16 +23,6 @@ CONTEXT = 20
 Record = dict[str, Any]
 
 
-def is_due(every: int, global_step: int) -> bool:
-    """Return True if a file is due after a global step.
-
-    Args:
-        every: ``--cov_dump_every``, in global steps; 0 for never.
-        global_step: Number of the global step, from 0.
-    """
-    return every > 0 and (global_step + 1) % every == 0
-
-
 def dump_tokens(
     diagnostics: StepDiagnostics,
     samples: Sequence[TrainSample],

@@ -158,7 +158,7 @@ class Policy:
         attention_mask: Tensor,
         image_inputs: Sequence[Any] | None,
         with_entropy: bool,
-        with_proxy: bool = False,
+        with_vocabulary_scores: bool = False,
     ) -> PolicyScores:
         """Score action tokens with the policy as it is now.
 
@@ -168,14 +168,14 @@ class Policy:
             attention_mask: (B, T).
             image_inputs: Processed images of the samples of a vision-language model.
             with_entropy: Whether entropies are computed.
-            with_proxy: Whether what methods ask of the whole vocabulary is computed: the log-probs of ``proxy_min_p``
-                and the ``discriminator_mean``.
+            with_vocabulary_scores: True to compute what the methods of the run need of the whole vocabulary: the
+                log-probs of ``proxy_min_p``, the ``discriminator_mean``, or nothing. Both come only with entropies.
 
         Raises:
             RunStopped: This model cannot give what a method asks for.
         """
-        min_p = self.config.proxy_min_p if with_proxy else None
-        with_mean = self.config.needs_discriminator_mean and with_proxy
+        min_p = self.config.proxy_min_p if with_vocabulary_scores else None
+        with_mean = self.config.needs_discriminator_mean and with_vocabulary_scores
         # Without dropout: the scores are those of the policy that sampled.
         self.actor.eval()
         try:

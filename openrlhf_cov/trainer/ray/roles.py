@@ -55,6 +55,7 @@ from openrlhf_cov.trainer.model.model_loading import (
 from openrlhf_cov.trainer.model.policy import Policy
 from openrlhf_cov.trainer.model.strategy import CovStrategy
 from openrlhf_cov.trainer.model.trained_model import TrainedModel
+from openrlhf_cov.trainer.ports import reserve_port
 from openrlhf_cov.trainer.process_reward_update import update_process_reward
 from openrlhf_cov.trainer.ray.upstream_sender import WeightSender, make_upstream_sender
 from openrlhf_cov.trainer.records import PolicyScores, RankSamples, StepResult, StepSettings
@@ -62,7 +63,6 @@ from openrlhf_cov.trainer.rollout.rollout_file import read_state, write_state
 from openrlhf_cov.trainer.update import update_policy
 from openrlhf_cov.trainer.weights.weight_transfer import GlooWeightSender, transfer_weights
 from openrlhf_cov.utils import garbage_collection
-from openrlhf_cov.utils.ports import reserve_port
 
 
 def scoring_models(args: SimpleNamespace) -> int:
@@ -358,7 +358,7 @@ class PolicyRole(TrainedRole):
         tokens, action_mask, attention_mask = (each.to(self.device) for each in (tokens, action_mask, attention_mask))
         with self.share_of_threads():
             scores = self.policy.score(
-                tokens, action_mask, attention_mask, image_inputs, with_entropy=True, with_proxy=True
+                tokens, action_mask, attention_mask, image_inputs, with_entropy=True, with_vocabulary_scores=True
             )
         assert scores.entropy is not None  # it was asked for
         proxy = scores.proxy
@@ -384,7 +384,7 @@ class PolicyRole(TrainedRole):
             for text in texts:
                 tokens = torch.tensor([text], device=self.device)
                 ones = torch.ones_like(tokens)
-                scores = self.policy.score(tokens, ones[:, 1:], ones, None, with_entropy=False, with_proxy=False)
+                scores = self.policy.score(tokens, ones[:, 1:], ones, None, with_entropy=False)
                 # One text at a time, without padding: the numbers are compared with those of the engine.
                 log_probs += scores.log_probs[0].float().tolist()
         finally:

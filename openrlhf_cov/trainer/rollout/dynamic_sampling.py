@@ -19,7 +19,9 @@ MARGIN = 2.0
 def keep_group(scores: Sequence[float], low: float, high: float) -> bool:
     """Return True if the mean score of one prompt's responses is strictly inside (low, high).
 
-    All advantages of other groups are 0. A group without scores, whose rewards all abstained, is not kept.
+    With the range (0, 1) and scores of 0 and 1, this drops the groups whose responses are all correct or all
+    incorrect, so that their advantages are 0. A narrower range also drops groups with other advantages. A group
+    without scores, whose rewards all abstained, is not kept.
 
     Args:
         scores: Scores of the graded responses.

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from vllm.distributed.utils import stateless_init_torch_distributed_process_group
 
+from openrlhf_cov.trainer.ports import reserve_port
 from openrlhf_cov.trainer.weights.lora_weights import (
     adapted_layers,
     adapter_parameters,
@@ -21,7 +22,6 @@ from openrlhf_cov.trainer.weights.lora_weights import (
     merged_weight,
     plain_parameters,
 )
-from openrlhf_cov.utils.ports import reserve_port
 
 BACKEND = "openrlhf_cov_gloo"
 # The class that vLLM imports in every worker; importing its module registers the engine of ``BACKEND`` there.

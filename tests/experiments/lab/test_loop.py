@@ -146,6 +146,13 @@ def test_selection_by_micro_batch_depends_on_its_size(run):
     assert large == 4.0
 
 
+def test_updates_without_a_selected_token_are_counted(run):
+    # No token of this policy has such a covariance. KL-Cov selects a token in every update.
+    empty = run(CovConfig(cov_type="clip_cov", clip_cov_lb=50.0, clip_cov_ub=60.0))[1]
+    assert [values["cov/empty_update_frac"] for values in empty] == [1.0, 1.0]
+    assert [values["cov/empty_update_frac"] for values in run(METHODS["kl_cov"])[1]] == [0.0, 0.0]
+
+
 def test_a_random_reward_does_not_look_at_the_response(run):
     weights_, metrics, _ = run(random_reward=True)
     assert not weights_.equal(run()[0])

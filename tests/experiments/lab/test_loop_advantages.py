@@ -17,7 +17,7 @@ from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages
-from openrlhf_cov.trainer.records import Sample, Scores
+from openrlhf_cov.trainer.records import Sample, Scores, StepSettings
 
 GROUP, TOKENS = 8, 5
 # Mean over all action tokens. With what stands behind them, or as a mean over responses, it is above every band.
@@ -107,5 +107,5 @@ def of_the_trainer(monkeypatch, flags, mask, entropy, rewards):
         samples.append(Sample(torch.zeros(count + 1, dtype=torch.long), row[:count], prompt="", reward=reward))
         scores.append(Scores(-entropies_of_row[:count], entropies_of_row[:count]))
     config = CovConfig.from_args(args).at(0)
-    batch = estimate_advantages(samples, scores, AdvantageSettings.of(args), config, 0.0, args)
+    batch = estimate_advantages(samples, scores, AdvantageSettings.of(args), StepSettings(0, config, 0.0), args)
     return pad_sequence([each.advantages for each in batch.samples], batch_first=True)

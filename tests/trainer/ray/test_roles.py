@@ -80,7 +80,7 @@ def test_the_policy_scores_rollouts_in_float32_with_what_methods_ask_for(tmp_pat
     policy.actor.bfloat16()
     policy.actor.is_vlm = True
     scores = make_role(PolicyRole, args, policy=policy).score(TOKENS, ACTIONS, ATTENTION, IMAGES)
-    expected = policy.score(TOKENS, ACTIONS, ATTENTION, IMAGES, with_entropy=True, with_proxy=True)
+    expected = policy.score(TOKENS, ACTIONS, ATTENTION, IMAGES, with_entropy=True, with_vocabulary_scores=True)
     for name in ("log_probs", "entropy", "proxy", "discriminator_mean"):
         found = getattr(scores, name)
         assert (found is not None) is (name in ("log_probs", "entropy", extra))

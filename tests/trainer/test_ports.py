@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 import torch
 
-from openrlhf_cov.utils.ports import reserve_port
+from openrlhf_cov.trainer.ports import reserve_port
 
 
 def test_nobody_who_asks_for_any_port_gets_a_reserved_one():
