@@ -7,7 +7,6 @@ from openrlhf.models.utils import masked_mean
 
 from openrlhf_cov.trainer.batches.windows import loss_normalizers, start_micro_batch, windows_of_epoch
 from openrlhf_cov.trainer.losses import means_over_tokens, means_over_updates
-from openrlhf_cov.trainer.metrics.observation import all_reduce_over
 from openrlhf_cov.trainer.model.trained_model import TrainedModel
 from openrlhf_cov.trainer.records import MicroBatch, StepResult, StepSettings, TrainSample
 from openrlhf_cov.trainer.step_seed import seed_step
@@ -79,6 +78,7 @@ def update_critic(critic: TrainedModel, settings: StepSettings, samples: Sequenc
                         Mean("critic_grad_norm", critic.strategy.get_grad_norm(critic.engine), 1),
                     )
 
-    found = metrics.reduce(all_reduce_over(ranks, critic.device))
+    # All metrics are means, which add up over the ranks.
+    found = metrics.reduce(lambda sums, _: ranks.all_reduce_sum(sums.to(critic.device)))
     found["critic_skipped_updates"] = float(critic.bad_updates.total - skipped_before)
     return StepResult(found)
