@@ -16,7 +16,7 @@ from openrlhf_cov.config import RunConfig
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages
-from openrlhf_cov.trainer.checkpoint.checkpoints import BEST, ROLLOUTS
+from openrlhf_cov.trainer.checkpoint.checkpoints import BEST, ROLLOUTS, checkpoint_tag
 from openrlhf_cov.trainer.checkpoint.resuming import restored_states
 from openrlhf_cov.trainer.checkpoint.stopping import ending, stop_requested
 from openrlhf_cov.trainer.evaluation import Evaluation
@@ -197,7 +197,7 @@ class TrainingLoop:
             return False
         states = state.state_dict(rollout.sampler_state)
         key = state.best.key or None
-        self.groups.save(f"global_step{state.step}", states, metric_value=state.best.latest, metric_key=key)
+        self.groups.save(checkpoint_tag(state.step), states, metric_value=state.best.latest, metric_key=key)
         return not ckpt.disable_ds
 
     def evaluate(self, state: LoopState) -> None:
@@ -221,6 +221,9 @@ class TrainingLoop:
             )
         before = state.best
         state.best = before.after(metrics)
+        if state.best is not before and state.step and is_due(state.step, self.args.ckpt.save_steps):
+            # The checkpoint of this step was written before the evaluation, with the metric of an earlier one.
+            self.groups.record_metric(checkpoint_tag(state.step), state.best.latest, state.best.key)
         if state.best.value > before.value:
             record = {"global_step": state.step, "metric": state.best.key, "value": state.best.value}
             self.groups.export_best(record)

@@ -262,6 +262,22 @@ class ModelGroups:
             refs += group.async_run_method(method_name="save_checkpoint", **named)
         ray.get(refs)
 
+    def record_metric(self, tag: str, metric_value: float, metric_key: str) -> None:
+        """Give the checkpoints of a step, if there are any, the metric of the evaluation after it.
+
+        Args:
+            tag: Name of the checkpoints.
+            metric_value: Value of the metric by which checkpoints are kept.
+            metric_key: Name of that metric.
+
+        Raises:
+            RunStopped: A disk refuses the file.
+        """
+        named = {"tag": tag, "metric_value": metric_value, "metric_key": metric_key}
+        ray.get(
+            [ref for group in self.trained for ref in group.async_run_method(method_name="record_metric", **named)]
+        )
+
     def export_best(self, record: Mapping[str, Any]) -> None:
         """Replace the exported model of the best evaluation by the policy."""
         ray.get(self.policy.async_run_method(method_name="export_best", record=dict(record)))

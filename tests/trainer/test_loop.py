@@ -329,9 +329,14 @@ def best(value, step):
 def test_an_evaluation_follows_the_checkpoint_of_its_step(make_run):
     run = make_run(4, [0.25, 0.75], **{"eval.steps": 2, "ckpt.save_steps": 2}).ends()
     assert run.names("sample", "score", "update", "lines") == [
-        *["send_weights"] * 2, "save_checkpoint", "evaluate", "export_best",
-        *["send_weights"] * 2, "save_checkpoint", "evaluate", "export_best",
+        *["send_weights"] * 2, "save_checkpoint", "evaluate", "record_metric", "export_best",
+        *["send_weights"] * 2, "save_checkpoint", "evaluate", "record_metric", "export_best",
     ]  # fmt: skip
+    # Checkpoints are kept by the metric of their own weights.
+    assert run.arguments("record_metric") == [
+        {"tag": "global_step2", "metric_value": 0.25, "metric_key": "eval_pass1"},
+        {"tag": "global_step4", "metric_value": 0.75, "metric_key": "eval_pass1"},
+    ]
     assert run.evaluations == [(2, 0.25), (4, 0.75)]
 
 

@@ -225,6 +225,11 @@ def checkpoint_folder(args: Any, model: str) -> Path:
     return Path(args.ckpt.path) / f"_{model}"
 
 
+def checkpoint_tag(step: int) -> str:
+    """Return the name of the checkpoint after a global step."""
+    return f"global_step{step}"
+
+
 def trained_models(args: Any) -> list[str]:
     """Return the models of a run that have checkpoints: actor, and where the run has them critic and prm."""
     exist = {"actor": True, "critic": has_critic(args), "prm": has_process_reward(args)}

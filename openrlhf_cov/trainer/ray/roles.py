@@ -22,7 +22,7 @@ from torch import Tensor
 from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.cluster.cpu_adam import replay_bias_corrections
 from openrlhf_cov.cluster.extension_locks import remove_stale_locks
-from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.errors import RunStopped, reason_of
 from openrlhf_cov.models.cov_config import has_critic, has_reference, has_reward_model
 from openrlhf_cov.trainer.checkpoint.checkpoints import (
     LATEST,
@@ -299,6 +299,26 @@ class TrainedRole(ModelRole):
         """
         if not self.strategy.args.ckpt.disable_ds:
             self.save_deepspeed(tag, metric_value, metric_key, {})
+
+    def record_metric(self, tag: str, metric_value: float, metric_key: str) -> None:
+        """Give a checkpoint the metric of its own weights, which are evaluated after it is written.
+
+        Called on every rank. A checkpoint that does not exist needs none.
+
+        Args:
+            tag: Name of the checkpoint.
+            metric_value: Value of the metric by which checkpoints are kept.
+            metric_key: Name of that metric.
+
+        Raises:
+            RunStopped: The disk refuses the file.
+        """
+        place = checkpoint_folder(self.strategy.args, self.model_name) / tag
+        if self.strategy.is_rank_0() and place.is_dir():
+            try:
+                self.strategy._write_ckpt_metric(str(place), metric_value, metric_key=metric_key)
+            except OSError as error:
+                raise RunStopped(f"{place} cannot get the metric of its evaluation: {reason_of(error)}") from error
 
 
 class PolicyRole(TrainedRole):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from openrlhf.trainer.ray.launcher import ReferenceModelActor, RewardModelActor
 from openrlhf.trainer.ray.ppo_critic import CriticModelActor
+from openrlhf.utils.deepspeed import DeepspeedStrategy
 from rank_models import (
     Strategy,
     Unigrams,
@@ -309,3 +310,19 @@ def test_a_role_collects_garbage_again_when_it_is_made():
         assert gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_a_checkpoint_gets_the_metric_of_its_own_evaluation(tmp_path):
+    """Upstream's reader and writer, on rank 0 alone; a step without a checkpoint gets no folder."""
+    args = flags(tmp_path)
+    args.ckpt.path = str(tmp_path)
+    place = tmp_path / "_actor" / "global_step4"
+    place.mkdir(parents=True)
+    upstream = DeepspeedStrategy(args=args)
+    for rank in (1, 0):
+        role = make_role(PolicyRole, args, rank=rank)
+        role.strategy._write_ckpt_metric = upstream._write_ckpt_metric
+        role.record_metric("global_step4", 0.75, "eval_pass1")
+        assert upstream._read_ckpt_metric(str(place)) == (None if rank else 0.75)
+    role.record_metric("global_step5", 0.5, "eval_pass1")
+    assert [path.name for path in place.parent.iterdir()] == ["global_step4"]
