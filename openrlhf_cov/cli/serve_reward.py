@@ -17,9 +17,9 @@ from openrlhf_cov.cluster.packages import SERVICE, require, require_grader
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.rewards.limits import REWARD_TOKEN, ServiceLimits
 from openrlhf_cov.rewards.service_token import read_token
-from openrlhf_cov.rewards.serving import listen, raise_file_limit, serve
+from openrlhf_cov.rewards.serving import listen, serve
 from openrlhf_cov.utils.config_flags import add_config_arguments
-from openrlhf_cov.utils.terminal import Parser, clean_logs, say
+from openrlhf_cov.utils.terminal import Parser, clean_logs
 
 # Settings of the trainer's side: nobody tells the service which response was cut off, and it reads no data.
 TRAINER_ONLY = ("reward_keep_truncated", "reward_skip_bad_labels", "reward_max_error_frac")
@@ -60,8 +60,7 @@ def main(argv: list[str] | None = None) -> int:
         logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, datefmt="%m-%d %H:%M:%S")
         for stop in (signal.SIGTERM, signal.SIGINT):
             signal.signal(stop, lambda *_: sys.exit(0))  # while the server runs it has handlers of its own
-        raise_file_limit(limits.max_connections)
-        serve(listener, config, limits, token, on_start=lambda url: say(f"serving on {url}\n"))
+        serve(listener, config, limits, token)
     return 0
 
 

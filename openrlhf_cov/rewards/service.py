@@ -15,9 +15,8 @@ import asyncio
 import hmac
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -117,7 +116,13 @@ class RewardService:
         self.requests_in_work += 1
         body = bytearray()
         try:
-            await self._read(request, body)
+            async for chunk in request.stream():
+                body += chunk
+                self.bytes_in_work += len(chunk)
+                if len(body) > self.limits.max_request_mb * MB:
+                    raise _refusal(413, f"the request is larger than --max_request_mb {self.limits.max_request_mb}")
+                if self.bytes_in_work > self.limits.max_total_mb * MB:
+                    raise _refusal(503, f"the requests in work exceed --max_total_mb {self.limits.max_total_mb}")
             rows = parse_request(bytes(body), self.limits.max_queries)
             # The empty result gives the answer its keys where a request has no row.
             return answer_of([self.reward_func([], [], []), *await self._grade(request, rows)])
@@ -129,16 +134,6 @@ class RewardService:
         finally:
             self.requests_in_work -= 1
             self.bytes_in_work -= len(body)
-
-    async def _read(self, request: Request, body: bytearray) -> None:
-        """Append the body of a request to ``body``, as far as the limits allow."""
-        async for chunk in request.stream():
-            body += chunk
-            self.bytes_in_work += len(chunk)
-            if len(body) > self.limits.max_request_mb * MB:
-                raise _refusal(413, f"the request is larger than --max_request_mb {self.limits.max_request_mb}")
-            if self.bytes_in_work > self.limits.max_total_mb * MB:
-                raise _refusal(503, f"the requests in work are larger than --max_total_mb {self.limits.max_total_mb}")
 
     async def _grade(self, request: Request, rows: RewardRequest) -> list[dict[str, Any]]:
         """Return the result of ``reward_func`` for each row. The first row that is refused ends the request."""
@@ -195,7 +190,7 @@ class RefuseAmbiguousLength:
 
 
 def make_service(config: RewardConfig, limits: ServiceLimits, token: str | None) -> RewardService:
-    """Return the service with the rewards of this package.
+    """Return the service with the rewards of this package; the caller closes it.
 
     Args:
         config: Settings of the rewards.
@@ -207,14 +202,8 @@ def make_service(config: RewardConfig, limits: ServiceLimits, token: str | None)
 
 
 def make_app(service: RewardService) -> FastAPI:
-    """Make the application, which closes the service when it ends."""
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        service.close()
-
-    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    """Return the application that answers by a service."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(RefuseAmbiguousLength)
     app.add_api_route("/", service.get_reward, methods=["POST"])
     app.add_api_route("/get_reward", service.get_reward, methods=["POST"])

@@ -39,17 +39,16 @@ def read_token(path: Path | None) -> str | None:
 def take_from_environment(name: str) -> str | None:
     """Return a variable of the environment and remove it, also from what ``/proc/PID/environ`` shows of this process.
 
-    Removing a variable leaves its text in the memory that the kernel shows to all processes of the same user.
+    Args:
+        name: Name of the variable.
+
+    Returns:
+        Its value; None where it is not set.
     """
     library = ctypes.CDLL(None)
     library.getenv.restype = ctypes.c_void_p
     address = library.getenv(name.encode())
-    value = os.environ.pop(name, None)
-    status = Path("/proc/self/stat")
-    if address and value is not None and status.exists():
-        # The name of the process comes before the last bracket; env_start and env_end are the fields 50 and 51.
-        columns = status.read_text(encoding="utf-8").rpartition(")")[2].split()
-        # A variable that this process set itself lies elsewhere, and may have been freed by now.
-        if int(columns[47]) <= address < int(columns[48]):
-            ctypes.memset(address, 0, len(os.fsencode(value)))
-    return value
+    if address:
+        # Removing a variable leaves its text in memory that the kernel shows to all processes of the same user.
+        ctypes.memset(address, 0, len(ctypes.string_at(address)))
+    return os.environ.pop(name, None)

@@ -5,13 +5,13 @@ import logging
 import os
 import resource
 import socket
-from collections.abc import Callable
+from contextlib import closing
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.rewards.limits import ServiceLimits
 from openrlhf_cov.rewards.pool import SECOND_OPINION_TARGET, PoolError, shared_pool
-from openrlhf_cov.rewards.worker import at_most
+from openrlhf_cov.utils.terminal import say
 
 logger = logging.getLogger(__name__)
 
@@ -19,8 +19,6 @@ logger = logging.getLogger(__name__)
 STOP_SECONDS = 4
 # Time that a connection stays open without a request.
 KEEP_ALIVE_SECONDS = 20
-# Files and pipes that the service may have open beside its connections.
-OTHER_FILES = 512
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -43,35 +41,22 @@ def listen(host: str, port: int) -> socket.socket:
         raise UsageError(f"cannot listen on --host {host} --port {port}: {reason}") from error
 
 
-def raise_file_limit(connections: int) -> None:
-    """Raise this process's limit of open files, as far as the host allows.
-
-    The usual limit of 1,024 open files would be reached before the limit of connections.
-
-    Args:
-        connections: Most connections that the service accepts.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY:
-        wanted = at_most(hard, 2 * connections + OTHER_FILES)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+def raise_file_limit() -> None:
+    """Let this process open as many files as the host allows; the usual 1,024 are fewer than --max_connections."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def serve(
-    listener: socket.socket,
-    config: RewardConfig,
-    limits: ServiceLimits,
-    token: str | None,
-    on_start: Callable[[str], None],
-) -> None:
+def serve(listener: socket.socket, config: RewardConfig, limits: ServiceLimits, token: str | None) -> None:
     """Answer requests until a signal. The grading processes live as long as this function.
+
+    The URL of the service is written to stdout before the first request is answered.
 
     Args:
         listener: The listening socket.
         config: How responses are graded.
         limits: Limits on requests and connections.
         token: The token that requests must carry; None for none.
-        on_start: Called with the URL of the service, before the first request is answered.
 
     Raises:
         RunStopped: No grading process works.
@@ -81,14 +66,21 @@ def serve(
 
     from openrlhf_cov.rewards.service import make_app, make_service
 
+    raise_file_limit()
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     if token is None and not ipaddress.ip_address(host).is_loopback:
         logger.warning("%s can be reached from other machines and asks for no token; see --token_file", url)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            make_app(make_service(config, limits, token)),
-            http="h11",
+    with shared_pool(config.reward_workers) as pool, closing(make_service(config, limits, token)) as service:
+        try:
+            pool.call("1", "1", timeout=config.reward_timeout)  # the processes are there before the first request
+            if config.reward_grader == "published":
+                shared_pool(target=SECOND_OPINION_TARGET).call("1", "1", timeout=config.reward_timeout)
+        except PoolError as error:
+            raise RunStopped(f"no grading process works: {error}") from error
+        settings = uvicorn.Config(
+            make_app(service),
+            http="h11",  # the other parser of uvicorn has no limit on the size of headers
             limit_concurrency=limits.max_connections,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=STOP_SECONDS,
@@ -98,14 +90,6 @@ def serve(
             server_header=False,
             ws="none",
         )
-    )
-    with shared_pool(config.reward_workers) as pool:
-        try:
-            pool.call("1", "1", timeout=config.reward_timeout)  # the processes are there before the first request
-            if config.reward_grader == "published":
-                shared_pool(target=SECOND_OPINION_TARGET).call("1", "1", timeout=config.reward_timeout)
-        except PoolError as error:
-            raise RunStopped(f"no grading process works: {error}") from error
         logger.info("start: process %d, %d grading processes", os.getpid(), config.reward_workers)
-        on_start(url)
-        server.run(sockets=[listener])
+        say(f"serving on {url}\n")
+        uvicorn.Server(settings).run(sockets=[listener])

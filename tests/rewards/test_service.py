@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 import torch
@@ -27,7 +27,10 @@ def payload(*responses, labels=None):
 
 @contextmanager
 def client(config=CONFIG, token=None, **limits):
-    with TestClient(make_app(make_service(config, ServiceLimits(**limits), token))) as http:
+    with (
+        closing(make_service(config, ServiceLimits(**limits), token)) as service,
+        TestClient(make_app(service)) as http,
+    ):
         yield http
 
 
@@ -197,7 +200,7 @@ def test_a_request_with_two_ends_of_its_body_is_refused_and_its_connection_close
 
     scope = {"type": "http", "method": "GET", "path": "/health", "query_string": b"", "root_path": ""}
     scope |= {"http_version": version, "headers": [(name, b"1") for name in headers]}
-    app = make_app(make_service(CONFIG, ServiceLimits(), None))
-    asyncio.run(app(scope, receive, send))
+    with closing(make_service(CONFIG, ServiceLimits(), None)) as service:
+        asyncio.run(make_app(service)(scope, receive, send))
     assert sent[0]["status"] == status
     assert ((b"connection", b"close") in sent[0]["headers"]) == (status == 400)

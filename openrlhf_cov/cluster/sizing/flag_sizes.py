@@ -197,7 +197,7 @@ def _role(name: str, args: SimpleNamespace, shape: ModelShape, on_gpus: bool) ->
         "score_length": longest,
         "head": name in ("actor", "ref", "prm"),
     }
-    # Upstream computes the log-probs of these, from all logits at once; ``CovActor`` leaves them to it.
+    # In these cases ``CovActor`` leaves the log-probs to upstream, which computes them from all logits at once.
     splits_model = args.ds.ring_attn_size > 1 or args.ds.tensor_parallel_size > 1
     changes_head = args.ds.lora.rank > 0 and "lm_head" in (args.ds.lora.target_modules or ())
     common["whole_logits"] = splits_model or args.ds.deepcompile or changes_head
@@ -214,7 +214,7 @@ def _role(name: str, args: SimpleNamespace, shape: ModelShape, on_gpus: bool) ->
         trained=_adapter_parameters(args, shape) if trains and args.ds.lora.rank else None,
         whole_buffers=on_gpus,
     )
-    # The entropy takes part in the gradient, in one step at least.
+    # True if the entropy takes part in the gradient, in at least one step.
     methods = methods_of(args.cov_type, args.method)
     has_bonus = bool(args.actor.entropy_coef) or any(fills(each, EntropyBonus) for each in methods)
     training = Pass(
