@@ -8,7 +8,8 @@ unset PYTHONDONTWRITEBYTECODE # pytest rewrites 350 files of tests, once
 "$bin/ruff" format --check .
 "$bin/ruff" check .
 "$bin/lint-imports" --no-cache --no-logo
-"$bin/basedpyright" --pythonpath "$bin/python" & # on one core, beside the tests
+# Beside the tests, on one core. Node's small space for new objects would cost a tenth of its time in collections.
+NODE_OPTIONS=--max-semi-space-size=128 "$bin/basedpyright" --pythonpath "$bin/python" &
 types=$!
 trap 'kill "$types" 2>/dev/null || true' EXIT
 "$bin/python" -m pytest -m "not e2e and not gpu" --numprocesses 2 --dist worksteal "$@"
