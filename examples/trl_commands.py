@@ -12,7 +12,8 @@ from datasets import Dataset
 from trl import GRPOConfig
 
 from openrlhf_cov.experiments.tiny_task import commands
-from openrlhf_cov.experiments.tiny_task.commands_policy import COMMANDS_POLICY, make_commands_policy
+from openrlhf_cov.experiments.tiny_task.commands_policy import COMMANDS_POLICY
+from openrlhf_cov.experiments.tiny_task.shipped_policies import shipped_policy
 from openrlhf_cov.integrations.trl import CovGRPOTrainer
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -21,7 +22,7 @@ parser.add_argument("--method", default="kl_cov")
 parser.add_argument("--output", default="runs/trl_commands")
 flags = parser.parse_args()
 
-model, tokenizer = make_commands_policy(COMMANDS_POLICY, seed=0)
+model, tokenizer = shipped_policy("commands", seed=0, config=COMMANDS_POLICY)
 train_digits, *_ = commands.split_digits()
 draws = random.Random(0)
 problems = [commands.draw(train_digits, draws) for _ in range(4096)]

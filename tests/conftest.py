@@ -5,6 +5,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -34,11 +35,21 @@ from openrlhf_cov.experiments.tiny_task.catalogue import check_sandbox
 
 # Folders whose every case is another thing: a flag, a message, a page.
 WHOLE = {"contract", "docs"}
+# The line of a file that marks all of its tests as slow or as end-to-end tests.
+ALL_LEFT_OUT = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.(slow|e2e)\b", re.MULTILINE)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     about = "leave out slow tests; at most two cases of a parametrised test, ten examples of a property"
     parser.addoption("--quick", action="store_true", help=about)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import a file of which ``--quick`` runs nothing: importing vLLM or TRL takes seconds in each worker."""
+    if not config.getoption("--quick"):
+        return None
+    is_left_out = collection_path.suffix == ".py" and ALL_LEFT_OUT.search(collection_path.read_text(encoding="utf-8"))
+    return True if is_left_out else None  # None: pytest decides
 
 
 def pytest_collection(session: pytest.Session) -> None:

@@ -334,21 +334,21 @@ def _wald(scores: Floats, covariances: Floats, tested: int) -> Floats:
 
 @lru_cache
 def student_quantile(freedom: float, level: float) -> float:
-    """Return t with P(|T| <= t) = ``level`` for Student's T, by bisection of the incomplete beta function.
+    """Return t with P(|T| <= t) = ``level`` for Student's T, by Newton's method on the incomplete beta function.
 
     Args:
         freedom: Degrees of freedom, above 0.
         level: Probability inside [-t, t], in (0, 1).
     """
-    low = 0.0
-    high = 1.0
-    # Doubled until it lies beyond the quantile; the bisection below gives 60 bits.
-    while _inside(high, freedom) < level:
-        high *= 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _inside(middle, freedom) < level else (low, middle)
-    return high
+    log_scale = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(freedom * math.pi) / 2
+    t = 0.0
+    # The density of |T| falls, so the probability is concave in t, and no step from below passes the quantile.
+    while True:
+        density = 2 * math.exp(log_scale - (freedom + 1) / 2 * math.log1p(t * t / freedom))
+        step = (level - _inside(t, freedom)) / density
+        t += step
+        if step <= 1e-14 * t:
+            return t
 
 
 def _inside(t: float, freedom: float) -> float:

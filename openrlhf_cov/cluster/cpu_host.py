@@ -290,7 +290,7 @@ def distrust_model_code() -> None:
     Upstream passes ``trust_remote_code=True`` wherever it loads a model, a configuration or a tokenizer. Transformers
     then takes its own code for the model or raises an error, as it does with ``trust_remote_code=False``.
     """
-    from transformers import dynamic_module_utils
+    import transformers.dynamic_module_utils as dynamic_module_utils
 
     upstream = dynamic_module_utils.resolve_trust_remote_code
     if getattr(upstream, "trusts_nobody", False):

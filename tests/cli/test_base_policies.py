@@ -28,6 +28,7 @@ def packed(tmp_path, made):
     return folder / "policies.tar.xz", folder
 
 
+@pytest.mark.slow
 def test_policies_are_measured_and_travel_in_one_file(tmp_path, packed, capsys):
     archive, folder = packed
     manifest = read_json(folder / "base_policies.json")
@@ -50,6 +51,7 @@ def test_policies_are_measured_and_travel_in_one_file(tmp_path, packed, capsys):
     assert base_policies.main(["--unpack", str(archive), "--output", str(other)]) == 0
 
 
+@pytest.mark.slow
 def test_the_same_policies_give_the_same_archive(tmp_path, packed):
     archive, folder = packed
     again = tmp_path / "again.tar.xz"

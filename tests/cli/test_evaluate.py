@@ -102,6 +102,7 @@ def test_a_finished_run_is_only_told_again(evaluate_flags, openai_server, tmp_pa
     assert (tmp_path / "run" / "responses.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_regrading_gives_the_same_and_another_format_other_grades(evaluate_flags, tmp_path, capsys, words):
     assert evaluate.main(words(evaluate_flags)) == 0
     before, told = (tmp_path / "run" / "responses.jsonl").read_bytes(), capsys.readouterr().out

@@ -90,6 +90,7 @@ def test_a_row_that_is_odd_but_whole_is_graded(tmp_path, row):
     assert json.loads(output.read_text())["line"] == 1
 
 
+@pytest.mark.slow
 def test_its_own_comparison_and_report_are_replaced(commands, tmp_path):
     main, words, _ = commands["compare"]
     _, _, log = commands["report"]

@@ -45,6 +45,7 @@ def test_a_run_writes_what_other_commands_read(tmp_path, base_policies, capsys):
     assert any(line.startswith("step 2: reward") for line in others)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "warning"),
     [
@@ -64,6 +65,7 @@ def test_a_method_without_effect_is_warned_of_once(tmp_path, base_policies, caps
     assert warning is None or warning in warnings[0]
 
 
+@pytest.mark.slow
 def test_no_program_but_the_lab_says_what_a_run_of_the_lab_had(tmp_path, base_policies):
     output = tmp_path / "run"
     lab.main(["--output", str(output), *base_policies, *SHORT])
@@ -98,6 +100,7 @@ def test_a_complete_run_is_left_alone_and_a_cut_one_is_made_again(tmp_path, base
     assert numbers((output / "metrics.jsonl").read_bytes()) == numbers(first)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_made_before_a_setting_existed_counts(tmp_path, base_policies, capsys):
     output = tmp_path / "run"
     command = ["--output", str(output), *base_policies, *SHORT]
@@ -140,6 +143,7 @@ def test_base_policies_are_made_once(tmp_path, monkeypatch, base_policies):
     assert all(a.equal(b) for a, b in zip(made.parameters(), remade.parameters(), strict=True))
 
 
+@pytest.mark.slow
 def test_a_run_at_a_target_entropy(tmp_path, base_policies, capsys):
     output, target = tmp_path / "run", ["--method", "positive_weight", "--entropy_target"]
     assert lab.main(["--output", str(output), *base_policies, *SHORT, *target, "9e-3"]) == 0
@@ -165,6 +169,7 @@ def test_a_damaged_run_is_made_again(tmp_path, base_policies, capsys):
     assert "nothing to do" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
 def test_a_damaged_base_policy_is_named(tmp_path, base_policies, capsys, name):
     lab.main(["--output", str(tmp_path / "first"), *base_policies, *SHORT])

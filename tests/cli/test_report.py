@@ -111,6 +111,7 @@ def test_a_file_cut_within_a_line_is_read_with_a_warning(tmp_path, capsys):
     assert exported(path)["runs"][0]["law"]["points"] == 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["", "metrics.jsonl"])
 def test_without_output_the_report_of_a_run_is_in_its_folder(run, name, capsys):
     assert report.main([str(Path(run, name)), "--formats", "svg"]) == 0
@@ -120,6 +121,7 @@ def test_without_output_the_report_of_a_run_is_in_its_folder(run, name, capsys):
     assert report.main([run, "--formats", "svg"]) == 0  # once more, over its own files
 
 
+@pytest.mark.slow
 def test_without_output_several_runs_have_their_report_beside_them(run, tmp_path):
     second = write_folder(tmp_path / "second", seed=1)
     assert report.main([run, second, "--formats", "svg"]) == 0

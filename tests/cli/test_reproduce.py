@@ -1,5 +1,6 @@
 """Every exhibit of the paper as commands, each of which would run; two run whole in tests/e2e."""
 
+import functools
 import json
 import os
 import shlex
@@ -106,6 +107,7 @@ def plan_of(kind, number, *flags):
     return reproduce.plan_of(reproduce.build_parser().parse_args(words))
 
 
+@functools.cache  # the recipes are run to print their commands
 def first_uses():
     """Return, for each exhibit, the places of its commands that no earlier exhibit has, as exhibits share runs."""
     found, seen = {}, set()
@@ -116,18 +118,16 @@ def first_uses():
     return found
 
 
-FIRST_USES = first_uses()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "number"), ALL)
 def test_every_command_would_run(tmp_path, data, kind, number):
     plan = plan_of(kind, number, "--data_dir", data, "--output", tmp_path / "out")
     commands = list(plan.commands())
-    for place in FIRST_USES[kind, number]:
+    for place in first_uses()[kind, number]:
         assert reproduce.faults_of(commands[place], plan) == [], commands[place].words
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_of_every_command_that_it_would_run(run_command, tmp_path, data):
     flags = ("--figure", 8, "--dry_run", "--data_dir", data, "--output", tmp_path / "out")
     status, out, error = run_command("reproduce", *flags)

@@ -230,21 +230,15 @@ def test_the_specs_of_the_repository_can_run(path, tmp_path, capsys):
         assert all(line.startswith(f"{shlex.join(command_name())} train --") for line in commands)
 
 
-@pytest.mark.slow
-def test_a_used_worker_makes_the_run_of_a_fresh_one(tmp_path, base_policies, spec_file, capfd):
-    numbers = {}
-    for name, seeds in (("fresh", [1]), ("used", [0, 1])):
-        path, output = spec_file(seeds=seeds), tmp_path / name
-        words = [str(path), "--output", str(output), "--base_policies", str(base_policies), "--jobs", "1"]
-        assert study.main(words) == 0
-        for file in output.rglob("seed-1/metrics.jsonl"):
-            lines = map(json.loads, file.read_text().splitlines())
-            kept = [{k: v for k, v in line.items() if k != "time" and "timing/" not in k} for line in lines]
-            numbers.setdefault(file.parts[-4], []).append(kept)
-    assert "Traceback" not in capfd.readouterr().err  # workers end in silence
-    assert set(numbers) == {"GRPO", "KL-Cov"}
-    for fresh, used in numbers.values():
-        assert fresh == used
+def numbers_of_seed_1(output):
+    """Return the metrics of the runs with seed 1 by method, without those of the clock."""
+    found = {}
+    for file in output.rglob("seed-1/metrics.jsonl"):
+        lines = map(json.loads, file.read_text().splitlines())
+        found[file.parts[-4]] = [
+            {name: value for name, value in line.items() if name != "time" and "timing/" not in name} for line in lines
+        ]
+    return found
 
 
 def break_run(made, run):
@@ -255,22 +249,35 @@ def break_run(made, run):
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_holds_no_other_up(tmp_path, base_policies, spec_file, capsys):
-    methods = [{"name": "GRPO"}, {"name": "fails"}, {"name": "KL-Cov", "flags": "--cov_type kl_cov"}]
-    path, output = spec_file(arms=methods, seeds=[0]), tmp_path / "out"
-    made = LabStudy(read_spec(path), output, base_policies)
-    break_run(made, next(run for run in all_runs(made.spec, {}) if run.method == "fails"))
-    words = [str(path), "--output", str(output), "--base_policies", str(base_policies), "--jobs", "1"]
-    assert study.main(words) == 1
-    said = capsys.readouterr()
+def test_a_run_that_fails_holds_no_other_up_and_changes_none(tmp_path, base_policies, spec_file, capfd):
+    """A worker that has made other runs, and failed at one, makes the run of a fresh worker."""
+    words = ["--base_policies", str(base_policies), "--jobs", "1"]
+    fresh = tmp_path / "fresh"
+    assert study.main([str(spec_file(seeds=[1])), "--output", str(fresh), *words]) == 0
+    assert "Traceback" not in capfd.readouterr().err  # workers end in silence
+
+    path = spec_file(arms=[METHODS[0], {"name": "fails"}, METHODS[1]])
+    used = tmp_path / "used"
+    made = LabStudy(read_spec(path), used, base_policies)
+    break_run(made, next(run for run in all_runs(made.spec, {}) if (run.method, run.seed) == ("fails", 0)))
+    assert study.main([str(path), "--output", str(used), *words]) == 1
+    said = capfd.readouterr()
     assert "1 of the runs failed" in said.err
     assert said.err.splitlines()[-1].endswith("metrics.jsonl'")  # with its own reason, not another run's
-    assert {file.parts[-4] for file in output.rglob("result.json")} == {"GRPO", "KL-Cov"}
-    assert "2 of 3 runs are finished" in (output / "study.md").read_text()
+    finished = {file.parts[-4:-1:2] for file in used.rglob("result.json")}
+    methods = ("GRPO", "KL-Cov", "fails")
+    assert finished == {(method, f"seed-{seed}") for method in methods for seed in (0, 1)} - {("fails", "seed-0")}
+    assert "5 of 6 runs are finished" in (used / "study.md").read_text()
+    expected = numbers_of_seed_1(fresh)
+    assert expected.keys() == {"GRPO", "KL-Cov"}
+    found = numbers_of_seed_1(used)
+    assert {method: found[method] for method in expected} == expected
 
 
 @pytest.mark.slow
-def test_a_study_without_hope_ends(tmp_path, base_policies, spec_file, capsys):
+def test_a_study_without_hope_ends(tmp_path, base_policies, spec_file, capsys, monkeypatch):
+    forked = multiprocessing.get_context("fork")  # starts without importing
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: forked)
     path = spec_file(seeds=list(range(9)))
     made = LabStudy(read_spec(path), tmp_path / "out", base_policies)
     for run in all_runs(made.spec, {}):
@@ -339,6 +346,7 @@ def fuller(tmp_path, monkeypatch, capsys):
     return tmp_path / "all.jsonl.xz", poorer
 
 
+@pytest.mark.slow
 def test_a_fuller_packed_file_is_not_replaced(tmp_path, fuller, run_command):
     path, poorer = fuller
     content = path.read_bytes()
@@ -351,6 +359,7 @@ def test_a_fuller_packed_file_is_not_replaced(tmp_path, fuller, run_command):
     assert len(list(unpack(path))) == 2
 
 
+@pytest.mark.slow
 def test_what_another_study_packed_is_not_replaced(tmp_path, fuller, run_command):
     path, _ = fuller
     content = path.read_bytes()

@@ -227,6 +227,7 @@ def test_an_honest_parquet_file_is_read(tmp_path):
         assert rows == values
 
 
+@pytest.mark.slow
 def test_a_text_that_many_rows_share_is_not_in_memory_for_each(tmp_path, monkeypatch):
     sizes = []
     path = parquet_of(tmp_path / "x.parquet", {"x": ["x" * 10**5] * 2000})

@@ -104,6 +104,15 @@ def ray():
 
 
 @pytest.fixture(scope="session")
+def forking_python(ray) -> str:
+    """The program in place of ``sys.executable`` whose processes are forked (forkserver.py).
+
+    Where a test sets ``sys.executable`` to it, a Ray that the test starts in its own process has such workers.
+    """
+    return ray[PYTHON]
+
+
+@pytest.fixture(scope="session")
 def kill_tree():
     """The function that sends SIGKILL to a process and everything it started."""
     return _kill_tree

@@ -90,12 +90,12 @@ def test_smollm2_on_gsm8k_and_math500_killed_continued_and_graded_again(smollm2,
 
 
 @pytest.fixture
-def server(task):
+def server(task, forking_python):
     """Base URL of a vLLM server that serves the tiny model as ``tiny``."""
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    module = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)]
+    module = [forking_python, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)]
     settings = ["--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager", "--max-model-len", "40"]
     environment = os.environ | cpu_host.environment(training_processes=1)
     process = subprocess.Popen([*module, "--model", task.model, *settings], env=environment)
@@ -119,15 +119,16 @@ def answers(url: str) -> bool:
         return False
 
 
-def test_a_server_gives_what_engines_give(server, task, tmp_path):
+def test_a_server_gives_what_engines_give(server, task, tmp_path, forking_python):
     long = {"id": "long", "problem": "1+" * 30, "answer": "30", "source": "tiny_addition"}  # 60 tokens of 40
     problems = tmp_path / "sums.jsonl"
     problems.write_text("".join(task.benchmark.read_text().splitlines(keepends=True)[:12]) + json.dumps(long) + "\n")
     flags = ["--benchmarks", problems, "--template", "none", "--samples", "2", "--temperature", "1", "--log_probs"]
     flags += ["--max_tokens", "24"]
     by_server, by_engines = tmp_path / "server", tmp_path / "engines"
-    served = [*EVALUATE, *flags, "--model", "tiny", "--base_url", server, "--output", by_server]
-    ended(served, "the evaluation of a server")
+    served = [*EVALUATE[1:], *flags, "--model", "tiny", "--base_url", server, "--output", by_server]
+    ended([forking_python, *served], "the evaluation of a server")
+    # with a Ray of its own, in processes that import all
     engines = [*EVALUATE, *flags, "--model", task.model, "--max_model_len", "40", "--output", by_engines]
     ended(engines, "the evaluation by engines")
     pairs = list(zip(read_responses(by_server), read_responses(by_engines), strict=True))

@@ -12,8 +12,8 @@ TOLERANCE = 1e-3
 
 
 @pytest.fixture
-def actors(task, tmp_path, monkeypatch):
-    """(policy group, engine, tokenizer) as ``openrlhf_cov.trainer.build.train`` makes them, on our own Ray."""
+def actors(task, tmp_path, monkeypatch, forking_python):
+    """(policy group, engine, tokenizer) as ``openrlhf_cov.trainer.build.train`` makes them, on a Ray of this process."""
     import ray
 
     from openrlhf_cov.cli import train_ppo_ray
@@ -24,6 +24,7 @@ def actors(task, tmp_path, monkeypatch):
         sys, "argv", ["train_ppo_ray", *flags, "--train.batch_size", "8", "--train.micro_batch_size", "8"]
     )
     monkeypatch.setenv("RAY_ADDRESS", "local")
+    monkeypatch.setattr(sys, "executable", forking_python)
     args = train_ppo_ray.parse_args()
     cpu_host.install()
     from openrlhf.utils import get_tokenizer

@@ -37,6 +37,7 @@ class TestRealFiles:
         problems = load_problems(BENCHMARKS[name], REAL)
         assert len(problems) == len({problem.id for problem in problems}) == BENCHMARKS[name].rows
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", MATHEMATICS)
     def test_answers_that_cannot_be_graded_are_counted_and_kept(self, name):
         # four golds of Omni-MATH-Rule lack a brace; a fifth, omni-rule-981, is a sentence with a box and is read well

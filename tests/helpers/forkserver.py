@@ -30,8 +30,15 @@ from processes import children_of, command_line
 
 from openrlhf_cov.utils.orphans import die_with_parent
 
-# In a command line: a run, a worker of Ray, and a child that one of these starts with multiprocessing.
-FORKED = ("openrlhf_cov.cli.train_ppo_ray", "setup_worker.py", "spawn_main")
+# In a command line: a run, an evaluation, a server of vLLM, a worker of Ray, and a child that one of these starts with
+# multiprocessing.
+FORKED = (
+    "openrlhf_cov.cli.train_ppo_ray",
+    "openrlhf_cov.cli.evaluate",
+    "vllm.entrypoints.openai.api_server",
+    "setup_worker.py",
+    "spawn_main",
+)
 # Without Ray, which reads variables of a process once, when it is imported.
 IMPORTED = """
     torch deepspeed transformers transformers.models.llama.modeling_llama datasets peft openrlhf.models

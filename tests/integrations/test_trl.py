@@ -21,6 +21,9 @@ from openrlhf_cov.integrations.trl import CovGRPOTrainer
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.utils.metrics_log import read_metrics
 
+# To import TRL alone takes more than a second.
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 # The vocabulary has 48 tokens, so no entropy is above ln 48 = 3.871; an untrained policy is just below.
 SETTINGS = ACTIVE | {
@@ -61,7 +64,6 @@ def test_gradients_are_those_of_the_laboratory(name, accumulation, tmp_path):
 
 
 # ``make test-long`` has the other methods; on one rank every method is compared above.
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [*OF_EACH_SLOT, *(pytest.param(name, marks=[pytest.mark.e2e, pytest.mark.long]) for name in OTHER_METHODS)],
@@ -96,7 +98,6 @@ PLAIN = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", PLAIN)
 def test_without_a_method_it_is_trl_bit_for_bit(case, tmp_path):
     changes = {"max_steps": 3, "max_grad_norm": 1.0} | PLAIN[case]
@@ -112,7 +113,6 @@ def weights(trainer):
     return flat(trainer.model.parameters())
 
 
-@pytest.mark.slow
 def test_adapters_checkpointing_and_evaluation_go_with_it(tmp_path):
     from peft import LoraConfig
 
@@ -149,7 +149,6 @@ def test_a_penalty_is_averaged_as_trl_averages_its_loss(loss, tmp_path, monkeypa
         assert average == pytest.approx(-loss_of_trl, rel=1e-5)
 
 
-@pytest.mark.slow
 def test_the_published_clip_is_used_unless_epsilon_is_given(tmp_path):
     # Clip-Cov was published with the clip (1, 1), KL-Cov without a clip.
     assert run(CovGRPOTrainer, options(tmp_path, max_steps=1), method="clip_cov").epsilon_high == 1.0
@@ -180,7 +179,6 @@ def test_metrics_are_logged_and_can_be_read_as_a_run(tmp_path):
     assert len(read_run(tmp_path).training.columns["entropy/mean"]) == 6
 
 
-@pytest.mark.slow
 def test_schedules_and_closed_loops_move_once_per_rollout_and_are_resumed(tmp_path):
     method = {
         "method": "positive_weight",
@@ -290,7 +288,6 @@ def test_every_method_but_prime_is_compared():
     assert set(METHODS) - set(IN_THE_LAB) == {"prime"}
 
 
-@pytest.mark.slow
 def test_the_example_trains_twenty_steps_on_the_embedded_task(tmp_path):
     command = [sys.executable, "examples/trl_commands.py", "--steps", "20", "--output", str(tmp_path)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
@@ -312,7 +309,6 @@ import openrlhf_cov.integrations.verl
 """
 
 
-@pytest.mark.slow
 def test_integrations_import_without_ray_vllm_deepspeed_and_openrlhf():
     done = subprocess.run([sys.executable, "-c", BLOCKED], cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -23,6 +23,9 @@ from openrlhf_cov.integrations.trl import CovGRPOTrainer
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.utils.metrics_log import read_metrics
 
+# To import TRL alone takes more than a second.
+pytestmark = pytest.mark.slow
+
 # Two rollouts of 16 completions to 4 prompts, two updates each.
 STEPS = 4
 # One rollout with one update of all 16 completions.
@@ -57,7 +60,6 @@ CASES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_replayed_run_gives_the_same_metrics_and_weights_bit_by_bit(case, tmp_path):
     arguments = dict(CASES[case])
@@ -76,7 +78,6 @@ def test_a_replayed_run_gives_the_same_metrics_and_weights_bit_by_bit(case, tmp_
     assert numbers_again == numbers
 
 
-@pytest.mark.slow
 def test_rewards_are_replayed_without_the_reward_functions(tmp_path):
     calls = []
 
@@ -170,7 +171,6 @@ def make_groups_alike(folder):
     write_rollout(path, replace(record, samples=samples))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["none", "random_drop"])
 @pytest.mark.parametrize("recorded_by", ["laboratory", "trl"])
 def test_the_same_file_gives_the_same_gradient_in_trl_and_in_the_laboratory(recorded_by, method, tmp_path):
@@ -212,7 +212,6 @@ def refusal(folder, *, changes=None, **arguments):
     return str(refused.value)
 
 
-@pytest.mark.slow
 def test_folders_and_sizes_that_do_not_fit_are_refused_in_one_line(rollouts, tmp_path):
     nothing = refusal(tmp_path, replay_dir=tmp_path / "nowhere")
     assert missing(nothing, f"replay_dir: {tmp_path}/nowhere: ", "step_000001.safetensors") == []
@@ -243,7 +242,6 @@ def test_a_run_ends_where_the_data_asks_for_more_rollouts_than_there_are(rollout
     assert message.endswith("step_000003.safetensors: no such file")
 
 
-@pytest.mark.slow
 def test_samples_that_do_not_fit_end_the_run_in_one_line(rollouts, tmp_path):
     path = rollout_path(rollouts, 1)
     record = read_rollout(path)
@@ -276,7 +274,6 @@ def test_samples_without_a_reward_are_left_out_as_in_trl(rollouts, tmp_path):
     assert trainer.state.log_history[0]["reward"] == pytest.approx(sum(rest) / 15)
 
 
-@pytest.mark.slow
 def test_two_ranks_write_and_replay_the_same_files(tmp_path):
     from rank_group import RankGroup
 

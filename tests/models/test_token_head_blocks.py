@@ -60,6 +60,7 @@ def test_blocks_are_aligned_and_within_their_budget(tokens, vocabulary, hidden_s
         assert last * 2 % 16 == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tokens", "columns"),
     [

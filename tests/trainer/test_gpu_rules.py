@@ -156,12 +156,14 @@ def test_updates_of_a_step(rules, ranks, name):
     updates_of_a_step(rules, ranks, CONFIGS[name])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("setting", ["current", "old"])
 def test_updates_of_a_step_that_compares_selections(rules, ranks, setting):
     updates_of_a_step(rules, ranks, CovConfig(cov_type="kl_cov", cov_log_probs=setting), step=50)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_process")
 def test_a_large_fraction_is_found_without_a_further_read(rules, ranks, monkeypatch):
     monkeypatch.setattr(window, "GATHERED", 1)
@@ -176,6 +178,7 @@ CORRECTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("correction", CORRECTIONS)
 @pytest.mark.parametrize("config", [CovConfig(), CONFIGS["KL-Cov in a micro-batch"]])

@@ -15,7 +15,7 @@ from openrlhf_cov.experiments.study.run_plan import StudyRun, number_of_runs
 from openrlhf_cov.experiments.study.run_results import DIGITS, Result
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.study_charts import charts
-from openrlhf_cov.experiments.study.study_summary import summary
+from openrlhf_cov.experiments.study.study_summary import summary, summary_of_rows
 from openrlhf_cov.experiments.study.sweeps import maps, sweep_answer
 from openrlhf_cov.experiments.study.table_rows import MethodRow, main_rows, tuning_rows
 
@@ -118,11 +118,11 @@ def document(spec: Spec, results: Sequence[Result]) -> Document:
         Section(
             "What the updates did", (WHAT,), ("method", "seeds", *UPDATES.values()), tuple(map(update_cells, rows))
         ),
-        *(Section(each.question, (each.text,), each.head, each.rows) for each in answers(spec, results)),
+        *(Section(each.question, (each.text,), each.head, each.rows) for each in answers(spec, results, rows)),
     ]
     if tuning:
         sections.append(Section("Tuning", (TUNING,), TUNING_HEAD, tuning))
-    return Document(spec.title, spec.about, tuple(sections), tuple(charts(rows, runs)), summary(spec, results))
+    return Document(spec.title, spec.about, tuple(sections), tuple(charts(rows, runs)), summary_of_rows(spec, rows))
 
 
 def sweep_document(spec: Spec, results: Sequence[Result]) -> Document:

@@ -22,7 +22,7 @@ from openrlhf_cov.experiments.study.run_results import Floats, Result, score_of
 from openrlhf_cov.experiments.study.seed_estimates import PERCENT, difference_of_means, mean_over_seeds
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.study_law import law, theory
-from openrlhf_cov.experiments.study.table_rows import NUMBERS, PASS_AT, MethodRow, main_rows, mean_number, paired
+from openrlhf_cov.experiments.study.table_rows import NUMBERS, PASS_AT, MethodRow, mean_number, paired
 
 # Share of its first entropy of the first token below which a run has collapsed.
 COLLAPSED_BELOW = 0.1
@@ -41,15 +41,15 @@ RANDOM_REWARD = "--random_reward"
 AGREEING = ("accuracy", "pass@8", "reward", "entropy", "mean first-token entropy", "length")
 
 
-def answers(spec: Spec, results: Sequence[Result]) -> list[Answer]:
+def answers(spec: Spec, results: Sequence[Result], rows: Sequence[MethodRow]) -> list[Answer]:
     """Return the answers to all questions that the spec raises, in the order of the page.
 
     Args:
         spec: The study, without a sweep.
         results: Its finished runs, from none to all. A question with too few runs is answered by ``NOT_ENOUGH``.
+        rows: The rows of the main table, ``main_rows(spec, results)``.
     """
     runs = finished_runs(spec, results)
-    rows = main_rows(spec, results)
     found = [
         cost_of_collapse(spec, results),
         who_ends_higher(rows),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openrlhf_cov.evaluation.scores import avg_at_k, pass_at_k, problem_scores
+from openrlhf_cov.evaluation.scores import pass_at_k
 from openrlhf_cov.experiments.study.run_plan import REPORT, Score, StudyRun, chosen
 from openrlhf_cov.experiments.study.run_results import Floats, Result, score_of
 from openrlhf_cov.experiments.study.seed_estimates import (
@@ -193,7 +193,7 @@ def _row(
 
 def by_question(result: Result) -> Floats:
     """Return the greedy accuracy (N,) in the test, question by question."""
-    return problem_scores(result.greedy[:, None], avg_at_k)
+    return result.greedy.astype(np.float64)
 
 
 @dataclass(frozen=True)

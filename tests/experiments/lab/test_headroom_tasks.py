@@ -171,6 +171,7 @@ def test_the_habit_scores_what_the_task_says_and_nothing_on_hard_questions(name,
     assert evaluation["greedy/habit"] == 1.0
 
 
+@pytest.mark.slow
 def test_different_correct_paths_are_counted_once(monkeypatch):
     task = make_task("graph_paths", 0.3)
     accepted = ("n00n01n03n04<eos>", "n00n02n03n04<eos>")

@@ -166,6 +166,7 @@ def test_critical_shares_decide_the_answer(make_result):
     assert np.exp(dots.values("x"))[-1] == pytest.approx((0.05 * 0.1) ** 0.5, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_method_without_runs_leaves_the_question_open(make_result):
     shortcut = of_shortcut(make_result, {"GRPO": 0.15, "Clip-Cov": 0.3})
     rates = of_map(make_result, {})

@@ -80,6 +80,7 @@ def swept_runs(spec, make_result, learns):
     ]
 
 
+@pytest.mark.slow
 def test_critical_values_are_compared_with_the_first(swept, make_result):
     spec = spec_of(swept({"grid": {"--shortcut_share": [0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5]}, "bisect": True}))
     # All seeds learn up to the value and none above it, so half learn at the geometric mean of it and the next one:

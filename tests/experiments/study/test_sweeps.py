@@ -121,6 +121,7 @@ def swept(make_result):
     return make
 
 
+@pytest.mark.slow
 def test_critical_values_of_a_study(content, swept):
     spec = spec_of(content)
 
@@ -193,6 +194,7 @@ def test_widths_by_hand(shares, width, reaches_end):
     assert solved_width([1e-5, 1e-4, 1e-3, 1e-2], shares) == (pytest.approx(width), reaches_end)
 
 
+@pytest.mark.slow
 def test_tuning_runs_are_no_outcomes_of_a_sweep(content, swept):
     spec = spec_of(content)
     results = swept(spec, learns_up_to(0.15))

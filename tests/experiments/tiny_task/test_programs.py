@@ -59,6 +59,7 @@ def test_a_program_by_hand():
     assert program == "def f(x):return sorted([4*v for v in x if v>=3])[-2:]"
 
 
+@pytest.mark.slow
 def test_held_out_exercises_train_nobody():
     train, held_out = split_exercises(seed=0, held_out=100)
     assert (len(train) + len(held_out), len(held_out)) == (programs.EXERCISES, 100)

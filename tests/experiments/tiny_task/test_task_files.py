@@ -63,6 +63,7 @@ def test_rows_are_disjoint_and_labelled_with_the_sum(tmp_path):
         assert extract_answer(row["label"]) == str(int(a) + int(b))
 
 
+@pytest.mark.slow
 def test_the_commands_are_those_of_the_laboratory(tmp_path):
     settings = TaskSettings(task="commands", train_rows=40, test_rows=12)
     task = write_task(tmp_path / "task", settings, replace(COMMANDS_POLICY, steps=2, rows_per_step=4))

@@ -203,6 +203,7 @@ def test_cheats_are_wrong(answer, gold):
     assert not grade(f"\\boxed{{{answer}}}", gold, timeout=20).correct  # given up would be wrong as well, but no proof
 
 
+@pytest.mark.slow
 def test_one_answer_cannot_be_right_for_many_labels():
     for answer in (r"2^{2024}+\pi", "2^{2024}+0.5", r"2^{2024}\cdot 1.0", r"2^{2024}+\frac{\pi}{0.5}"):
         right = [k for k in range(-100, 100) if answers_equal(answer, f"2^{{2024}}{k:+}")]

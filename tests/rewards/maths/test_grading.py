@@ -84,6 +84,7 @@ def test_every_gold_answer_in_a_box_is_right():
     assert wrong == SELF_WRONG
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not FILES, reason=f"the benchmarks are not at {GOLD}")
 def test_the_next_gold_answer_is_wrong():
     right = set()

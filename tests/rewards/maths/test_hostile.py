@@ -97,6 +97,7 @@ def test_hostile_answers_are_wrong_in_time(name):
     assert time.perf_counter() - started < TIMEOUT + MARGIN
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gold", [r"2\sqrt{2}", "x,1", r"\text{no}"])
 def test_hostile_answers_are_wrong_against_other_golds(gold):
     for answer in ANSWERS.values():
@@ -173,6 +174,7 @@ def test_nothing_is_executed(code, gold, tmp_path):
     assert sorted(os.listdir()) == here
 
 
+@pytest.mark.slow
 def test_memory_stays_bounded():
     # ru_maxrss is the peak in kB; the 5 MB of the longest answer are copied a few times, never a thousand times
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -208,6 +210,7 @@ BLOCKS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", LABELS)
 def test_what_needs_no_child_process_is_read_at_once(label):
     def in_a_child(text, label, problem):

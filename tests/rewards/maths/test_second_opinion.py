@@ -136,6 +136,7 @@ print(*pool._shared, *({"math_verify", "sympy"} & sys.modules.keys()))
 """
 
 
+@pytest.mark.slow
 def test_a_strict_run_does_not_pay_for_math_verify():
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
