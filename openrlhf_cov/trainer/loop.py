@@ -223,7 +223,7 @@ class TrainingLoop:
         state.best = before.after(metrics)
         if state.best is not before and state.step and is_due(state.step, self.args.ckpt.save_steps):
             # The checkpoint of this step was written before the evaluation, with the metric of an earlier one.
-            self.groups.record_metric(checkpoint_tag(state.step), state.best.latest, state.best.key)
+            self.groups.record_metric(checkpoint_tag(state.step), metrics[state.best.key], state.best.key)
         if state.best.value > before.value:
             record = {"global_step": state.step, "metric": state.best.key, "value": state.best.value}
             self.groups.export_best(record)

@@ -13,7 +13,7 @@ TOLERANCE = 1e-3
 
 @pytest.fixture
 def actors(task, tmp_path, monkeypatch, forking_python):
-    """(policy group, engine, tokenizer) as ``openrlhf_cov.trainer.build.train`` makes them, on a Ray of this process."""
+    """(policy group, engine, tokenizer) as ``openrlhf_cov.trainer.build.train`` makes them, on our own Ray."""
     import ray
 
     from openrlhf_cov.cli import train_ppo_ray
