@@ -99,7 +99,7 @@ FORECASTS = "forecasts"
 FEWEST_SEEDS = 3
 # Rows of the list of docs/study.md: what studies are about, and their names. Those without results are listed, too.
 LISTED = {
-    "the shortcut": (SHORTCUT, LEARNING_RATES, MECHANISM),
+    "the shortcut": (SHORTCUT, LEARNING_RATES, "model_size", MECHANISM),
     "rare skills and paths": ("tail", "graph_paths"),
     "commands, eight updates per rollout": ("commands", "commands_methods", "commands_surrogates"),
     "commands, one update": ("commands_one_update", "commands_methods_one_update"),
