@@ -35,6 +35,7 @@ def warnings(caplog):
 ONE_UPDATE = "--train.batch_size 8"
 HIGHER = f"{ONE_UPDATE} --actor.eps_clip_low_high 0.2 0.28"
 SMALL = "--rollout.n_samples_per_prompt 8 --train.batch_size 4 --rollout.batch_size 1"
+FILTERED = "--algo.dynamic_filtering_enable"
 WARNED = [
     (f"--method kl_cov {ONE_UPDATE}", "--method kl_cov with one update per rollout", True),
     ("--method kl_cov", "--method kl_cov with one update per rollout", False),
@@ -50,6 +51,13 @@ WARNED = [
     (f"--method rs_grpo {SMALL}", "--method ", False),
     ("--rollout.top_p 0.9", "--rollout.top_p 0.9: ", True),
     ("--rollout.top_p 1.0", "--rollout.top_p", False),
+    # Of the 4 prompts, 4 make a rollout: a limit of one rollout leaves the schedule to the data as well.
+    (FILTERED, "--actor.lr_scheduler cosine_with_min_lr with --algo.dynamic_filtering_enable: ", True),
+    (f"{FILTERED} --rollout_limit 1", "--actor.lr_scheduler cosine_with_min_lr with ", True),
+    (f"{FILTERED} --rollout_limit 1 --train.num_episodes 2", "--actor.lr_scheduler", False),
+    (f"{FILTERED} --actor.lr_scheduler constant", "--actor.lr_scheduler", False),
+    (f"{FILTERED} --actor.lr_scheduler constant_with_warmup", "--actor.lr_scheduler", False),
+    ("--rollout_limit 1", "--actor.lr_scheduler", False),
 ]
 
 
@@ -317,6 +325,7 @@ def test_a_resume_with_other_files_is_refused_until_it_is_accepted(
         ("--data.input_template Q:{}", "data.input_template null (this run: Q:{})"),
         ("--cov_type clip_cov", "cov_type none (this run: clip_cov)"),
         ("--train.num_episodes 9", "train.num_episodes 1 (this run: 9)"),  # of a schedule of the learning rate
+        ("--rollout_limit 9", "rollout_limit 0 (this run: 9)"),  # as well
     ],
 )
 def test_a_resume_with_other_settings_names_them(resumed, resume_refused, flags, said):
@@ -338,8 +347,9 @@ def test_every_difference_is_in_one_line_and_all_have_to_be_accepted(resumed, re
     "flags",
     [
         "--train.num_episodes 9 --actor.lr_scheduler constant --ckpt.allow_changed actor.lr_scheduler",
+        "--rollout_limit 9 --actor.lr_scheduler constant --ckpt.allow_changed actor.lr_scheduler",
         "--ckpt.output_dir {}/elsewhere",
-        "--vllm.num_engines 2 --rollout_limit 9 --ckpt.save_steps 7",
+        "--vllm.num_engines 2 --ckpt.save_steps 7",
         "--train.micro_batch_size 2 --logger.logging_steps 3 --eval.temperature 0.1",
     ],
 )

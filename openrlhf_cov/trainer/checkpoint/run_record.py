@@ -18,6 +18,9 @@ from openrlhf_cov.utils.rows import column_of, value_at
 # Name of the entry for the prompts and labels.
 DATA = "data"
 
+# Flags of the length of a run, over which the learning rate is scheduled.
+LENGTHS = ("rollout_limit", "train.num_episodes")
+
 # Flags that may change between a checkpoint and its resume without a word: where a run reads, writes and logs, how
 # long it is, how it is placed on hardware, and how it is evaluated. Every flag that is not listed here is compared.
 # docs/resuming.md has the same table.
@@ -27,8 +30,8 @@ FREE = (
     *("data.prompt_dataset", "data.prompt_split", "data.max_samples"),
     *("data.input_key", "data.label_key", "data.image_key", "data.dataloader_num_workers"),
     *("reward.remote_url", "train.agent_func_path", "*.model_name_or_path"),
-    # Length of a run. num_episodes is compared where it shapes the learning rate.
-    *("rollout_limit", "train.num_episodes"),
+    # Length of a run. It is compared where it shapes the learning rate.
+    *LENGTHS,
     # Hardware, memory and speed. Ranks, ZeRO stage and the like are compared by describe_run.
     *("*.num_nodes", "*.num_gpus_per_node", "*.offload", "train.colocate_*", "vllm.*", "ray.*", "placement_timeout"),
     *("train.micro_batch_size", "rollout.micro_batch_size", "*.max_tokens_per_gpu", "train.dynamic_batch_enable"),
@@ -92,6 +95,17 @@ def selects_tokens(args: SimpleNamespace) -> bool:
     return any(name not in ("", "none") for name in (args.cov_type, args.method))
 
 
+def scheduled_rates(args: SimpleNamespace, steady: Iterable[str] = ("constant",)) -> list[str]:
+    """Return the flags of the schedulers of trained models whose learning rate depends on the length of the run.
+
+    Args:
+        args: The flags of the run.
+        steady: The schedulers that do not count.
+    """
+    models = ("actor", "critic") if has_critic(args) else ("actor",)
+    return [f"--{model}.lr_scheduler" for model in models if getattr(args, model).lr_scheduler not in steady]
+
+
 def is_free(name: str, args: SimpleNamespace) -> bool:
     """Return True if a flag may change on a resume without being accepted by ``--ckpt.allow_changed``.
 
@@ -99,8 +113,8 @@ def is_free(name: str, args: SimpleNamespace) -> bool:
         name: The name of the flag, as ``flags_of`` yields it.
         args: The flags of the run, on some of which the answer depends.
     """
-    if name == "train.num_episodes":  # other schedules spread over the steps of all episodes
-        return args.actor.lr_scheduler == "constant"
+    if name in LENGTHS:
+        return not scheduled_rates(args)
     if name in MICRO_BATCH_FLAGS and args.cov_scope == "micro_batch" and selects_tokens(args):
         return False
     if name.startswith("critic.") and name != "critic.freezing_steps" and not has_critic(args):

@@ -19,6 +19,7 @@ from openrlhf_cov.trainer.bad_updates import BadUpdates
 from openrlhf_cov.trainer.batches.ranks import ranks_of
 from openrlhf_cov.trainer.batches.windows import BatchLayout
 from openrlhf_cov.trainer.model.actor_model import draws_in_training
+from openrlhf_cov.trainer.model.moving_average import MovingAverage
 from openrlhf_cov.trainer.records import MicroBatch, PolicyScores
 
 logger = init_logger(__name__)
@@ -42,6 +43,7 @@ class Policy:
     # ``CovActor`` around a DeepSpeed engine.
     actor: Any
     scheduler: Any
+    # What ``average`` writes into, and what the run exports; None without ``--train.enable_ema``.
     ema_model: Any
     tokenizer: Any
     config: CovConfig
@@ -50,6 +52,8 @@ class Policy:
     layout: BatchLayout
     # True if a training pass draws random numbers (dropout), so that its log-probs are not those of the policy.
     draws_in_training: bool
+    # The moving average of the weights; None on ranks that export nothing of it.
+    average: MovingAverage | None = None
     # Warnings that were given, each once in a run.
     warned: set[str] = field(default_factory=set)
 
@@ -71,6 +75,9 @@ class Policy:
         # With --cov_scope micro_batch the selected tokens depend on which samples form a micro-batch. Samples are then
         # not rearranged to put the responses to a prompt together.
         by_micro_batch = config.cov_scope != "global" and bool(config.token_slots)
+        # Without ZeRO-3 every data-parallel rank has the same weights, and those of the first one are exported.
+        first = strategy.ds_device_mesh["dp"].get_local_rank() == 0
+        keeps_average = ema_model is not None and (args.ds.zero_stage == 3 or first)
         return cls(
             strategy=strategy,
             actor=actor,
@@ -82,6 +89,7 @@ class Policy:
             bad_updates=BadUpdates(actor.model, args.on_nan, kept, strategy.get_rank()),
             layout=BatchLayout.of(strategy, ranks, groups_prompts=actor.shares_prompts and not by_micro_batch),
             draws_in_training=draws_in_training(actor),
+            average=MovingAverage(ema_model, args.train.ema_beta) if keeps_average else None,
         )
 
     @property
@@ -146,9 +154,8 @@ class Policy:
         if self.layout.dynamic and not ends_update:
             return
         self.strategy.optimizer_step(None, self.actor, self.scheduler, name="actor")
-        if self.ema_model:
-            # With static batches upstream counts the calls, one per micro-batch, and moves at the end of an update.
-            self.strategy.moving_average(self.actor, self.ema_model, self.args.train.ema_beta, self.device)
+        if self.average is not None and ends_update:
+            self.average.update(self.actor)
 
     @torch.no_grad()
     def score(

@@ -295,6 +295,28 @@ def check_step_size(args: SimpleNamespace, num_rows: int) -> None:
             )
 
 
+def warn_of_schedule(args: SimpleNamespace, num_rows: int) -> None:
+    """Warn if dynamic sampling ends a run before its learning rate has decayed.
+
+    Args:
+        args: The flags of the run.
+        num_rows: Rows of the training data.
+    """
+    decaying = run_record.scheduled_rates(args, steady=("constant", "constant_with_warmup"))
+    if not decaying or not args.algo.dynamic_filtering_enable:
+        return
+    drawn = num_rows * args.train.num_episodes
+    if 0 < args.rollout_limit * args.rollout.batch_size < drawn:
+        return  # the limit determines the number of updates, also where groups are dropped
+    flag = decaying[0]
+    scheduler = args.critic.lr_scheduler if flag.startswith("--critic") else args.actor.lr_scheduler
+    logger.warning(
+        f"{flag} {scheduler} with --algo.dynamic_filtering_enable: the learning rate is scheduled over the updates of "
+        "all prompts, and dropped groups make none, so the run ends before the rate has decayed; choose constant, or "
+        "give the number of rollouts that the run can make by --rollout_limit"
+    )
+
+
 def _size_faults(flag: str, args: SimpleNamespace, first: str, second: str) -> Iterator[str]:
     # Equal products are not enough: upstream compares nodes and GPUs per node.
     sizes = [(group.num_nodes, group.num_gpus_per_node) for group in (getattr(args, first), getattr(args, second))]

@@ -79,7 +79,7 @@ def _ema_faults(args: SimpleNamespace) -> Iterator[str]:
     if not args.train.enable_ema:
         return
     if cpu_host.is_cpu_host() and not args.dry_run_gpu_memory:
-        yield "--train.enable_ema needs a GPU: OpenRLHF averages the weights on one; drop it"
+        yield "--train.enable_ema needs a GPU: the averaged model is offloaded from one; drop it"
     if args.ckpt.load_enable:
         yield (
             "--train.enable_ema with --ckpt.load_enable: checkpoints do not hold the average, which would begin again "

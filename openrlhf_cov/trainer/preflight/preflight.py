@@ -115,6 +115,7 @@ def _check_inputs(args: SimpleNamespace, attempt: Callable[[], AbstractContextMa
     if rows is not None:
         with attempt():
             check_run.check_step_size(args, len(rows))
+        check_run.warn_of_schedule(args, len(rows))
     if benchmarks.names_in(evaluation.dataset) is not None:
         check_benchmarks(args, attempt, ask_tokenizer)
     elif evaluation.dataset:

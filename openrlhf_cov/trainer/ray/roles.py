@@ -440,12 +440,13 @@ class PolicyRole(TrainedRole):
         torch.distributed.barrier()
 
     def save_model(self) -> None:
-        """Export the policy into ``--ckpt.output_dir`` at the end of the run; called on every rank."""
+        """Export the policy, or its average, into ``--ckpt.output_dir`` at the end; called on every rank."""
         self._export(self.strategy.args.ckpt.output_dir)
 
     def export_best(self, record: dict[str, Any]) -> None:
         """Replace the folder ``best`` by an export of the policy, which vLLM and transformers load.
 
+        With ``--train.enable_ema`` it is the policy, too, and not its average: the policy is what was evaluated.
         Called on every rank.
 
         Args:
@@ -454,8 +455,12 @@ class PolicyRole(TrainedRole):
         Raises:
             RunStopped: A disk refuses the export; on every rank alike.
         """
+
+        def export(folder: str) -> None:
+            self.strategy.save_model(self.policy.actor, self.policy.tokenizer, folder)
+
         parent = Path(self.strategy.args.ckpt.path)
-        export_best(self._export, parent, record, first=self.strategy.is_rank_0(), share=share_over_ranks)
+        export_best(export, parent, record, first=self.strategy.is_rank_0(), share=share_over_ranks)
 
     def save_checkpoint(
         self,

@@ -15,6 +15,7 @@ from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.evaluation.plan import Completion, Request
 from openrlhf_cov.trainer.ray.completions import completion_of, sampling_params
+from openrlhf_cov.trainer.rollout.agent_engine import SeededEngine
 from openrlhf_cov.trainer.rollout.reward_executor import MultiTurnExecutor, RewardExecutor
 from openrlhf_cov.utils import garbage_collection
 
@@ -59,7 +60,8 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         Args:
             sampling_params: vLLM's sampling parameters; a copy of them is changed.
             num_samples: Number of responses; has no effect with ``seeds``.
-            seeds: One seed for each response; None for responses without seeds of their own.
+            seeds: One seed for each response; None for responses without seeds of their own. The later turns of an
+                agent have seeds that ``turn_seed`` derives.
             request: The other arguments of upstream's method: prompt, label, images, tokenizer and largest length.
 
         Returns:
@@ -77,10 +79,15 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
             return await super().generate_responses(
                 sampling_params=sampling_params, num_samples=num_samples, **request
             )
-        # vLLM takes one seed per request, so every sample is a request of its own.
-        one_sample = super().generate_responses
-        groups = [one_sample(sampling_params=_changed(sampling_params, seed=seed), **request) for seed in seeds]
-        return [response for group in await asyncio.gather(*groups) for response in group]
+        # vLLM takes one seed per request, so every sample is a request of its own, and so is every turn of an agent.
+        request = {"images": None} | request
+        samples = [
+            self.executor.execute(
+                sampling_params=_changed(sampling_params, seed=seed), llm_engine=SeededEngine(self, seed), **request
+            )
+            for seed in seeds
+        ]
+        return await asyncio.gather(*samples)
 
     async def complete(self, request: Request) -> Completion:
         """Return the response to one request of an evaluation."""

@@ -74,12 +74,19 @@ def load_evaluation_prompts(args: SimpleNamespace, strategy: Any, tokenizer: Any
 def scheduled_updates(args: SimpleNamespace, prompts: int) -> int:
     """Return the number of optimizer steps over which the learning rate is scheduled.
 
+    It is the number that the data give, or that ``--rollout_limit`` allows if it is smaller. Dynamic sampling makes
+    fewer, which is not known before.
+
     Args:
         args: The flags of the run.
         prompts: Number of prompts of the data.
     """
     updates_of_episode = prompts * args.rollout.n_samples_per_prompt // args.train.batch_size
-    return updates_of_episode * args.train.num_episodes * args.train.max_epochs
+    updates = updates_of_episode * args.train.num_episodes
+    if args.rollout_limit:
+        updates_of_rollout = args.rollout.batch_size * args.rollout.n_samples_per_prompt // args.train.batch_size
+        updates = min(updates, args.rollout_limit * updates_of_rollout)
+    return updates * args.train.max_epochs
 
 
 def prompts_of(rows: Any, args: SimpleNamespace, tokenizer: Any) -> list[Prompt]:

@@ -4,17 +4,19 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import lru_cache
 from typing import Any
 
 import torch
-from openrlhf.utils.agent import AgentExecutorBase, SingleTurnAgentExecutor
+from openrlhf.utils.agent import AgentExecutorBase, MultiTurnAgentExecutor, SingleTurnAgentExecutor
 from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.data.templates import prompt_ids
 from openrlhf_cov.rewards.loading import load_reward_module
 from openrlhf_cov.rewards.pool import shared_pool
+from openrlhf_cov.trainer.rollout.agent_engine import CappedEngine, WatchedAgent
 
 logger = init_logger(__name__)
 
@@ -55,9 +57,16 @@ class PromptTokenizer:
 
 
 class MultiTurnExecutor(AgentExecutorBase):
-    """Upstream's ``MultiTurnAgentExecutor`` whose first observation has the special tokens of a prompt."""
+    """Upstream's ``MultiTurnAgentExecutor`` with the prompts and the limits of a run.
 
-    def __init__(self, executor: AgentExecutorBase) -> None:
+    Differs from upstream: the first observation has the special tokens of a prompt; a turn has at most the tokens of
+    ``--rollout.max_new_tokens``; a conversation that fills the context before its environment ends it is truncated.
+
+    Args:
+        executor: Upstream's executor, or one of a subclass that has its ``execute``.
+    """
+
+    def __init__(self, executor: MultiTurnAgentExecutor) -> None:
         self._executor = executor
 
     async def execute(
@@ -68,14 +77,29 @@ class MultiTurnExecutor(AgentExecutorBase):
         Args:
             prompt: Text of the prompt, the first observation.
             label: Label of the prompt, which the environment of the agent gets.
-            sampling_params: vLLM's sampling parameters of a turn.
+            sampling_params: vLLM's sampling parameters of a turn, which stay as they are.
             max_length: Most tokens of the conversation.
             hf_tokenizer: The tokenizer of the policy.
             llm_engine: The vLLM engine that generates.
             images: Images of the prompt; None for text alone.
         """
-        tokenizer = PromptTokenizer(hf_tokenizer)
-        return await self._executor.execute(prompt, label, sampling_params, max_length, tokenizer, llm_engine, images)
+        agent = WatchedAgent(self._executor.agent_instance_cls())
+        # Upstream makes the environment of a conversation by this attribute; conversations run side by side.
+        executor = copy(self._executor)
+        executor.agent_instance_cls = lambda: agent
+        output = await executor.execute(
+            prompt,
+            label,
+            # Upstream changes the parameters in every turn, and all samples of a prompt share them.
+            copy(sampling_params),
+            max_length,
+            PromptTokenizer(hf_tokenizer),
+            CappedEngine(llm_engine, sampling_params.max_tokens),
+            images,
+        )
+        # Upstream reports the last turn alone, which ended well where the answer of the environment fills the context.
+        output["truncated"] = output["truncated"] or not agent.is_done
+        return output
 
 
 class RewardExecutor(AgentExecutorBase):

@@ -1,6 +1,7 @@
 """The methods of the roles on one rank, with the policy and the critic of a few numbers of ``rank_models``."""
 
 import gc
+from pathlib import Path
 
 import pytest
 import torch
@@ -46,6 +47,8 @@ class RoleStrategy(Strategy):
     """Also notes which model a role exports, and where."""
 
     restored = None
+    # True to create the folder of an export, as upstream's strategy does.
+    creates_folders = False
 
     def __init__(self, args, rank=0):
         super().__init__(args, accumulation_of(args), rank)
@@ -53,6 +56,8 @@ class RoleStrategy(Strategy):
 
     def save_model(self, model, tokenizer, folder):
         self.exported.append((model, folder))
+        if self.creates_folders:
+            Path(folder).mkdir()
 
 
 @pytest.fixture(autouse=True)
@@ -250,6 +255,18 @@ def test_a_checkpoint_may_have_an_export_and_the_run_ends_with_one(tmp_path, ema
     role.save_model()
     model = policy.ema_model if ema else policy.actor
     assert role.strategy.exported == [(model, "ckpt/global_step3_hf"), (model, str(tmp_path))]
+
+
+@pytest.mark.parametrize("ema", [False, True])
+def test_the_best_model_is_the_policy_that_was_evaluated(tmp_path, ema):
+    """The engines evaluate the weights of the policy, never its moving average."""
+    args = flags(tmp_path, train__enable_ema=ema, ckpt__path=str(tmp_path))
+    policy = make_policy(args, with_ema=ema)
+    role = make_role(PolicyRole, args, policy=policy)
+    role.strategy.creates_folders = True
+    role.export_best({"global_step": 3, "value": 0.5})
+    ((model, _),) = role.strategy.exported
+    assert model is policy.actor
 
 
 @pytest.mark.parametrize("tokenizer", [None, "tokenizer"])

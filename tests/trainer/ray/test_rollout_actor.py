@@ -2,15 +2,20 @@
 
 import asyncio
 from copy import deepcopy
+from types import SimpleNamespace
 
 import pytest
+import torch
+from character_tokenizer import character_tokenizer
 from idle_actor import IdleActor
+from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.trainer.rollout.reward_executor import RewardExecutor
+from openrlhf_cov.utils.seeds import seed_of
 
 REQUEST = {"prompt": "p", "label": "l", "max_length": 9, "hf_tokenizer": None}
 
@@ -89,3 +94,47 @@ def test_vllm_gives_our_executor_neither_text_nor_other_tokens_than_the_sampled_
     (asked,), _ = ask(Graded(), log_probs=True)
     # logprobs=0 is the sampled token alone, 1 is the most probable one as well.
     assert (asked.detokenize, asked.logprobs) == (False, 0)
+
+
+class ThreeTurns(AgentInstanceBase):
+    """An environment that answers with "ab" and ends after the third turn; the second one sets its own parameters."""
+
+    def __init__(self):
+        self.steps = 0
+
+    async def step(self, state_dict):
+        self.steps += 1
+        own = {"sampling_params": SamplingParams(top_p=0.5)} if self.steps == 2 else {}
+        return {"rewards": torch.tensor(1.0), "environment_feedback": "ab", "done": self.steps == 3, **own}
+
+
+class NotingActor(IdleActor):
+    """An actor whose engine answers each request with two tokens, and notes the seed and the length of the prompt."""
+
+    async def generate(self, prompt_token_ids, sampling_params, multi_modal_data=None):
+        self.asked.append((len(prompt_token_ids), sampling_params.seed))
+        return SimpleNamespace(outputs=[SimpleNamespace(token_ids=[1, 2], finish_reason="stop", text="xy")])
+
+
+def seeds_by_turn(seeds):
+    """Return {length of the prompt: seeds of the requests} of a group of conversations of three turns."""
+    actor = NotingActor(executor=MultiTurnAgentExecutor(ThreeTurns), asked=[])
+    request = {"prompt": "p", "label": "l", "max_length": 99, "hf_tokenizer": character_tokenizer()}
+    responses = asyncio.run(actor.generate_responses(sampling_params=SamplingParams(), seeds=seeds, **request))
+    assert [response["reward"] for response in responses] == [3.0] * len(seeds)
+    found = {}
+    for length, seed in actor.asked:
+        found.setdefault(length, []).append(seed)
+    return found
+
+
+def test_every_turn_of_a_seeded_agent_draws_random_numbers_of_its_own():
+    """A turn adds 2 sampled tokens and the 2 of "ab" to a prompt of 1 token: the turns begin after 1, 5 and 9."""
+    found = seeds_by_turn([3, 4])
+    assert found == {
+        1: [3, 4],  # the first turn is that of a sample without an agent
+        5: [seed_of(3, 1), seed_of(4, 1)],
+        9: [seed_of(3, 2), seed_of(4, 2)],  # also where the environment has set parameters without a seed
+    }
+    assert len({seed for seeds in found.values() for seed in seeds}) == 6
+    assert seeds_by_turn([3, 4]) == found

@@ -147,6 +147,13 @@ def test_updates_of_the_schedule():
     assert scheduled_updates(args, prompts=10) == 30
 
 
+@pytest.mark.parametrize(("limit", "updates"), [(0, 30), (100, 30), (15, 30), (14, 28), (1, 2)])
+def test_a_limit_of_rollouts_shortens_the_schedule(limit, updates):
+    """A rollout of 2 prompts x 4 samples is one update of 8 samples in each of 2 passes; the data give 15 rollouts."""
+    args = run_flags({"train.num_episodes": 3, "train.max_epochs": 2, "rollout_limit": limit})
+    assert scheduled_updates(args, prompts=10) == updates
+
+
 @pytest.mark.parametrize(("seed", "count"), [(42, 10), (7, 100), (1, 1)])
 def test_prompts_are_drawn_in_the_order_of_torchs_sampler(seed, count):
     torch.manual_seed(seed)
