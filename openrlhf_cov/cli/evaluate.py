@@ -17,7 +17,14 @@ from openrlhf_cov.evaluation import benchmarks, runner
 from openrlhf_cov.evaluation.data import load_problems, write_problem_file
 from openrlhf_cov.evaluation.flags import GRADING_FLAGS, SAMPLING_FLAGS, build_parser
 from openrlhf_cov.evaluation.plan import EvaluationPlan, make_plan
-from openrlhf_cov.evaluation.response_records import GRADED_BY, Response, RunSettings, read_settings
+from openrlhf_cov.evaluation.response_records import (
+    GRADING_PACKAGES,
+    Response,
+    RunSettings,
+    graded_by,
+    grading_defaults,
+    read_settings,
+)
 from openrlhf_cov.evaluation.results import REPORT_FILE, write_results
 from openrlhf_cov.evaluation.tables import table
 from openrlhf_cov.rewards.pool import shared_pool
@@ -116,7 +123,7 @@ def _evaluate(args: argparse.Namespace) -> int:
         chat_template_kwargs=arguments,
         seed=args.seed,
         log_probs=args.log_probs,
-        **{name: getattr(config, name) for name in GRADED_BY},
+        **graded_by(config),
         benchmarks=plan.benchmarks,
         **backend.settings(plan),
     )
@@ -179,8 +186,8 @@ def _regrade(args: argparse.Namespace) -> int:
     if not args.output:
         raise UsageError("--output is missing: the folder whose responses are graded again")
     recorded = read_settings(args.output)
-    config = _grading(args, **{name: getattr(recorded, name) for name in GRADED_BY})
-    graders = evaluation_backends.packages(evaluation_backends.GRADING_PACKAGES)
+    config = _grading(args, **grading_defaults(recorded))
+    graders = evaluation_backends.packages(GRADING_PACKAGES)
     changed = runner.regrade(args.output, config, config.reward_workers, graders)
     say(f"{changed} grades changed\n")
     return _finish(args.output)

@@ -9,7 +9,7 @@ from itertools import product
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation import paper
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS
-from openrlhf_cov.evaluation.response_records import GRADED_BY, BenchmarkSettings, RunSettings
+from openrlhf_cov.evaluation.response_records import GRADED_BY, GRADING_PACKAGES, BenchmarkSettings, RunSettings
 from openrlhf_cov.evaluation.samples import BenchmarkSamples
 from openrlhf_cov.evaluation.scores import (
     PairedDifference,
@@ -273,8 +273,13 @@ def _other_settings(first: ComparedRun, run: ComparedRun) -> list[str]:
         changes.append(("another prompt template", run.settings.template, first.settings.template))
     for name in (*GRADED_BY, "chat_template_kwargs", "max_model_len", "dtype"):
         values = getattr(run.settings, name), getattr(first.settings, name)
-        if values[0] != values[1]:
+        is_unknown = name in GRADED_BY and None in values  # an older version did not record it
+        if values[0] != values[1] and not is_unknown:
             changes.append((name, *values))
+    for name in GRADING_PACKAGES:
+        versions = run.settings.packages.get(name), first.settings.packages.get(name)
+        if versions[0] != versions[1] and None not in versions:
+            changes.append((f"graded by another version of {name}", *versions))
     for mine in run.samples:
         if base := first.of(mine.settings.name):
             for name in ("temperature", "top_p", "max_tokens", "grader"):

@@ -37,7 +37,11 @@ DEFAULTS = RewardConfig()
 GRADED_BY = (
     *("reward_format", "thinking_markers", "thinking_opened"),
     *("code_extract", "code_judge", "code_float_tolerance"),
+    *("reward_timeout", "code_timeout", "code_budget", "code_memory_mb", "code_output_mb", "code_sandbox"),
 )
+
+# The packages that grade responses.
+GRADING_PACKAGES = ("openrlhf-cov", "math-verify")
 
 # Benchmark, problem id and sample number: what a response answers.
 Key = tuple[str, str, int]
@@ -105,6 +109,14 @@ class RunSettings:
     code_extract: str = DEFAULTS.code_extract
     code_judge: str = DEFAULTS.code_judge
     code_float_tolerance: float = DEFAULTS.code_float_tolerance
+    # Limits of grading. Older versions did not record them: None then, which means that they are not known.
+    reward_timeout: float | None = None
+    code_timeout: float | None = None
+    code_budget: float | None = None
+    code_memory_mb: int | None = None
+    code_output_mb: int | None = None
+    # ``bubblewrap`` or ``url``. The address of a service is left out: it may change, and may hold a secret.
+    code_sandbox: str | None = None
     schema: int = SCHEMA
 
 
@@ -178,6 +190,23 @@ class GraderDifference:
     answer: str | None
     strict: bool
     published: bool
+
+
+def graded_by(config: RewardConfig) -> dict[str, Any]:
+    """Return the fields of ``RunSettings`` that say how responses are graded.
+
+    Args:
+        config: Settings of the grader.
+    """
+    values = {name: getattr(config, name) for name in GRADED_BY}
+    values["code_sandbox"] = config.code_sandbox.partition(":")[0]
+    return values
+
+
+def grading_defaults(settings: RunSettings) -> dict[str, Any]:
+    """Return the settings with which the responses of a run are graded again, as far as its record has them."""
+    values = {name: getattr(settings, name) for name in GRADED_BY if name != "code_sandbox"}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def write_settings(folder: Path, settings: RunSettings) -> None:

@@ -21,6 +21,7 @@ from openrlhf_cov.evaluation.response_records import (
     Key,
     Response,
     RunSettings,
+    graded_by,
     read_problems,
     read_responses,
     read_settings,
@@ -59,7 +60,8 @@ def open_run(folder: Path, settings: RunSettings, problems: Sequence[AskedProble
             old = asdict(read_settings(folder))
             new = asdict(settings)
             for name in old:
-                if name not in NOT_COMPARED and old[name] != new[name]:
+                is_unknown = name in GRADED_BY and old[name] is None  # an older version did not record it
+                if name not in NOT_COMPARED and not is_unknown and old[name] != new[name]:
                     difference = _difference(name, old[name], new[name])
                     raise UsageError(f"--output {folder} holds another run: {difference}; choose another folder")
             responses = read_responses(folder)
@@ -268,8 +270,7 @@ def regrade(folder: Path, config: RewardConfig, workers: int, packages: Mapping[
     with writing(folder):
         write_records(folder / RESPONSES_FILE, graded)
         versions = settings.packages | dict(packages or {})
-        graded_by = {name: getattr(config, name) for name in GRADED_BY}
-        write_settings(folder, replace(settings, **graded_by, packages=versions))
+        write_settings(folder, replace(settings, **graded_by(config), packages=versions))
     return sum(replace(old, published=new.published) != new for old, new in zip(responses, graded, strict=True))
 
 

@@ -143,7 +143,7 @@ class CovGRPOTrainer(RecordingGRPOTrainer):
             estimated = response_advantages(groups, ~groups.isnan(), "group_norm", config, *seen)
             batch["advantages"] = estimated.nan_to_num(0.0).flatten()[rows]
         self._rollout = RolloutMetrics(rollout_tokens(batch, scores), self.num_generations, self.ranks)
-        self._rollout.add(*response_metrics(batch, scores, self.eos_token_ids))
+        self._rollout.add(*response_metrics(self._completion_ids, scores, self.eos_token_ids))
 
         clip = trl_options.ppo_clip(config, self.args)
         self.epsilon_low, self.epsilon_high = clip  # TRL's loss clips by these

@@ -47,21 +47,23 @@ def rollout_tokens(batch: Batch, scores: Tensor) -> RolloutTokens:
     )
 
 
-def response_metrics(batch: Batch, scores: Tensor, eos_token_ids: Sequence[int]) -> list[Metric]:
+def response_metrics(
+    completion_ids: Sequence[Sequence[int]], scores: Tensor, eos_token_ids: Sequence[int]
+) -> list[Metric]:
     """Return the means of reward, length in tokens and truncation over the completions of a rank.
 
     Args:
-        batch: The batch of all completions of the rank.
+        completion_ids: Token ids of each completion of the rank, B of them, without padding. The mask of TRL's batch
+            gives no lengths: with ``mask_truncated_completions`` it hides truncated completions.
         scores: Rewards (B,) of the completions; NaN where no reward function gave a reward.
         eos_token_ids: A completion without one of these was truncated.
     """
-    lengths = batch["completion_mask"].sum(1)
-    end_tokens = torch.tensor(eos_token_ids, device=lengths.device)
-    has_end = torch.isin(batch["completion_ids"], end_tokens).any(1)
+    count = len(completion_ids)
+    truncated = sum(set(ids).isdisjoint(eos_token_ids) for ids in completion_ids)
     return [
         Mean("reward", scores.nan_to_num(0.0).sum(), (~scores.isnan()).sum()),
-        Mean("response_length", lengths.sum(), len(lengths)),
-        Mean("truncated", (~has_end).sum(), len(lengths)),
+        Mean("response_length", sum(map(len, completion_ids)), count),
+        Mean("truncated", truncated, count),
     ]
 
 

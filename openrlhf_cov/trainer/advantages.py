@@ -96,7 +96,11 @@ def estimate_advantages(
 
 
 def penalised_rewards(samples: Sequence[Sample], scores: Sequence[Scores], args: SimpleNamespace) -> Tensor:
-    """Return the rewards (N,) with upstream's penalties for long and for truncated responses."""
+    """Return the rewards (N,) with upstream's penalties for long and for truncated responses.
+
+    An abstained sample has the mean of the others after their penalties, so that the mean of all is that of the graded
+    samples.
+    """
     rewards = [
         each.reward if sample.reward is None else sample.reward for sample, each in zip(samples, scores, strict=True)
     ]
@@ -108,7 +112,10 @@ def penalised_rewards(samples: Sequence[Sample], scores: Sequence[Scores], args:
         info={},
     )
     apply_length_penalties([batch], args)
-    return batch.rewards
+    graded = torch.tensor([not sample.abstained for sample in samples])
+    if not graded.any():
+        return torch.tensor(rewards, dtype=torch.float32)
+    return batch.rewards.where(graded, batch.rewards[graded].mean())
 
 
 def train_sample(sample: Sample, scores: Scores, values: TokenValues, has_kl_loss: bool) -> TrainSample:

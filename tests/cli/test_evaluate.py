@@ -67,11 +67,13 @@ def test_benchmarks_are_written_as_files_and_left_alone_where_they_are(problems_
 
 def test_the_settings_of_a_run_are_those_of_its_flags(evaluate_flags, tmp_path, words):
     own = {"--template": "plain", "--seed": "5", "--protocol": "quick", "--limit": "2", "--reward_format": "any"}
+    own |= {"--code_timeout": "9"}
     assert evaluate.main(words(evaluate_flags | own)) == 0
     settings = read_settings(tmp_path / "run")
     assert (settings.model, settings.protocol, settings.template, settings.seed) == ("tiny", "quick", "plain", 5)
     assert settings.template_text.startswith("{problem}\nPlease reason")
     assert (settings.reward_format, settings.log_probs, settings.max_model_len) == ("any", False, 64)
+    assert (settings.code_timeout, settings.reward_timeout, settings.code_sandbox) == (9.0, 3.0, "bubblewrap")
     assert (settings.model_sha256, settings.dtype) == (None, None)
     (sums,) = settings.benchmarks
     assert (sums.samples, sums.temperature, sums.max_tokens, sums.problems, sums.complete) == (3, 0.6, 24, 2, False)

@@ -17,7 +17,11 @@ EIGHT = "--rollout.n_samples_per_prompt 8"
 GROUPS = f"--algo.advantage.estimator group_norm {EIGHT}"
 QAE = f"--method qae {EIGHT}"
 BF16 = "--ds.param_dtype bf16 --ds.grad_accum_dtype fp32"
+SERVER = "--reward.remote_url http://127.0.0.1:1/?token=t0ken"
+OF_SERVER = "with a server in --reward.remote_url, which grades by settings of its own"
+REWARD_MODEL = "--reward.remote_url= --reward.model_name_or_path m"
 OUR_REWARD = "--reward.remote_url openrlhf_cov/rewards/reward_func.py"
+BENCH = "--eval.dataset bench:aime24"
 EVALUATES = "--eval.dataset problems.jsonl --eval.steps 5"
 BY_RESPONSE = "--actor.loss_agg_mode seq-mean-token-mean"
 NOT_PERCENT = "fractions, not percent (0.2 % is 2e-3)"
@@ -43,6 +47,17 @@ REFUSED = [
     (f"{KL} --actor.dual 10", ["--actor.dual_clip", "--kl_cov_keep_ppo_clip"]),
     ("--sampling_max_stale 2", ["--sampling_max_staleness", "--algo.dynamic_filtering_enable"]),
     (f"{OUR_REWARD} --code_timeout 9", ["--code_timeout", "got math"]),
+    # Settings of the package's grader that a server does not get, even if they have the default value.
+    (f"{SERVER} --reward_format boxed", ["--reward_format has no effect", OF_SERVER, "openrlhf-cov serve-reward"]),
+    (f"{SERVER} --reward_grader published", ["--reward_grader has no effect", OF_SERVER]),
+    (f"{SERVER} --reward_format_bonus 0.1", ["--reward_format_bonus has no effect", OF_SERVER]),
+    (f"{SERVER} --reward_source gsm8k", ["--reward_source has no effect", OF_SERVER]),
+    (f"{SERVER} --reward_skip_bad_labels", ["--reward_skip_bad_labels has no effect", OF_SERVER]),
+    (f"{SERVER} --code_timeout 9", ["--code_timeout has no effect", OF_SERVER]),
+    # An evaluation on benchmarks grades by strict, and reads no rewards.
+    (f"{SERVER} {BENCH} --reward_grader published", ["--reward_grader has no effect", OF_SERVER]),
+    (f"{SERVER} {BENCH} --code_reward share", ["--code_reward has no effect", OF_SERVER]),
+    (f"{REWARD_MODEL} --reward_incorrect -1", ["--reward_incorrect has no effect with --reward.model_name_or_path"]),
     # Methods, and flags of OpenRLHF that do not go with them.
     ("--method top_entropy --actor.loss_agg_mode seq-mean-token-mean", ["token-mean", "--top_entropy_mean all"]),
     ("--method top_entropy --actor.policy_loss_type gspo", ["--actor.policy_loss_type", "gspo"]),
@@ -148,6 +163,10 @@ def test_a_wrong_flag_is_one_line_with_flag_and_value(parse, refused, flags, nam
 RUN = "--reward.remote_url r.py --vllm.num_engines 1"
 REFUSED_RUNS = [
     ("--vllm.num_engines 1", "--reward.remote_url is missing: a run needs a reward; "),
+    (
+        "--vllm.num_engines 1 --train.agent_func_path a.py --reward_incorrect 0",
+        "--reward_incorrect has no effect with --train.agent_func_path, which gives rewards; drop it",
+    ),
     ("--reward.remote_url r.py", "--vllm.num_engines is missing: "),
     ("--reward.remote_url r.py --ds.packing_samples", "--vllm.num_engines is missing: "),
     (f"{RUN} --dry_run_nodes 4", "--dry_run_nodes 4 only applies with --dry_run; add --dry_run or drop it"),
@@ -248,6 +267,13 @@ TAKEN = [
     (f"{OUR_REWARD} --code_timeout 9 --reward_source row", {"code_timeout": 9.0}),
     (f"{OUR_REWARD} --code_timeout 9 --eval.dataset bench:code_basics", {"code_timeout": 9.0}),
     ("--reward.remote_url mine/reward_func.py --code_timeout 9", {"code_timeout": 9.0}),
+    # The trainer reads these for any server: of failed and of truncated responses, and the labels of rows.
+    (
+        f"{SERVER} --reward_incorrect -1 --reward_keep_truncated --reward_max_error_frac 0.1 --reward_source row",
+        {"reward_incorrect": -1.0, "reward_keep_truncated": True, "reward_source": "row"},
+    ),
+    # Evaluations on benchmarks grade here.
+    (f"{SERVER} {BENCH} --reward_format any --code_timeout 9", {"reward_format": "any", "code_timeout": 9.0}),
     # DeepSpeed accumulates gradients in this type.
     (f"{BF16} --ds.zero_stage 3", {"ds.grad_accum_dtype": "fp32"}),
     (f"{BF16} --ds.zero_stage 1", {"ds.grad_accum_dtype": "fp32"}),

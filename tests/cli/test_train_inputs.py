@@ -17,6 +17,7 @@ from openrlhf_cov.data.rollout_files import (
     tokenizer_digest,
     write_rollout,
 )
+from openrlhf_cov.experiments.tiny_task import coin_reward_func
 from openrlhf_cov.experiments.tiny_task.tokenizer import build_tokenizer
 from openrlhf_cov.rewards import reward_func
 from openrlhf_cov.trainer.preflight import check_data, preflight
@@ -63,6 +64,7 @@ TEXTS = {
     "import.py": "import no_such_module_here",
     "syntax.py": "def reward_func(:",
     "any.py": "def reward_func(queries, prompts, labels): ...",
+    "made.py": "def reward_func(queries, prompts, labels): ...\ndef make_reward_func(config): return reward_func",
 }
 MODELS = {
     "bare": (),
@@ -183,6 +185,12 @@ REFUSED = [
     ("--reward.remote_url {}/none.py", "{}/none.py has no function reward_func(queries, prompts, labels)"),
     ("--reward.remote_url {}/import.py", "{}/import.py cannot be imported: ModuleNotFoundError: No module named"),
     ("--reward.remote_url {}/syntax.py", "{}/syntax.py cannot be imported: SyntaxError: "),
+    # The function of a file gets no settings without make_reward_func(config).
+    (
+        "--reward.remote_url {}/any.py --reward_format any",
+        "--reward_format has no effect with --reward.remote_url {}/any.py, which has no function make_reward_func(",
+    ),
+    ("--reward.remote_url {}/any.py --reward_source gsm8k", "--reward_source has no effect with"),
     # Benchmarks are refused in the words of openrlhf-cov evaluate.
     (f"{BENCH}aime25x --eval.data_dir {{}}", "bench:aime25x: no benchmark 'aime25x'; did you mean aime25?"),
     (f"{BENCH}zzz --eval.data_dir {{}}", "bench:zzz: no benchmark 'zzz'; "),
@@ -216,6 +224,11 @@ TAKEN = [
     "--algo.kl.init_coef 1e-3",
     f"{DATASET}/some_bad.jsonl --reward_skip_bad_labels",
     f"{DATASET}/labels.jsonl --reward.remote_url {{}}/any.py --rollout.batch_size 2",  # it has no check of labels
+    # The trainer reads these for any file; the settings of the grader need a function that takes them.
+    "--reward.remote_url {}/any.py --reward_incorrect -1 --reward_keep_truncated --reward_workers 3",
+    "--reward.remote_url {}/any.py --reward_source row",
+    "--reward.remote_url {}/made.py --reward_format any --reward_source gsm8k",
+    f"--reward.remote_url {coin_reward_func.__file__} --reward_source code --code_extract whole",
     f"{DATASET}/chat.jsonl {CHAT}",
     f"{DATASET}/numbers.jsonl --data.input_template Q:{{{{}}}}",  # upstream formats anything
     f"{DATASET}/rows.csv --reward.remote_url {reward_func.__file__}",

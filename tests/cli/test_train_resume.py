@@ -321,7 +321,7 @@ def test_a_resume_with_other_files_is_refused_until_it_is_accepted(
     [
         ("--train.batch_size 8", "train.batch_size 4 (this run: 8)"),
         ("--actor.adam.lr 1e-3", "actor.adam.lr 1e-06 (this run: 0.001)"),
-        ("--reward_format any", "reward_format boxed (this run: any)"),
+        ("--reward_incorrect -1", "reward_incorrect 0.0 (this run: -1.0)"),
         ("--data.input_template Q:{}", "data.input_template null (this run: Q:{})"),
         ("--cov_type clip_cov", "cov_type none (this run: clip_cov)"),
         ("--train.num_episodes 9", "train.num_episodes 1 (this run: 9)"),  # of a schedule of the learning rate

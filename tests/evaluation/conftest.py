@@ -15,7 +15,7 @@ from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.evaluation.endpoint import Endpoint
 from openrlhf_cov.evaluation.plan import Completion, EvaluationPlan, PromptedProblem, Request
-from openrlhf_cov.evaluation.response_records import AskedProblem, BenchmarkSettings, RunSettings
+from openrlhf_cov.evaluation.response_records import AskedProblem, BenchmarkSettings, RunSettings, graded_by
 from openrlhf_cov.evaluation.runner import Grader, open_run, run
 
 # p0 to p2 are asked twice with seeds, q0 and q1 once, greedily; p2 is too long for a response.
@@ -42,7 +42,7 @@ PLAN = EvaluationPlan(
 )
 SETTINGS = RunSettings(
     model="m", protocol="paper", template="none", template_text="{problem}", seed=3, log_probs=False,
-    reward_format="boxed", max_model_len=50, benchmarks=PLAN.benchmarks, packages={"vllm": "1"},
+    max_model_len=50, benchmarks=PLAN.benchmarks, packages={"vllm": "1"}, **graded_by(RewardConfig()),
 )  # fmt: skip
 # Right, wrong, right outside of a box, none.
 TEXTS = (r"So \boxed{{{answer}}}.", r"So \boxed{{7}}, 二.", "So the answer is {answer}.", "\u2028\n")

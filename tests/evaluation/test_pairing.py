@@ -168,6 +168,18 @@ def test_other_arguments_of_the_chat_template_are_named(make_run):
     assert compare([first, other]).notes == ("b: chat_template_kwargs: {'enable_thinking': False}, where a has {}",)
 
 
+def test_other_limits_of_grading_and_another_grader_are_named(make_run):
+    first = make_run("a", {"aime24": ["1"]}, code_timeout=6.0, reward_timeout=3.0, packages={"openrlhf-cov": "0.42"})
+    other = make_run("b", {"aime24": ["1"]}, code_timeout=30.0, reward_timeout=3.0, packages={"openrlhf-cov": "0.43"})
+    assert compare([first, other]).notes == (
+        "b: code_timeout: 30.0, where a has 6.0",
+        "b: graded by another version of openrlhf-cov: 0.43, where a has 0.42",
+    )
+    # An older version recorded no limits.
+    unknown = make_run("c", {"aime24": ["1"]}, packages={"vllm": "1"})
+    assert compare([first, unknown]).notes == ()
+
+
 @pytest.mark.parametrize("metric", ["pass@0", "pass@2.0", "avg@32", "", "pass@1234567"])
 def test_an_unknown_metric_is_refused(metric):
     with pytest.raises(UsageError, match=f"^--metric {metric}: a metric is avg or, for example, pass@8$"):

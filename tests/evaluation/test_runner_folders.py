@@ -1,5 +1,6 @@
 """Which folders a run may use: a new one, or one of the same run."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,9 @@ def changed(settings, benchmarks="pq", p=(), **changes):
         (dict(model="n", seed=4), "model was 'm', now 'n'"),  # the first one
         (dict(chat_template_kwargs={"a": False}), "chat_template_kwargs was {}, now {'a': False}"),
         (dict(max_model_len=None), "max_model_len was 50, now None"),
+        (dict(code_timeout=30.0), "code_timeout was 6.0, now 30.0"),
+        (dict(reward_timeout=9.0), "reward_timeout was 3.0, now 9.0"),
+        (dict(code_sandbox="url"), "code_sandbox was 'bubblewrap', now 'url'"),
         (dict(benchmarks="p"), "benchmarks were p, q, now p"),
         (dict(benchmarks="qp"), "benchmarks were p, q, now q, p"),
         (dict(p={"samples": 4}), "samples of p was 2, now 4"),
@@ -45,6 +49,17 @@ def test_other_packages_may_continue_a_run(again, straight, small):
     later = replace(small.settings, packages={"vllm": "2", "torch": "3"})
     assert len(open_run(folder, later, small.plan.problems)) == 3 + len(small.too_long)
     assert read_settings(folder).packages == {"vllm": "1"}
+
+
+def test_a_run_of_an_older_version_without_limits_of_grading_may_be_continued(again, small):
+    folder = again()
+    small.evaluate(folder, small.Model())
+    record = json.loads((folder / "run.json").read_text())
+    limits = ("reward_timeout", "code_timeout", "code_budget", "code_memory_mb", "code_output_mb", "code_sandbox")
+    (folder / "run.json").write_text(json.dumps({name: record[name] for name in record if name not in limits}))
+    assert read_settings(folder).code_timeout is None
+    later = replace(small.settings, code_timeout=30.0)
+    assert len(open_run(folder, later, small.plan.problems)) == 8  # all requests of the run
 
 
 @pytest.mark.parametrize("name", ["responses.jsonl", ".hidden"])

@@ -60,6 +60,15 @@ def test_labels_with_a_source():
     assert result["scores"].tolist() == [1.0, 1.0, 1.0, 0.0]
 
 
+def test_rows_of_programs_have_the_metrics_of_programs_and_others_do_not():
+    # One call for each response, as in training. Thinking that is not closed has no program, which passes no test.
+    tests = {"answer": '{"inputs": ["1"], "outputs": ["2"]}', "source": "code/own"}
+    config = RewardConfig(reward_source="row")
+    of_code = run(config, ["<think> It is"], [tests])["extra_logs"]
+    assert of_code["reward/code_test_share"].tolist() == [0.0]
+    assert "reward/code_test_share" not in run(config, [r"\boxed{5}"], ["5"])["extra_logs"]
+
+
 def test_the_prompt_is_not_read_as_the_answer():
     prompt = r"Write \boxed{5}. "
     result = make_reward_func(RewardConfig())([prompt + "no"], [prompt], ["5"])

@@ -1,6 +1,8 @@
 """From rewards to advantages: estimators by hand, methods, abstentions, penalties, and the numbers to be logged."""
 
 import math
+import statistics
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages
+from openrlhf_cov.trainer.metrics.logged_numbers import rollout_statistics, sample_means
 from openrlhf_cov.trainer.records import StepSettings
 
 LENGTHS = [2, 1, 3, 2, 1, 2, 2, 3]
@@ -267,6 +270,8 @@ def test_an_abstention_has_no_return_also_not_its_kl(estimator):
     for i in LEFT_OUT:
         assert batch.numbers["return"][i] == 0
         assert not batch.samples[i].returns.any()
+    graded = batch.numbers["return"][GRADED].tolist()
+    assert sample_means(abstaining(), batch.numbers)["return"] == pytest.approx(sum(graded) / 6)
 
 
 def test_a_critic_learns_nothing_from_an_abstention():
@@ -276,6 +281,37 @@ def test_a_critic_learns_nothing_from_an_abstention():
         assert not batch.samples[i].advantages.any()
     assert batch.samples[0].advantages.any()
     assert not torch.equal(batch.samples[0].returns, batch.samples[0].values)
+
+
+@pytest.mark.parametrize(
+    ("penalty", "expected"),
+    [
+        # Truncated samples 0 and 2 are set to -0.5; the six graded ones -0.5, 0, 0, 1, 0, 1 have the mean 1.5/6.
+        ({"reward__stop_properly_penalty_coef": -0.5}, [-0.5, 0.0, 0.25, 0.0, 1.0, 0.0, 1.0, 0.25]),
+        # Responses may have 2 tokens without a penalty, and lose 1 for the third: here those that abstained, 2 and 7.
+        (
+            {"reward__overlong_buffer_len": 1, "rollout__max_new_tokens": 3},
+            [1.0, 0.0, 0.5, 0.0, 1.0, 0.0, 1.0, 0.5],
+        ),
+    ],
+)
+def test_a_penalty_does_not_act_on_an_abstention(penalty, expected):
+    samples = [replace(each, truncated=place in (0, 2)) for place, each in enumerate(abstaining())]
+    rewards = estimated(samples, flags("dr_grpo", **penalty)).numbers["reward"]
+    assert rewards.tolist() == pytest.approx(expected)
+    # The logged mean is that of the graded samples, and so is the deviation.
+    graded = [expected[i] for i in GRADED]
+    assert sample_means(samples, {"reward": rewards})["reward"] == pytest.approx(statistics.mean(graded))
+    found = rollout_statistics(samples, rewards)
+    assert found["rollout/reward_mean"] == pytest.approx(statistics.mean(graded))
+    assert found["rollout/reward_std"] == pytest.approx(statistics.stdev(graded))
+
+
+def test_the_mean_of_a_metric_is_over_the_samples_that_have_it():
+    # Two of eight rows are programs, which pass 0.6 and 1.0 of their tests: 0.8, and not 1.6/8 = 0.2.
+    programs = {1: {"reward/code_test_share": 0.6}, 4: {"reward/code_test_share": 1.0}}
+    samples = [replace(each, metrics=programs.get(place, {})) for place, each in enumerate(eight())]
+    assert sample_means(samples, {})["reward/code_test_share"] == pytest.approx(0.8)
 
 
 ALL = ["group_norm", "rloo", "reinforce_baseline", "reinforce", "dr_grpo", "flash_reinforce", "gae"]

@@ -376,6 +376,24 @@ def test_samples_without_action_tokens_change_nothing(tmp_path, config, micro_ba
     assert result.mean_entropy == expected.mean_entropy
 
 
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [
+        ("seq", 1 / 8),
+        # The longest of the eight responses has 8 of their 2 + 2 + 3 + 4 + 5 + 6 + 7 + 8 = 37 tokens.
+        ("token", 8 / 37),
+    ],
+)
+@pytest.mark.parametrize("micro_batch", [1, 2, 8])
+def test_the_share_that_a_rollout_correction_filters_is_one_of_its_level(tmp_path, level, expected, micro_batch):
+    args = flags(tmp_path, micro_batch_size=micro_batch, is_correction_level=level, is_correction_threshold=(0.9, 1.1))
+    # The engine gave the last response a log-prob that is lower by 1 at each token: the ratio e is above 1.1.
+    samples = make_samples()
+    samples = [replace(each, rollout_log_probs=each.log_probs - float(each.sample_id == 7)) for each in samples]
+    result = update_policy(make_policy(args), order_of(args), samples)
+    assert result.metrics["is_filter_ratio"] == pytest.approx(expected, rel=1e-6)
+
+
 @pytest.mark.parametrize(("cov_type", "epochs", "count"), [("kl_cov", 1, 1), ("kl_cov", 2, 0), ("none", 1, 0)])
 def test_a_penalty_without_gradient_is_reported_once(tmp_path, log, cov_type, epochs, count):
     policy = make_policy(flags(tmp_path, CovConfig(cov_type=cov_type), max_epochs=epochs))

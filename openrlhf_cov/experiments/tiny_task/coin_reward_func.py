@@ -1,10 +1,12 @@
 """A control: a reward that ignores the answer. Give this file to ``--reward.remote_url``."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+
+from openrlhf_cov.config import RewardConfig
 
 
 def reward_func(
@@ -23,3 +25,12 @@ def reward_func(
     """
     tossed = torch.tensor([float(random.random() < 0.5) for _ in queries])
     return {"rewards": tossed, "scores": tossed}
+
+
+def make_reward_func(config: RewardConfig) -> Callable[..., dict[str, Any]]:
+    """Return ``reward_func``, so that the control takes the flags of the reward in whose place it stands.
+
+    Args:
+        config: Not used.
+    """
+    return reward_func

@@ -29,6 +29,7 @@ from openrlhf_cov.settings import flag_of
 from openrlhf_cov.trainer.flags.normalise import normalise
 from openrlhf_cov.trainer.flags.presets import PRESETS, flags_of_preset, follow_given, words_of
 from openrlhf_cov.trainer.flags.ranges import range_faults
+from openrlhf_cov.trainer.flags.reward_flags import fault_without_file
 from openrlhf_cov.trainer.flags.upstream import add_upstream_arguments
 from openrlhf_cov.utils.config_flags import add_config_arguments, given_flags
 from openrlhf_cov.utils.terminal import Parser, say
@@ -263,13 +264,10 @@ class CovArgumentParser(Parser):
                 self.error(f"--{name} only applies with --algo.dynamic_filtering_enable; drop it or add that")
             if name.startswith("code_") and not reads_programs:
                 self.error(f"--{name} only applies to --reward_source code or row, got {source}; drop it or set one")
-        if getattr(args, "train.agent_func_path"):
-            if "reward.remote_url" in given:
-                self.error("--reward.remote_url has no effect with --train.agent_func_path; drop one of the two")
-            for setting in fields(RewardConfig):
-                flag = setting.metadata["flag"] or setting.name
-                if setting.name in given and not benchmarks:
-                    self.error(f"--{flag} has no effect with --train.agent_func_path, which gives rewards; drop it")
+        if getattr(args, "train.agent_func_path") and "reward.remote_url" in given:
+            self.error("--reward.remote_url has no effect with --train.agent_func_path; drop one of the two")
+        if fault := fault_without_file(vars(args), given):
+            self.error(fault)
         generated = getattr(args, "rollout.vllm_generate_batch_size")
         batch = getattr(args, "rollout.batch_size")
         if filters and generated not in (None, batch):

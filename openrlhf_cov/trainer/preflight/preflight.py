@@ -16,6 +16,7 @@ from openrlhf_cov.evaluation import benchmarks
 from openrlhf_cov.models.cov_config import process_reward_of
 from openrlhf_cov.rewards.loading import MissingRewardFunction, load_reward_module
 from openrlhf_cov.trainer.checkpoint.checkpoints import uses_checkpoints
+from openrlhf_cov.trainer.flags.reward_flags import fault_of_file
 from openrlhf_cov.trainer.preflight import check_data, check_recordings, check_run, check_upstream
 from openrlhf_cov.utils.json_lines import parse_object, read_bounded
 
@@ -110,6 +111,8 @@ def _check_inputs(args: SimpleNamespace, attempt: Callable[[], AbstractContextMa
         require_grader(args.reward_grader)
     with attempt():
         reward = load_reward(args.reward.remote_url)
+        if fault := fault_of_file(args, reward):
+            raise UsageError(fault)
     source = ("--data.prompt_dataset", data.prompt_dataset, "--data.prompt_split", data.prompt_split)
     rows = _check_rows(args, source, reward, attempt)
     if rows is not None:

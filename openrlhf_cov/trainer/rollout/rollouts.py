@@ -53,7 +53,8 @@ def sample_of(response: Mapping[str, Any], prompt: Prompt, max_len: int) -> Samp
 def checked_samples(samples: Sequence[Sample], config: CovConfig, max_error_share: float) -> list[Sample]:
     """Return the samples of a step as the models score them, in the same order.
 
-    All samples have the same metrics, the rewards of abstentions are filled, and every sample has its number.
+    All samples have the metrics that count failures and abstentions if one has them, the rewards of abstentions are
+    filled, and every sample has its number.
 
     Args:
         samples: Samples of a rollout; the responses to one prompt lie together.
@@ -68,15 +69,16 @@ def checked_samples(samples: Sequence[Sample], config: CovConfig, max_error_shar
     if config.rollout_anchor:
         check_rollout_log_probs(samples, config.rollout_anchor)
     check_same_fields(samples)
-    return number_samples(fill_abstained(complete_metrics(samples)))
+    return number_samples(fill_abstained(complete_counts(samples)))
 
 
-def complete_metrics(samples: Sequence[Sample]) -> list[Sample]:
-    """Return the samples with every metric that one of them has; 0 where a sample has none.
+def complete_counts(samples: Sequence[Sample]) -> list[Sample]:
+    """Return the samples with 0 for failures and abstentions where a sample lacks the metric that another one has.
 
-    A sample whose reward failed lacks the metrics of the reward function. Means are taken over all samples.
+    These are shares of all samples. Other metrics stay missing: a reward function may give one for some rows only,
+    such as the share of passed tests for programs, and their means are over the samples that have them.
     """
-    zeros = {name: 0.0 for sample in samples for name in sample.metrics}
+    zeros = {name: 0.0 for sample in samples for name in sample.metrics if name in (ABSTAINED, ERROR_METRIC)}
     return [replace(sample, metrics=zeros | dict(sample.metrics)) for sample in samples]
 
 

@@ -99,15 +99,18 @@ def test_numbers_follow_text_and_label_wherever_a_group_stands():
 
 def test_samples_are_checked_completed_and_numbered():
     samples = [
-        make("b", reward=1.0, metrics={"n": 1.0}),
-        make("b", reward=0.0, score=math.nan, abstained=True),
-        make("a", reward=0.5),
+        make("b", reward=1.0, metrics={"n": 1.0, "reward/error_frac": 0.0}),
+        make("b", reward=0.0, score=math.nan, abstained=True, metrics={"reward/abstained_frac": 1.0}),
+        make("a", reward=0.5, metrics={}),
     ]
     checked = checked_samples(samples, CovConfig(), max_error_share=0.05)
-    assert [(sample.sample_id, sample.reward, sample.metrics["n"]) for sample in checked] == [
-        (1, 1.0, 1.0),
-        (2, 0.75, 0.0),
-        (0, 0.5, 0.0),
+    assert [(sample.sample_id, sample.reward) for sample in checked] == [(1, 1.0), (2, 0.75), (0, 0.5)]
+    # Shares of all samples are completed; a metric of some samples stays theirs.
+    counts = {"reward/error_frac": 0.0, "reward/abstained_frac": 0.0}
+    assert [sample.metrics for sample in checked] == [
+        {**counts, "n": 1.0},
+        {**counts, "reward/abstained_frac": 1.0},
+        counts,
     ]
     assert [sample.sample_id for sample in samples] == [-1, -1, -1]  # records do not change
 
