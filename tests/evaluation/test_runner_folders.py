@@ -1,13 +1,13 @@
 """Which folders a run may use: a new one, or one of the same run."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from openrlhf_cov.errors import RunStopped, UsageError
-from openrlhf_cov.evaluation.response_records import read_responses, read_settings, record_line
+from openrlhf_cov.evaluation.response_records import RunSettings, read_responses, read_settings, record_line
 from openrlhf_cov.evaluation.runner import open_run, regrade, run
 
 
@@ -40,6 +40,15 @@ def test_the_folder_of_another_run_is_refused_with_what_differs(again, straight,
         open_run(folder, changed(small.settings, **wanted), small.plan.problems)
     assert str(refused.value) == f"--output {folder} holds another run: {difference}; choose another folder"
     assert small.files(folder) == small.files(straight)
+
+
+def test_every_setting_but_the_packages_is_compared(tmp_path, small):
+    open_run(tmp_path / "run", small.settings, small.plan.problems)
+    # A setting that is not compared, such as the seed, would mix responses of two runs in one score.
+    for name in {field.name for field in fields(RunSettings)} - {"packages", "benchmarks"}:
+        other = replace(small.settings, **{name: "another"})
+        with pytest.raises(UsageError, match=f"holds another run: {name} was .*, now 'another'"):
+            open_run(tmp_path / "run", other, small.plan.problems)
 
 
 def test_other_packages_may_continue_a_run(again, straight, small):

@@ -82,6 +82,8 @@ def test_the_prompt_is_not_read_as_the_answer():
         ("abc", "abc", ""),
         ("abab", "ab", "ab"),  # the response may repeat the prompt
         ("x" * 50 + "y" * 200 + "rest", "z" * 100 + "y" * 200, "rest"),  # the beginning of the prompt was cut off
+        # also where the response repeats the end of its prompt, the prompt ends at the first of them
+        ("y" * 200 + "Is " + "y" * 200 + " it? 5", "z" * 100 + "y" * 200, "Is " + "y" * 200 + " it? 5"),
     ],
 )
 def test_response_of(query, prompt, response):

@@ -141,6 +141,29 @@ def test_an_endless_request_is_read_up_to_the_limit():
     assert (status, received) == (413, 1_100_000)
 
 
+def test_requests_in_work_share_a_limit_of_size_and_finished_ones_leave_it():
+    # 0.6 MB each: two of them at once are above 1 MB, one after the other they are not
+    def padded(query):
+        return rows(query) | {"padding": "x" * 600_000}
+
+    async def scenario(grader, app):
+        async with over_http(app) as http:
+            first = asyncio.create_task(http.post("/", json=padded("stuck")))
+            await until(lambda: grader.at_once == 1)
+            refused = await http.post("/", json=padded("refused"))
+            grader.release.set()
+            await first
+            later = [await http.post("/", json=padded(query)) for query in "ab"]
+            return refused, [each.status_code for each in later]
+
+    with grading(max_total_mb=1) as (grader, app):
+        refused, later = asyncio.run(scenario(grader, app))
+    assert refused.status_code == 503
+    assert refused.json() == {"detail": "the requests in work are larger than --max_total_mb 1"}
+    assert later == [200, 200]
+    assert grader.graded == ["stuck", "a", "b"]
+
+
 def test_nothing_more_is_graded_for_a_client_that_is_gone():
     messages = [{"type": "http.request", "body": json.dumps(rows("first", "never")).encode()}]
 
