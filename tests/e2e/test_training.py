@@ -2,8 +2,8 @@
 
 import json
 import math
+import os
 import re
-import sys
 import urllib.request
 
 import pytest
@@ -251,7 +251,7 @@ def assert_best_model(folder) -> None:
     assert load_file(folder / "checkpoints" / "best" / "model.safetensors")
 
 
-def test_kl_cov_on_two_ranks_for_twelve_steps(run_trainer, task, tmp_path, ray):
+def test_kl_cov_on_two_ranks_for_twelve_steps(run_trainer, task, tmp_path, ray, forking_python):
     flags = [*METHODS["kl_cov"], *TWO_RANKS, "--train.num_episodes", "4", "--cov_dump_every", "12"]
     evaluation = ["--eval.dataset", f"bench:{task.benchmark}", "--eval.steps", "6", "--eval.template", "none"]
     flags += [*evaluation, "--eval.max_tokens", "24"]
@@ -277,18 +277,10 @@ def test_kl_cov_on_two_ranks_for_twelve_steps(run_trainer, task, tmp_path, ray):
     # the harness gives the exported model the number that the training gave it
     curve = [json.loads(line) for line in (run.folder / "eval.jsonl").read_text().splitlines()]
     assert [line["step"] for line in curve] == [6, 12]
-    command = [sys.executable, "-m", "openrlhf_cov.cli.evaluate", "--model", run.folder]
-    command += [
-        "--benchmarks",
-        task.benchmark,
-        "--template",
-        "none",
-        "--max_tokens",
-        "24",
-        "--output",
-        tmp_path / "results",
-    ]
-    ended(command, "the evaluation of the trained model")
+    command = [forking_python, "-m", "openrlhf_cov.cli.evaluate", "--model", run.folder]
+    command += ["--benchmarks", task.benchmark, "--template", "none", "--max_tokens", "24"]
+    command += ["--output", tmp_path / "results"]
+    ended(command, "the evaluation of the trained model", env=os.environ | ray)
     (sums,) = json.loads((tmp_path / "results" / "summary.json").read_text())["benchmarks"]
     assert sums["avg_at_k"]["estimate"] == curve[-1]["eval/sums/avg@1"]
     assert sums["mean_tokens"] == pytest.approx(curve[-1]["eval/sums/response_length_mean"])

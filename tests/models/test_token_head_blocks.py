@@ -38,7 +38,7 @@ def widths(tokens, vocabulary, hidden_size, block, score=token_scores):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(
     tokens=st.integers(1, 300_000),
     vocabulary=st.integers(1, 260_000),

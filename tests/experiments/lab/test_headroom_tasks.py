@@ -13,6 +13,7 @@ from openrlhf_cov.experiments.lab.training import Lab
 from openrlhf_cov.experiments.tiny_task import commands, hidden_skills, two_peaks
 from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig, build_model
 from openrlhf_cov.experiments.tiny_task.headroom_policies import SKILLS_POLICY, make_paths_policy, make_skills_policy
+from openrlhf_cov.experiments.tiny_task.shipped_policies import shipped_policy
 from openrlhf_cov.experiments.tiny_task.tokenizer import build_tokenizer
 from openrlhf_cov.models.cov_config import CovConfig
 
@@ -205,7 +206,9 @@ def test_the_seed_determines_the_base_policy_and_the_share_does_not(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("skills", [hidden_skills.TAIL, hidden_skills.shortcut_task()], ids=lambda task: task.name)
 def test_a_trained_base_policy_has_the_habits_and_carries_out_every_skill(skills):
-    model, tokenizer = make_skills_policy(skills, SKILLS_POLICY, 0)
+    # That of the shortcut comes with the package, trained in the same way; that of the tail is trained here.
+    shipped = shipped_policy(skills.name, 0, SKILLS_POLICY)
+    model, tokenizer = shipped or make_skills_policy(skills, SKILLS_POLICY, 0)
     _, _, test = commands.split_digits()
     prompts = [letter + digits for letter in commands.LETTERS for digits in test[:4]]
     ids = torch.tensor(tokenizer(prompts)["input_ids"])
