@@ -191,5 +191,16 @@ def students(values: list[float]) -> list[float]:
     return [mean, mean - half, mean + half]
 
 
+def test_the_page_of_the_bandit_quotes_the_falls_of_the_entropy():
+    """The numbers of its section are those of its row in entropy_drops.md, but for the last column."""
+    page = (DOCS / "study" / "two_peaks.md").read_text(encoding="utf-8")
+    section = page.split("## How well do the theorems hold in the bandit?")[1].split("\n## ")[0]
+    falls = (DOCS / "study" / "entropy_drops.md").read_text(encoding="utf-8")
+    [row] = [line for line in falls.splitlines() if line.startswith("| two_peaks,")]
+    quoted = INTERVAL.findall(section)
+    assert len(quoted) == 4  # theorem 1, theorem 2, discriminator, natural gradient; the drift has none
+    assert quoted == INTERVAL.findall(row)[:-1]
+
+
 def test_the_raw_numbers_are_small():
     assert sum(path.stat().st_size for path in PACKED) < 25e6

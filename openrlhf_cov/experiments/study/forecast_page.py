@@ -33,7 +33,7 @@ OVER_STUDIES = (
 ABOUT = (
     "Which curve forecasts the reward at the end of a run from its beginning: the law R = −a·exp(H) + b, or a "
     f"sigmoid in the number of steps? The end is the mean training reward of the last {END_SHARE:.0%} of the steps. "
-    "All published lab runs with fresh seeds count."
+    "All published lab runs with fresh seeds count, but for the short ones of the bandit."
 )
 HOW = (
     "Errors are absolute, in units of the reward (0 to 1). The law is fitted to the known steps and then told the "
