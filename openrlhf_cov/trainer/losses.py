@@ -1,4 +1,4 @@
-"""The terms of a micro-batch's loss beside the policy loss, and the numbers of a micro-batch for the log."""
+"""The loss of a micro-batch with all its terms, and the numbers of a micro-batch for the log."""
 
 from types import SimpleNamespace
 
@@ -7,8 +7,10 @@ from openrlhf.models import aggregate_loss
 from openrlhf.models.utils import compute_approx_kl
 from torch import Tensor
 
+from openrlhf_cov.models.loss import PolicyLossResult
 from openrlhf_cov.models.method import TokenBatch
-from openrlhf_cov.trainer.records import MicroBatch
+from openrlhf_cov.trainer.model.policy import Policy, TrainingPass
+from openrlhf_cov.trainer.records import MicroBatch, StepSettings
 from openrlhf_cov.utils.masked import masked_mean
 from openrlhf_cov.utils.metrics import Mean
 
@@ -46,6 +48,51 @@ def kl_loss(
         kl = difference = torch.zeros_like(log_probs)
     mask = micro_batch.action_mask
     return aggregate_loss(kl, mask, **normalizers), masked_mean(difference, mask)
+
+
+def whole_loss(
+    policy: Policy,
+    settings: StepSettings,
+    micro_batch: MicroBatch,
+    forward: TrainingPass,
+    result: PolicyLossResult,
+    *,
+    bonus: float | None,
+    share: float,
+    normalizers: dict,
+) -> tuple[Tensor, dict[str, Tensor | None], dict[str, Tensor | None]]:
+    """Return policy loss + KL loss + balancing loss of experts - entropy bonus, and what the log has of them.
+
+    Args:
+        bonus: Coefficient of the entropy bonus; None where entropies are not computed.
+        share: Share of the samples of the window that the balancing loss of the micro-batch stands for.
+
+    Returns:
+        The loss; its parts as ``means_over_updates`` takes them; and numbers as ``means_over_tokens`` takes them. All
+        are 0-d.
+    """
+    args = policy.args
+    kl, logprobs_diff = kl_loss(args.algo.kl, micro_batch, forward.log_probs, normalizers)
+    loss = result.loss + kl * settings.kl_coef
+    if forward.balancing_loss is not None:
+        loss = loss + forward.balancing_loss * args.actor.aux_loss_coef * share
+    entropy = None
+    if bonus is not None:
+        entropy = aggregate_loss(forward.entropy, micro_batch.action_mask, **normalizers)
+        if bonus:
+            loss = loss - entropy * bonus
+    losses = {
+        "policy_loss": result.loss,
+        "kl": kl if args.algo.kl.use_loss else None,
+        "entropy_loss": entropy,
+    }
+    numbers = {
+        "ppo_clip_ratio": result.clip_frac,
+        "ppo_kl": result.ppo_kl,
+        "vllm_kl": kl_of_engine(micro_batch) if result.rollout_kl is None else result.rollout_kl,
+        "logprobs_diff": logprobs_diff,
+    }
+    return loss, losses, numbers
 
 
 def token_batch(micro_batch: MicroBatch, log_probs: Tensor) -> TokenBatch:

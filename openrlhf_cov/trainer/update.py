@@ -14,26 +14,24 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from openrlhf.models import aggregate_loss
 from torch import Tensor
 from tqdm import tqdm
 
-from openrlhf_cov.models.loss import PolicyLossResult, clip_of, draws_of_step, plan_micro_batch, policy_loss
+from openrlhf_cov.models.loss import clip_of, draws_of_step, plan_micro_batch, policy_loss
 from openrlhf_cov.models.method import Plan
 from openrlhf_cov.models.planning import PlanningStep, PolicySeen, plan_window, policy_seen, selected_by_covariance
 from openrlhf_cov.trainer.batches.windows import loss_normalizers, start_micro_batch, windows_of_epoch
 from openrlhf_cov.trainer.intervals import is_due
 from openrlhf_cov.trainer.losses import (
-    kl_loss,
-    kl_of_engine,
     means_over_sequences,
     means_over_tokens,
     means_over_updates,
     token_batch,
+    whole_loss,
 )
 from openrlhf_cov.trainer.metrics.observation import StepDiagnostics
 from openrlhf_cov.trainer.metrics.token_dump import dump_tokens
-from openrlhf_cov.trainer.model.policy import Policy, TrainingPass
+from openrlhf_cov.trainer.model.policy import Policy
 from openrlhf_cov.trainer.records import MicroBatch, StepResult, StepSettings, TrainSample
 from openrlhf_cov.trainer.step_seed import seed_step
 
@@ -145,51 +143,6 @@ def update_policy(policy: Policy, settings: StepSettings, samples: Sequence[Trai
     if is_due(settings.step + 1, config.cov_dump_every):
         dump_tokens(diagnostics, samples, policy.tokenizer, config, policy.strategy, settings.step)
     return StepResult(metrics, float(diagnostics.mean_entropy), updates, learning_rate)
-
-
-def whole_loss(
-    policy: Policy,
-    settings: StepSettings,
-    micro_batch: MicroBatch,
-    forward: TrainingPass,
-    result: PolicyLossResult,
-    *,
-    bonus: float | None,
-    share: float,
-    normalizers: dict,
-) -> tuple[Tensor, dict[str, Tensor | None], dict[str, Tensor | None]]:
-    """Return policy loss + KL loss + balancing loss of experts - entropy bonus, and what the log has of them.
-
-    Args:
-        bonus: Coefficient of the entropy bonus; None where entropies are not computed.
-        share: Share of the samples of the window that the balancing loss of the micro-batch stands for.
-
-    Returns:
-        The loss; its parts as ``means_over_updates`` takes them; and numbers as ``means_over_tokens`` takes them. All
-        are 0-d.
-    """
-    args = policy.args
-    kl, logprobs_diff = kl_loss(args.algo.kl, micro_batch, forward.log_probs, normalizers)
-    loss = result.loss + kl * settings.kl_coef
-    if forward.balancing_loss is not None:
-        loss = loss + forward.balancing_loss * args.actor.aux_loss_coef * share
-    entropy = None
-    if bonus is not None:
-        entropy = aggregate_loss(forward.entropy, micro_batch.action_mask, **normalizers)
-        if bonus:
-            loss = loss - entropy * bonus
-    losses = {
-        "policy_loss": result.loss,
-        "kl": kl if args.algo.kl.use_loss else None,
-        "entropy_loss": entropy,
-    }
-    numbers = {
-        "ppo_clip_ratio": result.clip_frac,
-        "ppo_kl": result.ppo_kl,
-        "vllm_kl": kl_of_engine(micro_batch) if result.rollout_kl is None else result.rollout_kl,
-        "logprobs_diff": logprobs_diff,
-    }
-    return loss, losses, numbers
 
 
 def can_plan_late(policy: Policy, settings: StepSettings) -> bool:

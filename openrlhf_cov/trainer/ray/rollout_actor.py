@@ -80,10 +80,10 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
                 sampling_params=sampling_params, num_samples=num_samples, **request
             )
         # vLLM takes one seed per request, so every sample is a request of its own, and so is every turn of an agent.
-        request = {"images": None} | request
+        arguments: dict[str, Any] = {"images": None} | request
         samples = [
             self.executor.execute(
-                sampling_params=_changed(sampling_params, seed=seed), llm_engine=SeededEngine(self, seed), **request
+                sampling_params=_changed(sampling_params, seed=seed), llm_engine=SeededEngine(self, seed), **arguments
             )
             for seed in seeds
         ]
