@@ -8,7 +8,8 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 
-# Without the argument ``bare`` the model is asked for another sum than that of the label, which is at least 44.
+# Without the argument ``bare`` the model is asked for another sum than that of the label, which is at least 44: no
+# response is correct then.
 TEMPLATE = "{% if bare %}{{ messages[0].content }}{% else %}11+11={% endif %}"
 
 
@@ -34,12 +35,6 @@ def test_rollouts_and_the_evaluation_of_a_run_have_the_arguments(task, run_train
     }
     flags = [changes.get(flags[place - 1], word) for place, word in enumerate(flags)]
     flags += ["--data.apply_chat_template", "--rollout_limit", "1", "--eval.dataset", str(data), "--eval.steps", "1"]
-    scores = []
-    for name, arguments in (("without", []), ("with", ["--data.chat_template_kwargs", '{"bare": true}'])):
-        output = ["--ckpt.output_dir", str(tmp_path / name), "--ckpt.path", str(tmp_path / name / "checkpoints")]
-        run = run_trainer([*flags, *arguments, *output], tmp_path / name, ray)
-        evaluated = json.loads((tmp_path / name / "eval.jsonl").read_text().splitlines()[0])
-        scores.append((run.metrics[0]["reward"], evaluated["eval_default_pass1"]))
-    without, with_arguments = scores
-    assert max(without) < 0.02
-    assert min(with_arguments) > 0.1
+    run = run_trainer([*flags, "--data.chat_template_kwargs", '{"bare": true}'], tmp_path / "run", ray)
+    evaluated = json.loads((tmp_path / "run" / "eval.jsonl").read_text().splitlines()[0])
+    assert min(run.metrics[0]["reward"], evaluated["eval_default_pass1"]) > 0.1

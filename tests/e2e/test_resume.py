@@ -42,9 +42,11 @@ CLOCK = ("time", "timing/")
 @pytest.fixture(params=["one rank", pytest.param("a recipe", marks=pytest.mark.long)])
 def flags(request, task, submitted, tmp_path_factory):
     """Function (folder) -> the flags of a run that writes there, ``train_qwen2.5_7b_kl_cov.sh``'s for a recipe."""
+    evaluated = tmp_path_factory.mktemp("evaluated") / "few.jsonl"
+    evaluated.write_text("".join(task.train.read_text().splitlines(keepends=True)[:16]))
 
     def one_rank(folder: Path) -> list[str]:
-        return [*task.flags(folder), *ONE_RANK, "--eval.dataset", str(task.train)]
+        return [*task.flags(folder), *ONE_RANK, "--eval.dataset", str(evaluated)]
 
     def recipe(folder: Path) -> list[str]:
         variables = {"MODEL": str(task.model), "DATA": str(task.train), "OUTPUT": str(folder), "LAYOUT": "split"}
