@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 import torch
+from openrlhf.models import aggregate_loss
 from torch import Tensor
 from tqdm import tqdm
 

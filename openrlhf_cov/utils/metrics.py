@@ -31,8 +31,9 @@ class Mean:
     op: ClassVar[str] = "sum"
 
     def parts(self) -> Tensor:
-        """Return (total, weight), float64 (2,)."""
-        return torch.stack([_scalar(self.total), _scalar(self.weight)])
+        """Return (total, weight), float64 (2,), on the device of the tensors among them."""
+        device = next((each.device for each in (self.total, self.weight) if isinstance(each, Tensor)), None)
+        return torch.stack([_scalar(self.total, device), _scalar(self.weight, device)])
 
     def reader(self) -> Read:
         """Return the function that reads total / weight."""
@@ -259,5 +260,9 @@ def _read_effective_share(name: str, parts: Tensor) -> dict[str, float]:
     return {name: total**2 / (count * squares) if squares else math.nan}
 
 
-def _scalar(value: Tensor | float) -> Tensor:
-    return torch.as_tensor(value).detach().double().reshape(())
+def _scalar(value: Tensor | float, device: torch.device | None = None) -> Tensor:
+    """Return a value as float64, 0-d: a tensor on its device, a number on the given one."""
+    if isinstance(value, Tensor):
+        return value.detach().double().reshape(())
+    # A number is written on the device; a copy of it from the host would make the host wait.
+    return torch.full((), value, dtype=torch.float64, device=device)

@@ -170,6 +170,7 @@ def test_with_the_published_gains_of_a_range_of_two():
             "--entropy_control_form pi: --repo_zeta is doubled and halved, so no gain fits it",
         ),
         ({"entropy_target": None}, "--entropy_control_form only applies with --entropy_target"),
+        ({"entropy_high": math.inf}, "its gains are shares of the range .*; give finite bounds"),
     ],
 )
 def test_what_no_pi_loop_can_do_is_refused(settings, message):

@@ -28,6 +28,10 @@ def test_grpo_by_hand():
     ]
 
 
+def test_a_single_response_has_no_advantage():
+    assert group_normalised(torch.tensor([[1.0], [0.0]])).tolist() == [[0.0], [0.0]]  # its deviation would be 0 / 0
+
+
 @pytest.mark.parametrize("reward", [-0.3, -0.1, 0.7])
 def test_equal_rewards_are_no_advantage(reward):
     assert not group_normalised(torch.full((2, 8), reward)).any()  # off by rounding, the mean and the deviation

@@ -4,6 +4,7 @@ import asyncio
 import os
 from copy import copy
 from functools import partial
+from typing import Any
 
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from openrlhf.utils.agent import MultiTurnAgentExecutor

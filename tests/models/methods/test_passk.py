@@ -43,3 +43,11 @@ def test_every_response_gets_that_of_its_kind():
     found = METHOD.slot.estimate(CovConfig(method="passk"), Groups(rewards, 0.5))
     assert found[0].tolist() == pytest.approx([0.522232 if r else -0.174077 for r in rewards[0]], abs=1e-6)
     assert not found[1:].any()
+
+
+def test_a_group_that_abstentions_left_smaller_than_a_set_has_no_advantage():
+    # k is 4. Three graded responses make no set of four, and four make one, which every response is in: pass@4 is its
+    # own mean.
+    for graded in ([1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]):
+        found = METHOD.slot.estimate(CovConfig(method="passk", passk_k=4), Groups(torch.tensor([graded]), 0.5))
+        assert found.tolist() == [[0.0] * len(graded)]
