@@ -77,7 +77,9 @@ class Policy:
         by_micro_batch = config.cov_scope != "global" and bool(config.token_slots)
         # Without ZeRO-3 every data-parallel rank has the same weights, and those of the first one are exported.
         first = strategy.ds_device_mesh["dp"].get_local_rank() == 0
-        keeps_average = ema_model is not None and (args.ds.zero_stage == 3 or first)
+        average = None
+        if ema_model is not None and (args.ds.zero_stage == 3 or first):
+            average = MovingAverage(ema_model, args.train.ema_beta)
         return cls(
             strategy=strategy,
             actor=actor,
@@ -89,7 +91,7 @@ class Policy:
             bad_updates=BadUpdates(actor.model, args.on_nan, kept, strategy.get_rank()),
             layout=BatchLayout.of(strategy, ranks, groups_prompts=actor.shares_prompts and not by_micro_batch),
             draws_in_training=draws_in_training(actor),
-            average=MovingAverage(ema_model, args.train.ema_beta) if keeps_average else None,
+            average=average,
         )
 
     @property

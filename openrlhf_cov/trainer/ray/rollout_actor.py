@@ -80,7 +80,7 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
                 sampling_params=sampling_params, num_samples=num_samples, **request
             )
         # vLLM takes one seed per request, so every sample is a request of its own, and so is every turn of an agent.
-        request = {"images": None} | request
+        request.setdefault("images", None)
         samples = [
             self.executor.execute(
                 sampling_params=_changed(sampling_params, seed=seed), llm_engine=SeededEngine(self, seed), **request
