@@ -26,7 +26,7 @@ from openrlhf_cov.experiments.study.document import (
     markdown_table,
 )
 from openrlhf_cov.experiments.study.entropy_drop_page import drop_document, drop_row
-from openrlhf_cov.experiments.study.forecast_page import by_task_in_short, forecast_document, study_errors
+from openrlhf_cov.experiments.study.forecast_page import forecast_document, study_errors
 from openrlhf_cov.experiments.study.mechanism_page import mechanism_chart, mechanism_section
 from openrlhf_cov.experiments.study.questions import agreement
 from openrlhf_cov.experiments.study.run_results import Result, unpack
@@ -308,16 +308,9 @@ def with_numbers(text: str) -> str:
         "table": "\n".join(markdown_table(study_numbers.table(shortcut, learning_rates))),
         "mechanism": "\n".join(markdown_table(study_numbers.mechanism_numbers(mechanism))),
         "drops": study_numbers.said_of_drops(entropy_drops()),
-        "forecasts": "\n".join(markdown_table(early_and_late(by_task_in_short(forecasts())))),
         "links": links(),
     }
     return NUMBERS.sub(lambda match: f"{match[1]} -->\n\n{parts[match[1]]}\n\n", text)
-
-
-def early_and_late(section: Section) -> Section:
-    """Return the rows of the forecasts from the smallest and from the largest part of a run."""
-    parts = sorted({row[1] for row in section.rows}, key=lambda part: int(part.rstrip("%")))
-    return replace(section, rows=tuple(row for row in section.rows if row[1] in (parts[0], parts[-1])))
 
 
 @cache

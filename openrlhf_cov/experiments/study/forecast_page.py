@@ -139,15 +139,6 @@ def forecast_chart(studies: Sequence[StudyErrors]) -> Chart:
     return Chart("forecasts", "Errors of the forecasts", tuple(panels), note=CAPTION, columns=3, shared="y")
 
 
-def by_task_in_short(content: Document) -> Section:
-    """Return the table by task of the page, without the columns that count studies."""
-    section = next(section for section in content.sections if section.title == BY_TASK)
-    columns = [section.head.index(name) for name in ("task", "known", *FORECASTS.values())]
-    rows = (section.head, *section.rows)
-    head, *body = (tuple(row[column] for column in columns) for row in rows)
-    return Section("", (), head, tuple(body))
-
-
 def _task_rows(studies: Sequence[StudyErrors]) -> list[tuple[str, ...]]:
     """Return a row for each task and share: the range of the mean errors over its studies, and who is better."""
     rows = []

@@ -67,7 +67,7 @@ class Finished:
     @property
     def progress(self) -> str:
         """The number of finished runs, as words."""
-        return f"{len(self.results)} of {number_of_runs(self.spec)} runs of `studies/{self.name}.yaml`"
+        return f"{len(self.results)} of {number_of_runs(self.spec)} runs"
 
     @property
     def runs(self) -> Runs:
@@ -183,7 +183,7 @@ def _said_of_widths(learning_rates: Finished) -> str:
     where = f"over {widths[BASELINE]} decades of learning rates" if numbers[BASELINE] else "at no learning rate"
     return (
         f"Untuned, with four updates at a share of 0.15, half of the three seeds learn {where} with GRPO, and over at "
-        f"least half a decade more with {said}; three seeds describe, and test nothing."
+        f"least half a decade more with {said} (three seeds, without a test)."
     )
 
 
@@ -197,10 +197,10 @@ def said_of_figure(shortcut: Finished, learning_rates: Finished, mechanism: Fini
     """
     parts = []
     if shortcut.results:
-        parts.append(f"Dots: critical shares of tuned methods with 95 % intervals ({shortcut.progress}).")
+        parts.append(f"Dots: critical shares with 95 % intervals ({shortcut.progress}).")
     if learning_rates.results:
         parts.append(f"Map: untuned, four updates, a share of 0.15 ({learning_rates.progress}).")
-    parts.append(f"Curves: untuned runs at a share of 0.2, mean, lowest and highest seed ({mechanism.progress}).")
+    parts.append(f"Curves: untuned, at a share of 0.2, mean, lowest and highest seed ({mechanism.progress}).")
     if not learning_rates.results:
         parts.append(f"The map of learning rates has no run yet ({learning_rates.progress}).")
     return " ".join(parts)
@@ -237,7 +237,6 @@ def mechanism_numbers(mechanism: Finished) -> Section:
                     spread([name_at(each, EARLY_STEPS) for each in found], 3),
                     spread(ratios, 0),
                     spread([removed_share(each, -1) for each in found]),
-                    spread([removed_share(each, 1) for each in found]),
                 )
             )
     head = (
@@ -246,7 +245,6 @@ def mechanism_numbers(mechanism: Finished) -> Section:
         f"rare name, own, step {EARLY_STEPS}",
         "largest ratio, own to other",
         "push down selected",
-        "push up selected",
     )
     return Section("", (), head, tuple(rows))
 

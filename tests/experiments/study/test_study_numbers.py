@@ -11,7 +11,7 @@ from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.experiments.lab.mechanism import probability_column
 from openrlhf_cov.experiments.study import study_numbers
 from openrlhf_cov.experiments.study.entropy_drop_page import drop_document, drop_row
-from openrlhf_cov.experiments.study.forecast_page import by_task_in_short, forecast_document, study_errors
+from openrlhf_cov.experiments.study.forecast_page import forecast_document, study_errors
 from openrlhf_cov.experiments.study.mechanism_page import (
     RARE,
     mechanism_chart,
@@ -233,9 +233,8 @@ def test_forecasts_are_told_by_task(make_runs):
     assert by_study["GRPO", "50%"][2] == "3"
     assert by_study["all methods", "50%"][2] == "6"
     assert float(by_study["all methods", "50%"][4].split()[0]) < float(by_study["all methods", "50%"][6].split()[0])
-    short = by_task_in_short(content)
     # 15 % of 40 steps are the six points that a forecast needs at least.
-    assert [row[1] for row in short.rows] == ["15%", "30%", "50%"]
+    assert [row[2] for row in content.sections[0].rows] == ["15%", "30%", "50%"]
     assert content.sections[0].rows[2][-2:] == ("1", "0")
     assert missing(content.summary, "the law", "1 of 1", "commands", "the sigmoid", "0 of 1", "commands") == []
 
