@@ -28,10 +28,9 @@ def main() -> None:
     spec = read_spec(ROOT / "studies" / "shortcut.yaml")
     study = LabStudy(spec, output, output)
     runs = headroom_runs(spec, list(unpack(ROOT / "studies" / "results" / "shortcut.jsonl.xz", study.asked))) or {}
+    first = {method: found[SEED] for method, found in runs.items() if SEED in found}
     ended = {
-        method: found[SEED]
-        for method, found in runs.items()
-        if SEED in found and found[SEED].evaluations.steps[-1] < study.evaluated(found[SEED].run)[-1]
+        method: each for method, each in first.items() if each.evaluations.steps[-1] < study.evaluated(each.run)[-1]
     }
     changed = 0
     for method, early in ended.items():
@@ -47,7 +46,7 @@ def main() -> None:
         print(
             f"{method:20} {ends[0]:16} {ends[1]:16} {'changed' if outcomes[0] != outcomes[1] else 'same'}", flush=True
         )
-    print(f"{changed} of {len(ended)} outcomes changed; {len(runs) - len(ended)} methods did not end early")
+    print(f"{changed} of {len(ended)} outcomes changed; {len(first) - len(ended)} runs did not end early")
 
 
 if __name__ == "__main__":
