@@ -159,7 +159,7 @@ def test_requests_in_work_share_a_limit_of_size_and_finished_ones_leave_it():
     with grading(max_total_mb=1) as (grader, app):
         refused, later = asyncio.run(scenario(grader, app))
     assert refused.status_code == 503
-    assert refused.json() == {"detail": "the requests in work are larger than --max_total_mb 1"}
+    assert "--max_total_mb 1" in refused.json()["detail"]
     assert later == [200, 200]
     assert grader.graded == ["stuck", "a", "b"]
 
