@@ -103,12 +103,12 @@ SHORT_RUNS = BANDIT
 # Rows of the list of docs/study.md: what studies are about, and their names. Those without results are listed, too.
 LISTED = {
     "the shortcut": (SHORTCUT, LEARNING_RATES, "model_size", MECHANISM),
-    "rare skills, paths, bandit": ("tail", "graph_paths", BANDIT),
-    "commands, eight updates per rollout": ("commands", "commands_methods", "commands_surrogates"),
+    "other tasks": ("tail", "graph_paths", BANDIT),
+    "commands, eight updates": ("commands", "commands_methods", "commands_surrogates"),
     "commands, one update": ("commands_one_update", "commands_methods_one_update"),
-    "methods at equal tuning": (EQUAL_TUNING,),
-    "defaults, scope, random tokens, learning rates": ("methods", "scope", "random_drop", "divergence"),
-    "one entropy, several methods": ("matched_first_token", "matched_entropy"),
+    "equal tuning": (EQUAL_TUNING,),
+    "defaults and scope": ("methods", "scope", "random_drop", "divergence"),
+    "matched entropy": ("matched_first_token", "matched_entropy"),
     "addition": ("addition", "addition_methods"),
     "through Ray": ("commands_ray", "addition_ray"),
     "`make demo-compare`; SmolLM2-135M": ("demo_compare", "smollm2"),
@@ -292,7 +292,7 @@ def links() -> str:
     known = {*names(), *SOURCES}
     lines = ["| about | studies |", "|---|---|"]
     for about, studies in LISTED.items():
-        cells = (f"[`{name}`](study/{name}.md)" if name in known else f"`{name}` (no run yet)" for name in studies)
+        cells = (f"[`{name}`](study/{name}.md)" if name in known else f"`{name}`" for name in studies)
         lines.append(f"| {about} | {', '.join(cells)} |")
     return "\n".join(lines)
 
