@@ -75,7 +75,9 @@ def lab_updates(model_folder, flags: list[str], updates: int) -> list[dict[str, 
     kept = []
     for number in range(updates):
         rows = torch.arange(SAMPLES)
-        lab.optimize(planning, ids[:, :1], ids[:, 1:], metrics, rows, update=number, draws=draws)
+        # The trainer makes one update in each epoch, and draws anew in each.
+        of_epoch = replace(planning, epoch=number)
+        lab.optimize(of_epoch, ids[:, :1], ids[:, 1:], metrics, rows, update=number, draws=draws)
         if number in (0, updates - 1):
             kept.append(weights_of(lab))
     return kept
