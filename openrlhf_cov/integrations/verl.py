@@ -154,9 +154,9 @@ class VerlLoss:
 
         metrics: dict[str, Any] = {}
 
-        def loss_of(of_tokens: Tensor) -> Tensor:
+        def loss_of(of_tokens: Tensor, old_log_probs: Tensor) -> Tensor:
             loss, found = verl.get_policy_loss_fn("vanilla")(
-                old_log_prob=old_log_prob,
+                old_log_prob=old_log_probs,
                 log_prob=log_prob,
                 advantages=of_tokens,
                 response_mask=response_mask,
