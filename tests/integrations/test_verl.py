@@ -21,7 +21,8 @@ from openrlhf_cov.models.planning import PlanningStep, PolicySeen, WindowPart, p
 
 SETTINGS = ACTIVE | {"dppo": {"dppo_anchor": "old"}, "clip_cov": {"clip_cov_ratio": 0.05, "clip_cov_lb": 0.0}}
 IN_VERL = (
-    "kl_cov clip_cov random_drop cw_grpo positive_weight repo_r cispo gspo_token dppo sapo cegppo gmpo adaptive_clip"
+    "kl_cov clip_cov random_drop cw_grpo positive_weight entropic repo_r cispo gspo_token dppo sapo cegppo gmpo"
+    " adaptive_clip"
 ).split()
 
 
