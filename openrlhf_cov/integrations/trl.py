@@ -45,6 +45,7 @@ from openrlhf_cov.models.responses import mean_log_probs, response_advantages
 from openrlhf_cov.models.rollout import mean_entropy, token_sums
 from openrlhf_cov.models.rollout_metrics import RolloutMetrics
 from openrlhf_cov.models.window import Ranks
+from openrlhf_cov.utils.command import write_settings
 from openrlhf_cov.utils.metrics import Mean
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, MetricsLog
 
@@ -280,7 +281,10 @@ class CovGRPOTrainer(RecordingGRPOTrainer):
         if self.accelerator.is_main_process:
             if self._metrics_log is None:
                 # Opened late: only when training runs is it known after which rollout a resumed run continues.
-                self._metrics_log = MetricsLog(Path(str(self.args.output_dir), METRICS_FILE), number - 1)
+                folder = Path(str(self.args.output_dir))
+                self._metrics_log = MetricsLog(folder / METRICS_FILE, number - 1)
+                # A report asks them if anything acts on the entropy.
+                write_settings(folder, trl_options.recorded_settings(self.methods, self.args))
             self._metrics_log.write(number, values)
         for name, value in values.items():
             # Names without a slash, such as reward, are TRL's own.

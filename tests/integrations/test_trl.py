@@ -16,7 +16,7 @@ pytest.importorskip("trl", reason="needs TRL: pip install openrlhf-cov[trl]")
 from trl import GRPOTrainer
 from trl_runs import AgainstLaboratory, begins_with_digit, flat, new_policy, options, prompts, run
 
-from openrlhf_cov.analysis.runs import read_run
+from openrlhf_cov.analysis.runs import interventions, read_run
 from openrlhf_cov.integrations.trl import CovGRPOTrainer
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.utils.metrics_log import read_metrics
@@ -177,6 +177,21 @@ def test_metrics_are_logged_and_can_be_read_as_a_run(tmp_path):
         # floor(0.05 * tokens), whatever the micro-batches: 8 responses in two of them.
         assert line["cov/selected_count"] == int(0.05 * round(8 * line["response_length"]))
     assert len(read_run(tmp_path).training.columns["entropy/mean"]) == 6
+
+
+def test_a_report_learns_what_acts_on_the_entropy_of_a_run(tmp_path):
+    # The entropy law is stated without a method, a KL term, an entropy term and a raised clip. Estimators select no
+    # token, so that the metrics alone do not show them.
+    changes = {"beta": 0.1, "entropy_coef": 0.01, "epsilon_high": 0.28}
+    run(CovGRPOTrainer, options(tmp_path / "all", **changes), method="maxrl")
+    run(CovGRPOTrainer, options(tmp_path / "plain"))
+    assert interventions(read_run(tmp_path / "all")) == [
+        "--method maxrl",
+        "--algo.kl.init_coef 0.1",
+        "--actor.entropy_coef 0.01",
+        "--actor.eps_clip_low_high 0.2 0.28",
+    ]
+    assert interventions(read_run(tmp_path / "plain")) == []
 
 
 def test_schedules_and_closed_loops_move_once_per_rollout_and_are_resumed(tmp_path):
