@@ -140,6 +140,14 @@ def test_a_clip_beside_a_method_without_one_is_refused(samples):
         trained_by_verl("ours", samples, clip_ratio_high=0.28)
 
 
+def test_a_dual_clip_beside_the_clip_of_a_method_is_refused(samples):
+    # The published clip of KL-Cov has none. With a clip of verl, its dual clip acts as well.
+    integration.register("ours", method="kl_cov")
+    with pytest.raises(ValueError, match=r"clip_ratio_c=10"):
+        trained_by_verl("ours", samples, clip_ratio_c=10.0)
+    trained_by_verl("ours", samples, clip_ratio_c=10.0, clip_ratio_high=0.28)
+
+
 REFUSED = {
     "qae": ({}, "adv_estimator"),
     "steer": ({}, "entropies"),
