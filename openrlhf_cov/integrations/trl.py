@@ -145,7 +145,10 @@ class CovGRPOTrainer(RecordingGRPOTrainer):
             found = self.ranks.all_gather(mean_log_probs(batch["policy_log_probs"], whole["completion_mask"]))
             seen = mean_entropy(sums).item(), found.view_as(groups)
             estimated = response_advantages(groups, ~groups.isnan(), "group_norm", config, *seen)
-            batch["advantages"] = estimated.nan_to_num(0.0).flatten()[rows]
+            advantages = estimated.nan_to_num(0.0).flatten()
+            batch["advantages"] = advantages[rows]
+            # TRL keeps as many as a rollout has, so that these replace its own in the table of completions.
+            self._logs["advantages"].extend(advantages.tolist())
         self._rollout = RolloutMetrics(rollout_tokens(batch, scores), self.num_generations, self.ranks)
         self._rollout.add(*response_metrics(self._completion_ids, scores, self.eos_token_ids))
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas
 import pytest
 import torch
 from active import ACTIVE, IN_THE_LAB, OF_EACH_SLOT, OTHER_METHODS, active
@@ -14,7 +15,7 @@ from active import ACTIVE, IN_THE_LAB, OF_EACH_SLOT, OTHER_METHODS, active
 pytest.importorskip("trl", reason="needs TRL: pip install openrlhf-cov[trl]")
 
 from trl import GRPOTrainer
-from trl_runs import AgainstLaboratory, begins_with_digit, flat, new_policy, options, prompts, run
+from trl_runs import GROUP, AgainstLaboratory, begins_with_digit, flat, new_policy, options, prompts, run
 
 from openrlhf_cov.analysis.runs import interventions, read_run
 from openrlhf_cov.integrations.trl import CovGRPOTrainer
@@ -177,6 +178,16 @@ def test_metrics_are_logged_and_can_be_read_as_a_run(tmp_path):
         # floor(0.05 * tokens), whatever the micro-batches: 8 responses in two of them.
         assert line["cov/selected_count"] == int(0.05 * round(8 * line["response_length"]))
     assert len(read_run(tmp_path).training.columns["entropy/mean"]) == 6
+
+
+def test_the_table_of_completions_has_the_advantages_that_train(tmp_path):
+    # WAPO trains responses above the mean of their group only, so that no advantage is negative; GRPO's would be.
+    run(CovGRPOTrainer, options(tmp_path, max_steps=1, log_completions=True), method="wapo")
+    table = pandas.read_parquet(tmp_path / "completions" / "completions_00001.parquet")
+    rewards = table["begins_with_digit"].to_numpy().reshape(-1, GROUP)
+    expected = (rewards - rewards.mean(1, keepdims=True)).clip(min=0.0)
+    assert expected.max() > 0
+    assert table["advantage"].tolist() == pytest.approx(expected.flatten().tolist())
 
 
 def test_a_report_learns_what_acts_on_the_entropy_of_a_run(tmp_path):
