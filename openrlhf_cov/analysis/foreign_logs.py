@@ -57,7 +57,11 @@ def read_csv(
             names = renaming(header, mapping)
             step = _step_column(path, header, names)
             _check_known(path, names, columns)
-            rows, odd, broken = _csv_rows(reader, header, _used(names, columns) | {step}, step)
+            used = _used(names, columns) | {step}
+            # Two runs in one table, for example: which of them is meant is not known.
+            if twice := sorted(name for name in used if header.count(name) > 1):
+                raise UsageError(f"{path}: two columns are called {twice[0]!r}; rename one of them")
+            rows, odd, broken = _csv_rows(reader, header, used, step)
         except csv.Error as error:
             raise UsageError(f"{path}, line {reader.line_num}, cannot be read: {error}") from error
     warnings = []

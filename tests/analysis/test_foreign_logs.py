@@ -69,6 +69,14 @@ def test_a_resumed_run_leaves_rows_behind_by_the_clock_of_wandb(table):
     assert any("before the run was resumed" in warning for warning in warnings)
 
 
+def test_two_columns_of_one_name_are_refused_where_one_is_read(table):
+    path = table("step,entropy,reward,other,other\n1,0.9,0.2,5,6\n")
+    training, _, _ = read_csv(path, columns=["entropy/mean", "reward"])
+    assert training.column("reward").tolist() == [0.2]
+    with pytest.raises(UsageError, match="two columns are called 'reward'"):
+        read_csv(table("step,entropy,reward,reward\n1,0.9,0.2,0.8\n"), columns=["entropy/mean", "reward"])
+
+
 def test_csv_with_a_mapping_and_chosen_columns(table):
     text = "global_step,H,R,other,name\n1,0.9,0.2,5,a\n2,0.8,0.3,6,b\n"
     mapping = {"step": "global_step", "entropy": "H", "reward": "R"}
