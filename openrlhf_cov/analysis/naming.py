@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.metric_table import ENTROPY, STEP, STEP_TOTAL, TIME
 
+# What stands before the numbers of an evaluation in OpenRLHF, in TRL and here.
+EVALUATION = "eval/"
 # The step of an evaluation, in rows of W&B in which OpenRLHF and this project log an evaluation alone.
-EVALUATION_STEP = "eval/global_step"
+EVALUATION_STEP = f"{EVALUATION}global_step"
 
 # The clock of a row, in seconds; W&B's is ``_timestamp``. It tells which rows a resumed run has left behind.
 CLOCKS = ("time", "_timestamp")
@@ -39,7 +41,7 @@ NAMINGS = {
             "reward": ("train/reward", "reward"),
         },
         prefix="train/",
-        evaluation=("eval/", "eval_"),
+        evaluation=(EVALUATION, "eval_"),
     ),
     # verl, trainer/ppo/metric_utils.py and ray_trainer.py (2025); before mid-2025 the entropy was actor/entropy_loss.
     # The score is what the reward function gave, critic/rewards has a KL penalty in it. Evaluations are
@@ -78,7 +80,7 @@ NAMINGS = {
             "actor_lr": ("train/learning_rate", "learning_rate"),
         },
         prefix="train/",
-        evaluation=("eval/", "eval_"),
+        evaluation=(EVALUATION, "eval_"),
     ),
 }
 
@@ -124,7 +126,7 @@ def renaming(names: Iterable[str], mapping: Mapping[str, str] | str | None = Non
     chosen = {ours: name for ours, name in chosen.items() if name is not None}
     evaluation_step = EVALUATION_STEP if EVALUATION_STEP in names and EVALUATION_STEP not in chosen.values() else None
     others = [name for name in names if name not in (*chosen.values(), evaluation_step)]
-    evaluation = {name.removeprefix("eval/"): name for name in others if name.startswith(known.evaluation)}
+    evaluation = {name.removeprefix(EVALUATION): name for name in others if name.startswith(known.evaluation)}
     training = {name.removeprefix(known.prefix): name for name in others if not name.startswith(known.evaluation)}
     return Renaming(training | chosen, evaluation, evaluation_step)
 
