@@ -57,7 +57,11 @@ def read_csv(
             names = renaming(header, mapping)
             step = _step_column(path, header, names)
             _check_known(path, names, columns)
-            rows, odd, broken = _csv_rows(reader, header, _used(names, columns) | {step}, step)
+            used = _used(names, columns) | {step}
+            # Two runs in one table, for example: which of them is meant is not known.
+            if twice := sorted(name for name in used if header.count(name) > 1):
+                raise UsageError(f"{path}: two columns are called {twice[0]!r}; rename one of them")
+            rows, odd, broken = _csv_rows(reader, header, used, step)
         except csv.Error as error:
             raise UsageError(f"{path}, line {reader.line_num}, cannot be read: {error}") from error
     warnings = []
@@ -213,17 +217,32 @@ def _check_known(path: Path, names: Renaming, columns: Collection[str] | None) -
 def _used(names: Renaming, columns: Collection[str] | None) -> set[str]:
     """Return the names that the log gives the columns to keep."""
     training = {name for ours, name in names.training.items() if columns is None or ours in columns}
-    return training | set(names.evaluation.values())
+    return training | set(names.evaluation.values()) | ({names.evaluation_step} if names.evaluation_step else set())
 
 
 def _split(rows: Rows, names: Renaming, warnings: list[str], source: str) -> Tables:
     """Split rows that hold both into training and evaluations."""
+    # Rows of an evaluation alone may have their step in another column.
+    is_evaluation = np.zeros(len(rows.steps), dtype=bool)
+    steps_of_evaluations = rows.steps
+    if names.evaluation_step:
+        own_steps = rows.columns[names.evaluation_step]
+        is_evaluation = np.isnan(rows.steps) & ~np.isnan(own_steps)
+        steps_of_evaluations = np.where(is_evaluation, own_steps, rows.steps)
+    parts = (
+        (names.training, rows.steps, ~is_evaluation),
+        (names.evaluation, steps_of_evaluations, np.ones_like(is_evaluation)),
+    )
+    clock = rows.columns.get(names.training.get(TIME, ""))
     tables = []
-    for naming in (names.training, names.evaluation):
-        columns = {ours: rows.columns[name] for ours, name in naming.items() if name in rows.columns}
-        # A row without any value of this kind is one of the other kind.
+    for naming, steps, may_be_of_part in parts:
+        columns = {ours: rows.columns[name] for ours, name in naming.items() if name in rows.columns and ours != TIME}
+        # A row without any value of this kind is one of the other kind. All rows have a time.
         there = np.any([~np.isnan(values) for values in columns.values()] or [[False] * len(rows.steps)], axis=0)
-        part = Rows(rows.steps[there], {name: values[there] for name, values in columns.items()})
+        there = there & may_be_of_part
+        if clock is not None:
+            columns[TIME] = clock
+        part = Rows(steps[there], {name: values[there] for name, values in columns.items()})
         table, found = to_table(part, whole_rows=False)
         tables.append(table)
         warnings = warnings + [f"{source}: {warning}" for warning in found]

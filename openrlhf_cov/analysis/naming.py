@@ -5,7 +5,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.utils.metric_table import ENTROPY, STEP, STEP_TOTAL
+from openrlhf_cov.utils.metric_table import ENTROPY, STEP, STEP_TOTAL, TIME
+
+# What stands before the numbers of an evaluation in OpenRLHF, in TRL and here.
+EVALUATION = "eval/"
+# The step of an evaluation, in rows of W&B in which OpenRLHF and this project log an evaluation alone.
+EVALUATION_STEP = f"{EVALUATION}global_step"
+
+# The clock of a row, in seconds; W&B's is ``_timestamp``. It tells which rows a resumed run has left behind.
+CLOCKS = ("time", "_timestamp")
 
 # Names that a mapping may use for ours.
 SHORT_NAMES = {"entropy": ENTROPY, "length": "response_length"}
@@ -33,7 +41,7 @@ NAMINGS = {
             "reward": ("train/reward", "reward"),
         },
         prefix="train/",
-        evaluation=("eval/", "eval_"),
+        evaluation=(EVALUATION, "eval_"),
     ),
     # verl, trainer/ppo/metric_utils.py and ray_trainer.py (2025); before mid-2025 the entropy was actor/entropy_loss.
     # The score is what the reward function gave, critic/rewards has a KL penalty in it. Evaluations are
@@ -72,7 +80,7 @@ NAMINGS = {
             "actor_lr": ("train/learning_rate", "learning_rate"),
         },
         prefix="train/",
-        evaluation=("eval/", "eval_"),
+        evaluation=(EVALUATION, "eval_"),
     ),
 }
 
@@ -83,6 +91,8 @@ class Renaming:
 
     training: dict[str, str]
     evaluation: dict[str, str]
+    # Their column with the step of rows that have an evaluation alone, None without one.
+    evaluation_step: str | None = None
 
 
 def renaming(names: Iterable[str], mapping: Mapping[str, str] | str | None = None) -> Renaming:
@@ -102,7 +112,8 @@ def renaming(names: Iterable[str], mapping: Mapping[str, str] | str | None = Non
     if isinstance(mapping, str) and mapping not in NAMINGS:
         raise UsageError(f"no names of {mapping!r} are known, only of {', '.join(NAMINGS)}")
     known = NAMINGS[mapping] if isinstance(mapping, str) else max(NAMINGS.values(), key=lambda each: _fit(each, names))
-    chosen = {ours: next((name for name in each if name in names), None) for ours, each in known.columns.items()}
+    wanted = {**known.columns, TIME: CLOCKS}
+    chosen = {ours: next((name for name in each if name in names), None) for ours, each in wanted.items()}
     if isinstance(mapping, Mapping):
         for given, name in mapping.items():
             ours = SHORT_NAMES.get(given, given)
@@ -113,10 +124,11 @@ def renaming(names: Iterable[str], mapping: Mapping[str, str] | str | None = Non
                 )
             chosen[ours] = name
     chosen = {ours: name for ours, name in chosen.items() if name is not None}
-    others = [name for name in names if name not in chosen.values()]
-    evaluation = {name.removeprefix("eval/"): name for name in others if name.startswith(known.evaluation)}
+    evaluation_step = EVALUATION_STEP if EVALUATION_STEP in names and EVALUATION_STEP not in chosen.values() else None
+    others = [name for name in names if name not in (*chosen.values(), evaluation_step)]
+    evaluation = {name.removeprefix(EVALUATION): name for name in others if name.startswith(known.evaluation)}
     training = {name.removeprefix(known.prefix): name for name in others if not name.startswith(known.evaluation)}
-    return Renaming(training | chosen, evaluation)
+    return Renaming(training | chosen, evaluation, evaluation_step)
 
 
 def _fit(naming: Naming, names: list[str]) -> tuple[int, int]:

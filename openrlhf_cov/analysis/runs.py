@@ -193,7 +193,8 @@ def interventions(run: Run) -> list[str]:
     coef = run.setting(KL)
     entropy = run.setting(ENTROPY_COEF)
     if _number(coef):
-        found.append(f"{KL} {coef}" + ("" if setting(run.settings, KL) else " (the program's default)"))
+        is_default = run.settings and not setting(run.settings, KL)
+        found.append(f"{KL} {coef}" + (" (the program's default)" if is_default else ""))
     if _number(entropy):
         found.append(f"{ENTROPY_COEF} {entropy}")
     # An exact name: --actor.eps_clip is a flag of its own, not the beginning of --actor.eps_clip_low_high.

@@ -20,7 +20,7 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards.code import datasets
 from openrlhf_cov.rewards.code.datasets import Converter
 from openrlhf_cov.rewards.code.tests import with_judge
-from openrlhf_cov.rewards.maths.extraction import GSM8K_MARK, last_boxed
+from openrlhf_cov.rewards.maths.extraction import GSM8K_MARK, answer_of_solution
 from openrlhf_cov.rewards.sources import SOURCES
 from openrlhf_cov.utils.rows import value_at
 
@@ -123,7 +123,7 @@ TRAINING_SETS: dict[str, TrainingSet] = {
         hub=HubDataset(path="DigitalLearningGmbH/MATH-lighteval", split="train", answer="solution"),
         file="math_train.jsonl",
         source="math/MATH",
-        answer=last_boxed,
+        answer=answer_of_solution,
     ),
     "gsm8k": TrainingSet(
         hub=HubDataset(path="openai/gsm8k", config="main", split="train", problem="question"),

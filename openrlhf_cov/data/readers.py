@@ -190,6 +190,9 @@ def _csv(path: Path, digest: Digest) -> PlacedRows:
             place = f"{path}, line {line + 1}"
             if None in row:
                 raise UsageError(f"{place} has more fields than the header; put fields with commas in quotes")
+            # A missing last field would count as one that the file does not have, such as that of the source.
+            if None in row.values():
+                raise UsageError(f"{place} has fewer fields than the header; write commas for empty fields")
             yield place, row
             line = rows.line_num
     except csv.Error as error:

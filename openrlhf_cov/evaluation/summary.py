@@ -49,7 +49,7 @@ class BenchmarkSummary:
     avg_at_k: Interval
     # Unbiased pass@k for k = 1, 2, 4, ... up to K.
     pass_at_k: dict[int, Interval]
-    # Score of the majority vote of K samples; None for K = 1, where it is avg@k, and for programs.
+    # Score of the majority vote of K samples; None for K = 1, where it is avg@k, and if a problem asks for a program.
     maj_at_k: float | None
     # Mean length of a response.
     mean_tokens: float
@@ -110,7 +110,11 @@ def summarize_benchmark(samples: BenchmarkSamples) -> BenchmarkSummary:
     published = samples.published
     tokens = sum(response.tokens for response in responses)
     known = BENCHMARKS.get(how.name)
-    votes = how.samples > 1 and how.grader != "code"  # programs that do the same are not the same text
+    # Programs that do the same are not the same text. With the grader "row", the source of a problem names its rule.
+    rules = {how.grader}
+    if how.grader == "row":
+        rules = {item.problem.source.partition("/")[0].lower() for item in samples.items}
+    votes = how.samples > 1 and "code" not in rules
     return BenchmarkSummary(
         name=how.name,
         version=how.version,

@@ -4,8 +4,12 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from openrlhf_cov.models.cov_config import OF_METHODS, CovConfig, methods_of
+from openrlhf_cov.models.cov_config import CovConfig
+from openrlhf_cov.models.unread_settings import unread_flags
 from openrlhf_cov.settings import Schedule
+
+# Settings of the policy loss that another trainer does not read.
+NOT_READ = ("cov_dump_every", "cov_dump_tokens")
 
 
 def choose(method: str, settings: Mapping[str, Any]) -> CovConfig:
@@ -17,7 +21,7 @@ def choose(method: str, settings: Mapping[str, Any]) -> CovConfig:
             that may have a schedule also takes its text, such as ``"0:1:500"``.
 
     Raises:
-        ValueError: A method or a setting is unknown, belongs to a method that was not chosen, or is out of range.
+        ValueError: A method or a setting is unknown, or a setting has no effect or is out of range.
     """
     entries = {entry.name: entry for entry in fields(CovConfig)}
     values = {}
@@ -31,12 +35,13 @@ def choose(method: str, settings: Mapping[str, Any]) -> CovConfig:
     except ValueError as error:
         raise ValueError(in_python(str(error))) from error
 
-    # A setting of a method that was not chosen would have no effect.
-    of_all_methods = {entry.name for group in OF_METHODS for entry in fields(group)}
-    of_chosen_methods = {entry.name for each in methods_of("none", method) for entry in fields(each.settings)}
-    for name in values:
-        if name in of_all_methods and name not in of_chosen_methods:
-            raise ValueError(f"{name}={values[name]!r} has no effect with method={method!r}; drop it")
+    for reason in unread_flags(config, values):
+        raise ValueError(in_python(reason))
+    for name in NOT_READ:
+        if name in values:
+            raise ValueError(
+                f"{name}={values[name]!r} has no effect here: only openrlhf-cov train writes tokens; drop it"
+            )
     return config
 
 

@@ -10,7 +10,8 @@ class TrainerLoss:
     """Another trainer's loss of one micro-batch with the attributes and the call of OpenRLHF's ``PolicyLoss``.
 
     Args:
-        loss: Advantages (B, A) of tokens -> the loss of the trainer, which has the other tensors already.
+        loss: Advantages (B, A) of tokens, and log-probs (B, A) that the ratio is to -> the loss of the trainer, which
+            has the other tensors already.
         clip: (eps_low, eps_high) of the PPO clip.
         dual_clip: Ratio above which tokens of negative advantage have no gradient, None without it.
     """
@@ -21,7 +22,9 @@ class TrainerLoss:
     is_correction_level = "off"
     token_level_loss = True
 
-    def __init__(self, loss: Callable[[Tensor], Tensor], clip: tuple[float, float], dual_clip: float | None) -> None:
+    def __init__(
+        self, loss: Callable[[Tensor, Tensor], Tensor], clip: tuple[float, float], dual_clip: float | None
+    ) -> None:
         self.loss = loss
         self.clip_eps_low, self.clip_eps_high = clip
         self.dual_clip = dual_clip
@@ -29,4 +32,4 @@ class TrainerLoss:
     def __call__(self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *_: Any) -> tuple:
         """Return the loss as the first of five values. The trainer logs the others, clipped share and KL, itself."""
         nothing = log_probs.new_zeros(())
-        return self.loss(advantages), nothing, nothing, None, None
+        return self.loss(advantages, old_log_probs), nothing, nothing, None, None

@@ -34,6 +34,7 @@ from openrlhf_cov.integrations.trl_batches import (
     token_batch,
     vocabulary_scores,
     window_part,
+    with_truncated,
 )
 from openrlhf_cov.integrations.trl_loss import token_weights
 from openrlhf_cov.integrations.trl_recording import RecordingGRPOTrainer
@@ -44,6 +45,7 @@ from openrlhf_cov.models.responses import mean_log_probs, response_advantages
 from openrlhf_cov.models.rollout import mean_entropy, token_sums
 from openrlhf_cov.models.rollout_metrics import RolloutMetrics
 from openrlhf_cov.models.window import Ranks
+from openrlhf_cov.utils.command import write_settings
 from openrlhf_cov.utils.metrics import Mean
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, MetricsLog
 
@@ -122,7 +124,9 @@ class CovGRPOTrainer(RecordingGRPOTrainer):
         for name in ("num_images", "tool_mask"):
             if name in batch:
                 raise ValueError(f"{name}: CovGRPOTrainer trains on text without tools; use GRPOTrainer")
-        batch["policy_log_probs"], batch["policy_entropy"] = self._score(batch)
+        # A rewarded completion is compared with others, also where TRL hides it from the loss because it is truncated.
+        whole = with_truncated(batch, self._completion_ids)
+        batch["policy_log_probs"], batch["policy_entropy"] = self._score(whole)
         batch |= self._vocabulary_scores(batch)
         # Samples are numbered over the ranks, so the K responses to prompt p are p * K ... p * K + K - 1.
         rows = self.rows_of_rank(len(batch["completion_ids"]))
@@ -138,10 +142,13 @@ class CovGRPOTrainer(RecordingGRPOTrainer):
         if config.estimator is not None:
             sums = self.ranks.all_reduce_sum(token_sums(rollout_tokens(batch, scores)))
             groups = rewards.view(-1, self.num_generations)
-            found = self.ranks.all_gather(mean_log_probs(batch["policy_log_probs"], batch["completion_mask"]))
+            found = self.ranks.all_gather(mean_log_probs(batch["policy_log_probs"], whole["completion_mask"]))
             seen = mean_entropy(sums).item(), found.view_as(groups)
             estimated = response_advantages(groups, ~groups.isnan(), "group_norm", config, *seen)
-            batch["advantages"] = estimated.nan_to_num(0.0).flatten()[rows]
+            advantages = estimated.nan_to_num(0.0).flatten()
+            batch["advantages"] = advantages[rows]
+            # TRL keeps as many as a rollout has, so that these replace its own in the table of completions.
+            self._logs["advantages"].extend(advantages.tolist())
         self._rollout = RolloutMetrics(rollout_tokens(batch, scores), self.num_generations, self.ranks)
         self._rollout.add(*response_metrics(self._completion_ids, scores, self.eos_token_ids))
 
@@ -181,9 +188,10 @@ class CovGRPOTrainer(RecordingGRPOTrainer):
         # ``super()`` without arguments does not work in the function below.
         loss_of_trl = super()._compute_loss
 
-        def loss_of(advantages: Tensor) -> Tensor:
+        def loss_of(advantages: Tensor, old_log_probs: Tensor) -> Tensor:
             self._forward = forward
-            return loss_of_trl(model, inputs | {"advantages": advantages})
+            # A method may compare with the engine that sampled; TRL's own old log-probs are those of the trainer.
+            return loss_of_trl(model, inputs | {"advantages": advantages, "old_per_token_logps": old_log_probs})
 
         def aggregate(values: Tensor, mask: Tensor, loss_type: str = self.loss_type, **_: Any) -> Tensor:
             weights = token_weights(mask, loss_type, self.args, inputs["num_items_in_batch"], self.ranks.size)
@@ -276,7 +284,10 @@ class CovGRPOTrainer(RecordingGRPOTrainer):
         if self.accelerator.is_main_process:
             if self._metrics_log is None:
                 # Opened late: only when training runs is it known after which rollout a resumed run continues.
-                self._metrics_log = MetricsLog(Path(str(self.args.output_dir), METRICS_FILE), number - 1)
+                folder = Path(str(self.args.output_dir))
+                self._metrics_log = MetricsLog(folder / METRICS_FILE, number - 1)
+                # A report asks them if anything acts on the entropy.
+                write_settings(folder, trl_options.recorded_settings(self.methods, self.args))
             self._metrics_log.write(number, values)
         for name, value in values.items():
             # Names without a slash, such as reward, are TRL's own.

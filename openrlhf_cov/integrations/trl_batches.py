@@ -27,6 +27,22 @@ def model_inputs(batch: Batch) -> tuple[Tensor, Tensor, int]:
     return ids, mask, batch["completion_ids"].shape[1]
 
 
+def with_truncated(batch: Batch, completion_ids: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Return the batch with the tokens of all completions in its mask.
+
+    With ``mask_truncated_completions`` TRL's mask leaves truncated completions out, so that a forward pass says
+    nothing about their tokens.
+
+    Args:
+        batch: The batch of all completions of the rank, B of at most A tokens.
+        completion_ids: Token ids of each completion of the rank, B of them, without padding.
+    """
+    mask = batch["completion_mask"]
+    lengths = torch.tensor([len(ids) for ids in completion_ids], device=mask.device)
+    places = torch.arange(mask.shape[1], device=mask.device)
+    return {**batch, "completion_mask": (places < lengths[:, None]).to(mask.dtype)}
+
+
 def rollout_tokens(batch: Batch, scores: Tensor) -> RolloutTokens:
     """Return the completions of a rank.
 

@@ -1,6 +1,7 @@
 """Checks of TRL's ``GRPOConfig``: options that do not go with the methods, and what to use instead."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
 from torch import nn
@@ -9,6 +10,7 @@ from openrlhf_cov.integrations.choice import in_python
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import MORE_UPDATES, fills
 from openrlhf_cov.models.slots import UNCLIPPED, ClipRange, ProcessEstimator
+from openrlhf_cov.settings import flag_of
 
 # TRL's loss types that average PPO's token losses, and the same average in words of our trainer. Its other loss types
 # replace PPO's surrogate.
@@ -51,6 +53,26 @@ def ppo_clip(config: CovConfig, args: Any) -> tuple[float, float]:
     if config.ppo_clip and not gives_clip(args):
         return config.ppo_clip
     return args.epsilon, args.epsilon if args.epsilon_high is None else args.epsilon_high
+
+
+def recorded_settings(config: CovConfig, args: Any) -> dict[str, Any]:
+    """Return the settings of a run by flag of our trainer, as far as the analysis of a run asks for them.
+
+    Args:
+        config: The settings of the methods.
+        args: The ``GRPOConfig``.
+    """
+    methods = {f"--{flag_of(entry)}": getattr(config, entry.name) for entry in fields(CovConfig)}
+    return {
+        **methods,
+        "--algo.kl.init_coef": args.beta,
+        "--actor.entropy_coef": args.entropy_coef,
+        "--actor.eps_clip_low_high": ppo_clip(config.at(0), args) if gives_clip(args) else None,
+        "--actor.adam.lr": args.learning_rate,
+        "--rollout.n_samples_per_prompt": args.num_generations,
+        "--train.max_epochs": args.num_iterations,
+        "--train.seed": args.seed,
+    }
 
 
 def check_options(config: CovConfig, args: Any, extras: Mapping[str, Any]) -> None:

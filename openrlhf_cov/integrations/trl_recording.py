@@ -112,7 +112,8 @@ class RecordingGRPOTrainer(GRPOTrainer):
         """Write the completions of a rollout, if the run does; called before TRL shuffles them, on every rank.
 
         Args:
-            batch: TRL's batch with ``policy_log_probs`` (B, A) and ``sample_ids`` (B,).
+            batch: TRL's batch with ``policy_log_probs`` (B, A), those of truncated completions included, and
+                ``sample_ids`` (B,).
             totals: The rewards of the completions of this rank, (B,); NaN where no function gave one.
         """
         files = self._files
@@ -141,14 +142,13 @@ class RecordingGRPOTrainer(GRPOTrainer):
             # Generation uses up random numbers, which a replayed run does not. Both shuffle their samples alike.
             torch.manual_seed(seed_of(self.args.seed, self.rollout_number, self.accelerator.process_index))
 
-    def _log_probs_of_sampler(self, batch: dict[str, Any]) -> Tensor | None:
-        """Return the log-probs (B, A) of the policy that sampled; None if they are not known."""
+    def _log_probs_of_sampler(self, batch: dict[str, Any]) -> Tensor:
+        """Return the log-probs (B, A) of the policy that sampled."""
         policy = batch["policy_log_probs"]
         if "sampling_per_token_logps" in batch:
             sampled = batch["sampling_per_token_logps"]
             return sampled.where(~sampled.isnan(), policy)  # an engine may have none for some tokens
-        # TRL then hides truncated completions from the forward pass.
-        return None if self.mask_truncated_completions else policy
+        return policy
 
     def _text_of(self, prompt: Any, row: int, batch: dict[str, Any]) -> str:
         """Return the text of a prompt; that of a conversation has the marks of its chat template."""

@@ -213,7 +213,7 @@ def reward_name(number: int) -> str:
 
 def recorded_samples(
     batch: Mapping[str, Any],
-    log_probs: Tensor | None,
+    log_probs: Tensor,
     prompts: Sequence[str],
     completion_ids: Sequence[Sequence[int]],
     rewards: Tensor,
@@ -224,7 +224,7 @@ def recorded_samples(
 
     Args:
         batch: TRL's batch with ``sample_ids`` (B,).
-        log_probs: Of the tokens of the completions under the policy that sampled, (B, A); None if they are not known.
+        log_probs: Of the tokens of the completions under the policy that sampled, (B, A).
         prompts: Texts of the prompts.
         completion_ids: Token ids of the completions, without padding.
         rewards: Of each function, (B, F); NaN where it gave none.
@@ -237,9 +237,7 @@ def recorded_samples(
         # Entry t of a recorded tensor is about token t + 1, so the prompt has one entry less than tokens.
         before = torch.zeros(len(prompt) - 1)
         tokens = torch.cat([prompt, torch.tensor(completion, dtype=prompt.dtype)])
-        log_probs_of_sample = None
-        if log_probs is not None:
-            log_probs_of_sample = torch.cat([before, log_probs[row, : len(completion)].cpu()])
+        log_probs_of_sample = torch.cat([before, log_probs[row, : len(completion)].cpu()])
         total = totals[row].item()
         is_abstained = bool(totals[row].isnan())
         given = enumerate(rewards[row].tolist())

@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 LOGGED = ("cov/selected_frac", "gradient/coefficient_mean", "gradient/zero_frac", "ppo/clip_frac")
 # verl's default of clip_ratio, clip_ratio_low and clip_ratio_high.
 DEFAULT_CLIP = 0.2
+# verl's default of clip_ratio_c, the ratio of its dual clip.
+DEFAULT_DUAL_CLIP = 3.0
 # verl has no way to switch its dual clip off; no ratio is above this.
 NO_DUAL_CLIP = 1e12
 # Sample ids of one rank in a step start at a multiple of this.
@@ -154,9 +156,9 @@ class VerlLoss:
 
         metrics: dict[str, Any] = {}
 
-        def loss_of(of_tokens: Tensor) -> Tensor:
+        def loss_of(of_tokens: Tensor, old_log_probs: Tensor) -> Tensor:
             loss, found = verl.get_policy_loss_fn("vanilla")(
-                old_log_prob=old_log_prob,
+                old_log_prob=old_log_probs,
                 log_prob=log_prob,
                 advantages=of_tokens,
                 response_mask=response_mask,
@@ -230,17 +232,22 @@ class VerlLoss:
             config.clip_ratio if low is None else low,
             config.clip_ratio if high is None else high,
         )
+        dual_clip = config.get("clip_ratio_c", DEFAULT_DUAL_CLIP)
         moved = self.methods.moved_clip
         published = moved or self.methods.ppo_clip
         if published and given == (DEFAULT_CLIP, DEFAULT_CLIP):
+            if dual_clip != DEFAULT_DUAL_CLIP:
+                raise ValueError(
+                    f"clip_ratio_c={dual_clip}: the method has a clip of its own or none, without a dual clip; leave "
+                    f"verl's default of {DEFAULT_DUAL_CLIP}"
+                )
             return published, NO_DUAL_CLIP
         if self.methods.surrogate or moved:
             raise ValueError(
                 f"clip_ratio_low={given[0]}, clip_ratio_high={given[1]}: the method has a clip of its own or none; "
                 f"leave verl's default of {DEFAULT_CLIP}"
             )
-        # 3.0 is verl's own default.
-        return given, config.get("clip_ratio_c", 3.0)
+        return given, dual_clip
 
 
 def _faults(methods: CovConfig) -> list[str]:

@@ -38,6 +38,11 @@ def read_flags(path: Path) -> dict[str, str]:
         words = shlex.split(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
+    return flags_of(words)
+
+
+def flags_of(words: Sequence[str]) -> dict[str, str]:
+    """Return the flags of a command line as ``read_flags`` does; of a flag that is given twice the last value."""
     settings: dict[str, str] = {}
     flag = None
     for word in words:

@@ -38,6 +38,45 @@ def test_csv(table):
     assert warnings == []
 
 
+# A history of W&B: OpenRLHF logs training and evaluations in rows of their own, each with its own column for the step.
+OPENRLHF = """_step,_timestamp,train/global_step,train/entropy_loss,train/reward,eval/math_pass1,eval/global_step
+0,1000,,,,0.1,0
+1,1010,1,0.9,0.2,,
+2,1020,2,0.8,0.3,,
+3,1030,,,,0.4,2
+"""
+
+
+def test_evaluations_of_openrlhf_have_their_step(table):
+    training, evaluations, warnings = read_csv(table(OPENRLHF), columns=["reward", "time"])
+    assert training.steps.tolist() == [1, 2]
+    assert training.column("time").tolist() == [1010, 1020]
+    assert evaluations.steps.tolist() == [0, 2]
+    assert evaluations.column("math_pass1").tolist() == [0.1, 0.4]
+    assert "global_step" not in evaluations.columns
+    assert warnings == []
+
+
+def test_a_resumed_run_leaves_rows_behind_by_the_clock_of_wandb(table):
+    # Resumed from step 1, the run makes step 2 again and ends: the evaluation of step 3 and the row of step 3 before
+    # it belong to no one.
+    text = OPENRLHF + "4,1040,3,0.7,0.9,,\n5,1050,,,,0.9,3\n6,5000,2,0.85,0.25,,\n7,5010,,,,0.35,2\n"
+    training, evaluations, warnings = read_csv(table(text), columns=["reward", "time"])
+    assert training.steps.tolist() == [1, 2]
+    assert training.column("reward").tolist() == [0.2, 0.25]
+    assert evaluations.steps.tolist() == [0, 2]
+    assert evaluations.column("math_pass1").tolist() == [0.1, 0.35]
+    assert any("before the run was resumed" in warning for warning in warnings)
+
+
+def test_two_columns_of_one_name_are_refused_where_one_is_read(table):
+    path = table("step,entropy,reward,other,other\n1,0.9,0.2,5,6\n")
+    training, _, _ = read_csv(path, columns=["entropy/mean", "reward"])
+    assert training.column("reward").tolist() == [0.2]
+    with pytest.raises(UsageError, match="two columns are called 'reward'"):
+        read_csv(table("step,entropy,reward,reward\n1,0.9,0.2,0.8\n"), columns=["entropy/mean", "reward"])
+
+
 def test_csv_with_a_mapping_and_chosen_columns(table):
     text = "global_step,H,R,other,name\n1,0.9,0.2,5,a\n2,0.8,0.3,6,b\n"
     mapping = {"step": "global_step", "entropy": "H", "reward": "R"}

@@ -78,12 +78,15 @@ REFUSED = [
     (LAB, of_method(grid={"--task": ["code"]}), "", "method x: --task is what the study sets itself"),
     (LAB, of_method("--base_seed 3"), "", "method x: --base_seed is the same for all methods"),
     (LAB, of_method(grid={"--steps": [3]}), "", "method x: --steps is the same for all methods"),
+    (SWEEP, of_method("--stop_early"), "", "method x: --stop_early is the same for all methods"),
+    # Means over the steps of runs of different lengths would say nothing.
+    (LAB, {"flags": f"{SHORT} --stop"}, "", "flags: --stop would give the runs different lengths"),
     (SWEEP, {"flags": f"{LEARNS} --base_seed 1"}, "", "flags: --base_seed is what the study sets itself"),
     (SWEEP, {"sweep": {"grid": {"--train.seed": [1, 2, 3]}}}, "", "sweep: --train.seed is what the study sets itself"),
     (SWEEP, {"sweep": {"grid": {"--actor.adam.lr": [0.1, 1, 2]}}}, "", "--actor.adam.lr 2.0: must be above 0"),
     # The trainer has less, and a spec of the trainer does not run in the lab.
     (SWEEP, {}, "--engine ray", "has base_policies or sweep, which only the lab supports"),
-    (SWEEP, {"base_policies": 1, "sweep": None}, "--engine ray", "--task two_peaks exists in the lab only"),
+    (LAB, {"task": "two_peaks"}, "--engine ray", "--task two_peaks exists in the lab only"),
     (RAY, {}, "--engine lab", "--engine lab: {}/short.yaml has flags of the trainer"),
     (RAY, of_method("--cov_type kl_cov --kl_cov_ratio 2"), "", "method x: --kl_cov_ratio 2.0: must be a fract"),
     (RAY, of_method("--train.batch_size 100"), "", "method x: --train.batch_size 100 is no multiple"),

@@ -195,6 +195,15 @@ class TestHub:
         (source,) = open_sources("eurus-2-rl-math", None, Keys())
         assert (source.count, len(read(source))) == (1, 1)
 
+    def test_a_solution_gives_the_same_answer_as_in_a_file(self, hub, write, tmp_path):
+        # In a written solution the box is the answer, also beside a relation or a factor; in a response it is not.
+        rows = [{"problem": "?", "solution": rf"so {end}."} for end in (r"$n > \boxed{3}$", r"$\boxed{25}\pi$")]
+        hub(rows)
+        (source,) = open_sources("math", None, Keys())
+        write(rows, "math_train.jsonl")
+        (file,) = open_sources("math", tmp_path, Keys())
+        assert [row.answer for row in read(source)] == [row.answer for row in read(file)] == ["3", "25"]
+
     def test_the_digest_follows_the_content(self, hub):
         digests = []
         for answer in ("#### 1", "#### 1", "#### 2"):

@@ -119,6 +119,7 @@ def test_the_digest_of_a_folder_follows_its_rows(tmp_path):
         ("own.json", b'[{"problem": "?"}]', "own.json, row 1 has no key 'answer'; it has problem; name the key with"),
         ("own.csv", b"problem,answer\n?,5\n1,2,3\n", "own.csv, line 3 has more fields than the header"),
         ("own.csv", b'problem,answer\n"a\nb",5\n1,2,3\n', "own.csv, line 4 has more fields than the header"),
+        ("own.csv", b"problem,answer,source\n?,5,gsm8k/x\n?,5\n", "own.csv, line 3 has fewer fields than the header"),
         ("own.csv", b"problem,answer\n\xff,5\n", "own.csv: byte 16 is not UTF-8"),
         (
             "own.csv",

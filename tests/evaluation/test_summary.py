@@ -37,6 +37,15 @@ def test_scores_by_hand(summary):
     assert summary.mean_avg_at_k == 0.5
 
 
+@pytest.mark.parametrize(("sources", "vote"), [(("math/a", "gsm8k/b"), 0.5), (("math/a", "Code/b"), None)])
+def test_programs_have_no_majority_vote_in_a_file_whose_rows_name_their_rules(make_evaluation, sources, vote):
+    # The first problem is solved by the majority of three samples, the second one is not.
+    run = make_evaluation({"own": ["1 1 2", "2 2 1"]}, {"own": {"grader": "row"}})
+    problems = [replace(problem, source=source) for problem, source in zip(run.problems, sources, strict=True)]
+    (benchmark,) = summarize(run.settings, problems, run.responses).benchmarks
+    assert benchmark.maj_at_k == vote
+
+
 def test_intervals_are_those_of_the_bootstrap(summary):
     aime, math500 = summary.benchmarks
     correct = np.array([[True, False, False, False], [True, True, True, False]])

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas
 import pytest
 import torch
 from active import ACTIVE, IN_THE_LAB, OF_EACH_SLOT, OTHER_METHODS, active
@@ -14,9 +15,9 @@ from active import ACTIVE, IN_THE_LAB, OF_EACH_SLOT, OTHER_METHODS, active
 pytest.importorskip("trl", reason="needs TRL: pip install openrlhf-cov[trl]")
 
 from trl import GRPOTrainer
-from trl_runs import AgainstLaboratory, begins_with_digit, flat, new_policy, options, prompts, run
+from trl_runs import GROUP, AgainstLaboratory, begins_with_digit, flat, new_policy, options, prompts, run
 
-from openrlhf_cov.analysis.runs import read_run
+from openrlhf_cov.analysis.runs import interventions, read_run
 from openrlhf_cov.integrations.trl import CovGRPOTrainer
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.utils.metrics_log import read_metrics
@@ -179,6 +180,31 @@ def test_metrics_are_logged_and_can_be_read_as_a_run(tmp_path):
     assert len(read_run(tmp_path).training.columns["entropy/mean"]) == 6
 
 
+def test_the_table_of_completions_has_the_advantages_that_train(tmp_path):
+    # WAPO trains responses above the mean of their group only, so that no advantage is negative; GRPO's would be.
+    run(CovGRPOTrainer, options(tmp_path, max_steps=1, log_completions=True), method="wapo")
+    table = pandas.read_parquet(tmp_path / "completions" / "completions_00001.parquet")
+    rewards = table["begins_with_digit"].to_numpy().reshape(-1, GROUP)
+    expected = (rewards - rewards.mean(1, keepdims=True)).clip(min=0.0)
+    assert expected.max() > 0
+    assert table["advantage"].tolist() == pytest.approx(expected.flatten().tolist())
+
+
+def test_a_report_learns_what_acts_on_the_entropy_of_a_run(tmp_path):
+    # The entropy law is stated without a method, a KL term, an entropy term and a raised clip. Estimators select no
+    # token, so that the metrics alone do not show them.
+    changes = {"beta": 0.1, "entropy_coef": 0.01, "epsilon_high": 0.28}
+    run(CovGRPOTrainer, options(tmp_path / "all", **changes), method="maxrl")
+    run(CovGRPOTrainer, options(tmp_path / "plain"))
+    assert interventions(read_run(tmp_path / "all")) == [
+        "--method maxrl",
+        "--algo.kl.init_coef 0.1",
+        "--actor.entropy_coef 0.01",
+        "--actor.eps_clip_low_high 0.2 0.28",
+    ]
+    assert interventions(read_run(tmp_path / "plain")) == []
+
+
 def test_schedules_and_closed_loops_move_once_per_rollout_and_are_resumed(tmp_path):
     method = {
         "method": "positive_weight",
@@ -235,7 +261,7 @@ REFUSED = {
     "num_generations": {"method": "passk", "method_settings": {"passk_k": 4}},
     # Methods and settings.
     "no method is called 'kl_covv'": {"method": "kl_covv"},
-    "kl_cov_ratio=0.01 has no effect with method='none'": {"method_settings": {"kl_cov_ratio": 0.01}},
+    "kl_cov_ratio only applies to method kl_cov, got method none": {"method_settings": {"kl_cov_ratio": 0.01}},
     "'cov_ratio' is not a setting": {"method": "kl_cov", "method_settings": {"cov_ratio": 0.01}},
     "kl_cov_ratio 2.0: must be a fraction": {"method": "kl_cov", "method_settings": {"kl_cov_ratio": 2.0}},
     "stare_gate 9 is out of reach": {"method": "stare", "method_settings": {"stare_gate": 9.0}},

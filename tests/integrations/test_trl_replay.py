@@ -139,10 +139,10 @@ class Gradients(TrainerCallback):
 SETTINGS = {"none": {}, "random_drop": {"random_drop_ratio": 0.05}}
 
 
-def gradient_of_trl(folder, method, **folders):
+def gradient_of_trl(folder, method, settings=None, **folders):
     """The gradient of one update of a rollout of 16 completions to 4 prompts."""
     gradients = Gradients()
-    arguments = {"method": method, "method_settings": SETTINGS[method]}
+    arguments = {"method": method, "method_settings": SETTINGS[method] if settings is None else settings}
     run(CovGRPOTrainer, options(folder, **ONE_UPDATE), [gradients], **arguments, **folders)
     (gradient,) = gradients.found
     return gradient
@@ -185,6 +185,42 @@ def test_the_same_file_gives_the_same_gradient_in_trl_and_in_the_laboratory(reco
     deviation = math.sqrt(1 / 3)
     ours *= (deviation + 1e-9) / (deviation + 1e-4)
     assert float((theirs - ours).abs().max() / ours.abs().max()) < 1e-5
+
+
+def test_a_ratio_to_the_engine_is_one_in_the_loss_of_trl(tmp_path):
+    # The engine gives every token a log-prob that is 0.5 lower than the policy's. Before the first update the ratio to
+    # the policy is 1, and that to the engine e^0.5 = 1.65, within WAPO's clip of 10. So is the ratio of the gradients.
+    rollouts = tmp_path / "rollouts"
+    gradient_of_trl(tmp_path, "none", dump_dir=rollouts)
+    make_groups_alike(rollouts)
+    path = rollout_path(rollouts, 1)
+    record = read_rollout(path)
+    samples = [replace(each, log_probs=each.log_probs - 0.5 * each.action_mask) for each in record.samples]
+    write_rollout(path, replace(record, samples=samples))
+    to_engine, to_policy = (
+        gradient_of_trl(tmp_path, "wapo", {"wapo_anchor": anchor}, replay_dir=rollouts)
+        for anchor in ("rollout", "old")
+    )
+    largest = to_policy.abs().max()
+    assert largest > 0
+    assert (to_engine - math.exp(0.5) * to_policy).abs().max() < 1e-5 * largest
+
+
+def test_ucpo_compares_truncated_completions_as_trl_rewards_them(tmp_path):
+    # UCPO's advantages depend on the log-probs of the correct responses to a prompt, truncated ones included. Whether
+    # TRL trains on these does not change the advantages.
+    rollouts = tmp_path / "rollouts"
+    gradient_of_trl(tmp_path, "none", dump_dir=rollouts)
+    make_groups_alike(rollouts)
+    assert any(each.truncated and each.reward for each in read_rollout(rollout_path(rollouts, 1)).samples)
+
+    def advantages(hides_truncated):
+        args = options(tmp_path, **ONE_UPDATE, mask_truncated_completions=hides_truncated)
+        trainer = run(CovGRPOTrainer, args, method="ucpo", method_settings={"ucpo_tau": 1.0}, replay_dir=rollouts)
+        (batch,) = trainer._buffered_inputs
+        return batch["advantages"][batch["sample_ids"].argsort()]
+
+    assert advantages(True).tolist() == pytest.approx(advantages(False).tolist(), abs=1e-6)
 
 
 @pytest.fixture(scope="module")

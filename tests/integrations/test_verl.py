@@ -21,7 +21,8 @@ from openrlhf_cov.models.planning import PlanningStep, PolicySeen, WindowPart, p
 
 SETTINGS = ACTIVE | {"dppo": {"dppo_anchor": "old"}, "clip_cov": {"clip_cov_ratio": 0.05, "clip_cov_lb": 0.0}}
 IN_VERL = (
-    "kl_cov clip_cov random_drop cw_grpo positive_weight repo_r cispo gspo_token dppo sapo cegppo gmpo adaptive_clip"
+    "kl_cov clip_cov random_drop cw_grpo positive_weight entropic repo_r cispo gspo_token dppo sapo cegppo gmpo"
+    " adaptive_clip"
 ).split()
 
 
@@ -137,6 +138,14 @@ def test_a_clip_beside_a_method_without_one_is_refused(samples):
     integration.register("ours", method="cispo")
     with pytest.raises(ValueError, match=r"clip_ratio_high=0\.28"):
         trained_by_verl("ours", samples, clip_ratio_high=0.28)
+
+
+def test_a_dual_clip_beside_the_clip_of_a_method_is_refused(samples):
+    # The published clip of KL-Cov has none. With a clip of verl, its dual clip acts as well.
+    integration.register("ours", method="kl_cov")
+    with pytest.raises(ValueError, match=r"clip_ratio_c=10"):
+        trained_by_verl("ours", samples, clip_ratio_c=10.0)
+    trained_by_verl("ours", samples, clip_ratio_c=10.0, clip_ratio_high=0.28)
 
 
 REFUSED = {

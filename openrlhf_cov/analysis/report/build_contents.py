@@ -235,7 +235,7 @@ def _run_report(run: Run, options: Options) -> RunReport:
         selected=float(np.nanmean(selected)) if not np.isnan(selected).all() else math.nan,
         series=_curves(table, SERIES_COLUMNS),
         # Not smoothed: a run has few evaluations, and each is a mean over many problems.
-        evaluations=_curves(run.evaluations, run.evaluations.columns, smoothed=0.0),
+        evaluations=_curves(run.evaluations, run.evaluations.columns.keys() - {TIME}, smoothed=0.0),
         law=law_section(run, options),
         theory=tuple(_theory_section(table, theorem, options) for theorem in PREDICTIONS),
         stage_bands=tuple(covariance_bands(table)),

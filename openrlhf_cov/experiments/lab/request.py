@@ -17,8 +17,9 @@ from openrlhf_cov.experiments.tiny_task.catalogue import check_sandbox
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import MORE_UPDATES, fills
 from openrlhf_cov.models.slots import ProcessEstimator
+from openrlhf_cov.models.unread_settings import unread_flags
 from openrlhf_cov.settings import flag_of
-from openrlhf_cov.trainer.flags.parser import COMMON, add_method_arguments, unread_clip, unread_flags
+from openrlhf_cov.trainer.flags.parser import COMMON, add_method_arguments, unread_clip
 from openrlhf_cov.utils.command import write_command, write_settings
 from openrlhf_cov.utils.config_flags import add_config_arguments, given_flags
 from openrlhf_cov.utils.json_lines import write_json

@@ -35,7 +35,10 @@ LOOKS = ("validation", "test")
 # Flags of the lab that a spec leaves to the study.
 OF_THE_STUDY = ("--output", "--base_policies", "--task", "--train.seed", "--help")
 # Flags by which methods would begin with different policies, or have different budgets or tests.
-OF_ALL_METHODS = ("--base_seed", "--steps", "--eval.steps", "--eval.n_samples_per_prompt", "--test_samples")
+OF_ALL_METHODS = (
+    *("--base_seed", "--steps", "--stop_early"),
+    *("--eval.steps", "--eval.n_samples_per_prompt", "--test_samples"),
+)
 
 TIMED_STEPS = 3
 KILLED = "its process was killed, perhaps for lack of memory; fewer --jobs need less"
@@ -258,6 +261,13 @@ def check_lab_spec(study: Study, path: Path) -> None:
     for method in study.spec.methods:
         for name in given_of([*method.words, *chain.from_iterable(method.configurations)], OF_ALL_METHODS):
             raise UsageError(f"{path}: method {method.name}: {name} is the same for all methods; put it into flags")
+    # Without a sweep, the page has means over the steps and the middle of each run, which need runs of one length.
+    for name in given_of(study.spec.words, ("--stop_early",)):
+        if study.spec.sweep is None:
+            raise UsageError(
+                f"{path}: flags: {name} would give the runs different lengths, over which the page takes means; drop "
+                "it, or give the spec a sweep"
+            )
     known = lab.build_parser()._option_string_actions
     for flag in study.spec.needs:
         if flag not in known:

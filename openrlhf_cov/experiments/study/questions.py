@@ -23,6 +23,7 @@ from openrlhf_cov.experiments.study.seed_estimates import PERCENT, difference_of
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.study_law import law, theory
 from openrlhf_cov.experiments.study.table_rows import NUMBERS, PASS_AT, MethodRow, mean_number, paired
+from openrlhf_cov.utils.command import flags_of, setting
 
 # Share of its first entropy of the first token below which a run has collapsed.
 COLLAPSED_BELOW = 0.1
@@ -282,13 +283,17 @@ def learning_rates(spec: Spec, results: Sequence[Result]) -> Answer:
 
 def words_of(spec: Spec) -> dict[str, tuple[str, ...]]:
     """Return the flags of each method, without the controls that have a random reward."""
-    return {method.name: (*spec.words, *method.words) for method in spec.methods if RANDOM_REWARD not in method.words}
+    return {
+        method.name: (*spec.words, *method.words)
+        for method in spec.methods
+        if setting(flags_of(method.words), RANDOM_REWARD) is None
+    }
 
 
 def rate_of(words: Sequence[str]) -> float:
     """Return the last learning rate in the words of a command line; NaN without one."""
-    rates = [value for flag, value in itertools.pairwise(words) if flag == LEARNING_RATE]
-    return float(rates[-1]) if rates else math.nan
+    rate = setting(flags_of(words), LEARNING_RATE)
+    return math.nan if rate is None else float(rate)
 
 
 def cost(rows: Sequence[MethodRow]) -> Answer:

@@ -3,7 +3,7 @@
 import argparse
 import logging
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +25,7 @@ from openrlhf_cov.models.cov_config import CovConfig, methods_of
 from openrlhf_cov.models.method import CORRECT, fills
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.slots import SLOTS, UNCLIPPED, ClipRange, Surrogate, TokenPenalty
+from openrlhf_cov.models.unread_settings import OWN_FLAGS, unread_flags
 from openrlhf_cov.settings import flag_of
 from openrlhf_cov.trainer.flags.normalise import normalise
 from openrlhf_cov.trainer.flags.presets import PRESETS, flags_of_preset, follow_given, words_of
@@ -56,20 +57,6 @@ GROUPS = {
 
 # Field of a config class -> its flag, without the dashes.
 FLAG_OF_FIELD = {entry.name: flag_of(entry) for config in GROUPS.values() for entry in fields(config)}
-
-COVARIANCE_METHODS = [method for method in METHODS.values() if method.by_covariance]
-
-# Setting of a single method -> a list of that method.
-OWN_FLAGS = {entry.name: [method] for method in METHODS.values() for entry in fields(method.settings)}
-
-# Settings of several methods -> these.
-SHARED_FLAGS = {
-    "cov_scope": COVARIANCE_METHODS,
-    "cov_log_probs": COVARIANCE_METHODS,
-    "allow_large_cov_ratio": [
-        method for method in METHODS.values() if any(each.metadata["fraction"] for each in fields(method.settings))
-    ],
-}
 
 # Settings of the policy loss that belong to no single method.
 COMMON = [each.name for each in fields(CovConfig) if each.name not in OWN_FLAGS]
@@ -432,34 +419,6 @@ def _preset_flags(parser: CovArgumentParser) -> list[list[str]]:
             values = value if isinstance(value, (list, tuple)) else [value]
             flags.append([action.option_strings[0], *(str(each) for each in values if each is not True)])
     return flags
-
-
-def unread_flags(config: CovConfig, given: Collection[str]) -> Iterator[str]:
-    """Yield why settings of the policy loss would have no effect, one line each.
-
-    Args:
-        config: The settings of the run.
-        given: Names of the settings that the user gave. Only these are checked.
-    """
-    for entry in fields(CovConfig):
-        if entry.name not in given:
-            continue
-        name = entry.name
-        owners = SHARED_FLAGS.get(name) or OWN_FLAGS.get(name)
-        if owners and not any(method in config.methods for method in owners):
-            flags = " or ".join(method.flag for method in owners)
-            got = " ".join(method.flag for method in config.methods) or "--method none"
-            yield f"--{name} only applies to {flags}, got {got}; drop it or set {flags}"
-        other, value = entry.metadata["only"] or (name, getattr(config, name))
-        got = getattr(config, other)
-        if got != value and value is None:
-            yield f"--{name} has no effect with --{other} {got}, which takes its place; drop one of the two"
-        elif got != value:
-            yield f"--{name} only applies to --{other} {value}, got --{other} {got}; drop it"
-    if config.allow_no_trust_region and not any(config.lacks_bound(method) for method in config.methods):
-        yield "--allow_no_trust_region only applies where a surrogate stands beside a method with a clip of its own"
-    if "cov_dump_tokens" in given and not config.cov_dump_every:
-        yield "--cov_dump_tokens only applies with --cov_dump_every; drop it or set --cov_dump_every"
 
 
 def unread_clip(config: CovConfig, given: Mapping[str, Any]) -> Iterator[str]:

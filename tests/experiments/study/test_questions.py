@@ -15,6 +15,7 @@ from openrlhf_cov.experiments.study.questions import (
     rate_of,
     scope,
     who_ends_higher,
+    words_of,
 )
 from openrlhf_cov.experiments.study.run_plan import REPORT, StudyRun
 from openrlhf_cov.experiments.study.seed_estimates import difference_of_means
@@ -48,6 +49,17 @@ def test_collapsed_runs_are_compared_with_the_others_of_their_learning_rate(spec
     assert cost_of_collapse(spec, [*lost, *runs((0.9, 0.8, 1.0), 0.5, slow)]).text.startswith(NOT_ENOUGH)
     same = cost_of_collapse(spec, [*lost, *runs((0.4, 0.5, 0.5), 0.5)])
     assert "accuracy shows no difference (+0.00 [" in same.text
+
+
+def test_flags_are_found_in_every_spelling_that_a_parser_takes(spec):
+    # argparse takes --flag=value and the beginning of a flag, and of two values the last one.
+    for words in (["--actor.adam.lr", "3e-4"], ["--actor.adam.lr=3e-4"], ["--actor.adam", "3e-4"]):
+        assert rate_of(words) == 3e-4
+    assert rate_of(["--actor.adam.lr", "1e-4", "--actor.adam.lr=3e-4"]) == 3e-4
+    assert np.isnan(rate_of(["--steps", "5"]))
+    # A control with a random reward is left out of the comparisons.
+    methods = [replace(spec.methods[0], words=("--random_rew",)), *spec.methods[1:]]
+    assert spec.methods[0].name not in words_of(replace(spec, methods=tuple(methods)))
 
 
 def test_entropy_that_is_gone_only_at_the_end_is_no_collapse(make_result):
