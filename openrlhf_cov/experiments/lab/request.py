@@ -29,7 +29,11 @@ from openrlhf_cov.utils.record_checks import find_record
 from openrlhf_cov.utils.terminal import Parser, say
 from openrlhf_cov.utils.trackers import TRACKERS, Trackers, tracker_names
 
-ABOUT = "Train an embedded task in one process, without Ray, vLLM and DeepSpeed: a method in a minute."
+ABOUT = (
+    "Train GRPO or a method on a small embedded task, in one process and about a minute, without Ray, vLLM and "
+    "DeepSpeed. openrlhf-cov methods lists the methods; docs/lab.md describes the tasks."
+)
+BASE_POLICIES_HELP = "folder of base policies (default: ~/.cache/openrlhf_cov)"
 # What a run was asked for.
 RUN_FILE = "lab.json"
 
@@ -48,22 +52,29 @@ def build_parser(kind: type[Parser] = Parser) -> Parser:
         kind: Class of the parser. A study uses one that raises errors instead of ending the process.
     """
     parser = kind(prog="openrlhf-cov lab", description=ABOUT)
-    parser.add_argument("--output", required=True, metavar="DIR", type=Path, help="folder to write; new or empty")
+    parser.usage = "%(prog)s --output DIR [--task TASK] [--method NAME[,NAME]] [flags]"
+    parser.add_argument("--output", required=True, metavar="DIR", type=Path, help="new or empty folder for the run")
     parser.add_argument("--task", default="commands", choices=TASKS, help="embedded task (default: commands)")
-    parser.add_argument("--base_policies", metavar="DIR", type=Path, help="where base policies are kept", default=None)
-    parser.add_argument("--base_seed", type=int, default=0, metavar="N", help="of the base policy (default: 0)")
+    parser.add_argument("--base_policies", metavar="DIR", type=Path, help=BASE_POLICIES_HELP, default=None)
+    parser.add_argument("--base_seed", type=int, default=0, metavar="N", help="seed of the base policy (default: 0)")
     parser.add_argument(
-        "--dump_dir", metavar="DIR", type=Path, default=None, help="folder for the samples of every step"
+        "--dump_dir",
+        metavar="DIR",
+        type=Path,
+        default=None,
+        help="also write the samples of every step to this folder",
     )
     parser.add_argument(
         "--replay_dir",
         metavar="DIR",
         type=Path,
         default=None,
-        help="train on the samples that --dump_dir has written instead of sampling (docs/replay.md)",
+        help="train on the samples that --dump_dir wrote instead of sampling (docs/replay.md)",
     )
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of PyTorch (default: 1)")
-    parser.add_argument("--log_to", default="", metavar="NAMES", help=f"trackers, with commas: {', '.join(TRACKERS)}")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="number of PyTorch threads (default: 1)")
+    parser.add_argument(
+        "--log_to", default="", metavar="NAMES", help=f"trackers, separated by commas: {', '.join(TRACKERS)}"
+    )
     add_config_arguments(parser, "the run", LabSettings)
     shared = [name for name in COMMON if not name.startswith("cov_dump")]
     add_config_arguments(parser, "policy loss", CovConfig, shared)

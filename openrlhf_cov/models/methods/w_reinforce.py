@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class WReinforceSettings(Settings):
     """Flags of W-REINFORCE. Raises ValueError, naming the flag, when a value is out of range."""
 
-    w_reinforce_lambda: float = setting(0.1, "advantage of a right response; a wrong one has -1")
+    w_reinforce_lambda: float = setting(0.1, "advantage of a correct response; an incorrect one has -1")
 
     def check(self) -> None:
         self.require(
