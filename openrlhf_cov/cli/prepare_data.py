@@ -130,7 +130,7 @@ def summary(manifest: dict[str, Any], folder: Path) -> str:
         found = [f"{each['name']} {each['overlaps']:,}" for each in manifest["evaluation"] if each["overlaps"]]
         lines += ["", f"left out as problems of evaluation sets: {', '.join(found) or 'none'}"]
     else:
-        lines += ["", "not looked for problems of evaluation sets: --eval_dir is not given"]
+        lines += ["", "problems of evaluation sets were not removed: --eval_dir is not given"]
     flags = ["--data.prompt_dataset", str(folder / TRAIN), *manifest["training_flags"]]
     return "\n".join([*lines, "", f"train with: {shlex.join(flags)}"])
 
