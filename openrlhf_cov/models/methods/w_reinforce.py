@@ -30,7 +30,7 @@ class WReinforceSettings(Settings):
             "w_reinforce_lambda",
             lambda weight: 0.0 < weight <= 1.0,
             "must be a weight in (0, 1]",
-            "; wrong responses alone train with --method nsr",
+            "; --method nsr trains on incorrect responses only",
         )
 
 

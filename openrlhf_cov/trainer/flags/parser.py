@@ -336,7 +336,7 @@ class CovArgumentParser(Parser):
                 self.error(f"--{name} has no effect with {method.flag}, which computes the advantages itself; drop it")
         if method.slot.two_valued and args.reward_incorrect > CORRECT:
             self.error(
-                f"--reward_incorrect {args.reward_incorrect:g} counts as right with {method.flag}, as rewards above "
+                f"--reward_incorrect {args.reward_incorrect:g} counts as correct with {method.flag}, as rewards above "
                 f"{CORRECT} do; lower it"
             )
         if not method.slot.two_valued:
@@ -345,8 +345,8 @@ class CovArgumentParser(Parser):
             value = getattr(args, name)
             if value != neutral:
                 self.error(
-                    f"{method.flag} needs one reward for right and one for wrong responses; --{name} {value} makes "
-                    "others, drop it"
+                    f"{method.flag} needs one reward for correct and one for incorrect responses; --{name} {value} "
+                    "makes others, drop it"
                 )
 
     def _open_ppo_clip(self, args: argparse.Namespace, config: CovConfig, given: set[str]) -> None:
