@@ -299,7 +299,7 @@ def _train(lab: Any, request: LabRequest) -> dict[str, float]:
     write_command(output, ["openrlhf-cov", "lab", *request.words])
     write_settings(output, request.flags)
     for name in (METRICS_FILE, EVAL_FILE, RESULT_FILE):
-        (output / name).unlink(missing_ok=True)  # of a run that was cut off: a minute's work, done again
+        (output / name).unlink(missing_ok=True)  # of an interrupted run, which is made again: it takes a minute
     metrics = MetricsLog(output / METRICS_FILE)
     evaluations = MetricsLog(output / EVAL_FILE)
     trackers = Trackers(tracker_names(request.args.log_to), output, request.flags)
@@ -324,15 +324,16 @@ def _train(lab: Any, request: LabRequest) -> dict[str, float]:
             evaluations.write(step, evaluation)
             result = evaluation
             shown = {name: value for name, value in evaluation.items() if "/" not in name}
-            line = " ".join(f"{name} {value:.3f}" for name, value in shown.items())
-            say(f"step {step}: reward {values['reward']:.3f} entropy {values['entropy/mean']:.3f} {line}\n")
+            line = ", ".join(f"{name} {value:.3f}" for name, value in shown.items())
+            training = f"reward {values['reward']:.3f}, entropy {values['entropy/mean']:.3f}"
+            say(f"step {step}: {training}; validation: {line}\n")
         clocks = time.monotonic(), time.process_time()
     test = test_record(lab)
     write_json(output / TEST_FILE, test)
     questions = len(test["greedy"])
     sampled = sum(test["right"]) / (questions * test["samples"])
     result |= {"test/greedy": sum(test["greedy"]) / questions, "test/sampled": sampled}
-    # With --stop_early a complete run may have fewer steps; without the entry it would look cut off.
+    # With --stop_early a complete run may have fewer steps; without the entry it would look interrupted.
     if step < request.settings.steps:
         result[STOPPED_AT] = step
     write_json(output / RESULT_FILE, result)
