@@ -130,8 +130,8 @@ class CovConfig(*OF_METHODS):
 
     method: str = setting(
         "none",
-        f"methods by name, several with commas\n{_names_by_slot()}\n"
-        "one method in each group, any number of weights; openrlhf-cov methods NAME describes a method",
+        "methods by name, separated by commas: at most one of each family below, and any number of the family weight; "
+        f"openrlhf-cov methods describes them\n{_names_by_slot()}",
     )
     cov_type: str = setting(
         "none",

@@ -156,7 +156,14 @@ def closest_flag(flag: str, known: Sequence[str]) -> str | None:
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """A help formatter that keeps the lines of a flag's help, and indents those after the first one."""
+    """A help formatter that keeps the paragraphs of a description and the lines of a flag's help.
+
+    The lines of a flag's help after the first one are indented.
+    """
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        return "\n\n".join(fill(paragraph, width, indent) for paragraph in text.strip().split("\n\n"))
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         first, *choices = text.splitlines()
