@@ -1,4 +1,8 @@
-"""Hooks of MkDocs: contributing.md ends with CONTRIBUTING.md of the repository; flags do not break at their dashes."""
+"""Hooks of MkDocs.
+
+contributing.md ends with CONTRIBUTING.md of the repository. Flags do not break at their dashes, dotted names break at
+their dots, and cells of tables with a sentence are marked, for assets/site.css.
+"""
 
 import re
 from pathlib import Path
@@ -9,6 +13,13 @@ INCLUDED = {"contributing.md": "CONTRIBUTING.md"}
 
 WHOLE = re.compile(r"--[\w.…-]+|(?<=>)[^\s<]{1,32}(?=<)")
 CODE = re.compile(r"<pre.*?</pre>|<code>[^<]*</code>", re.S)
+CELL = re.compile(r"<td([^>]*)>(.*?)</td>", re.S)
+TAG = re.compile(r"<[^>]+>")
+INTERVAL = re.compile(r"\[[^\[\]<>]{1,24}\]")
+# A cell with at least so many words is prose: it needs a width that can be read. Numbers and names do not.
+WORDS_OF_PROSE = 5
+# A dotted name that is longer than this many characters may break after a dot.
+LONGEST_NAME = 32
 
 
 def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
@@ -25,10 +36,25 @@ def as_section(text: str) -> str:
 
 
 def on_page_content(html: str, **kwargs: Any) -> str:
-    """The page's HTML with every flag and every single word in inline code in a span, for assets/site.css."""
-    return CODE.sub(lambda code: code[0] if code[0].startswith("<pre") else with_spans(code[0]), html)
+    """Return the page's HTML with marks for assets/site.css: spans in inline code, and cells with prose."""
+    html = CODE.sub(lambda code: code[0] if code[0].startswith("<pre") else with_spans(code[0]), html)
+    return CELL.sub(lambda cell: marked(*cell.groups()), html)
+
+
+def marked(attributes: str, content: str) -> str:
+    """Return a cell of a table, with the class ``prose`` if it has a sentence; intervals do not break."""
+    is_prose = len(TAG.sub("", content).split()) >= WORDS_OF_PROSE
+    mark = ' class="prose"' if is_prose else ""
+    content = INTERVAL.sub(lambda interval: interval[0].replace(" ", "&nbsp;"), content)
+    return f"<td{mark}{attributes}>{content}</td>"
 
 
 def with_spans(code: str) -> str:
-    """``<code>--a 1</code>`` -> ``<code><span class="whole">--a</span> 1</code>``"""
+    """Return inline code with its flags and short words in spans, and with places to break in long dotted names.
+
+    ``<code>--a 1</code>`` becomes ``<code><span class="whole">--a</span> 1</code>``.
+    """
+    name = TAG.sub("", code)
+    if len(name) > LONGEST_NAME and " " not in name and not name.startswith("--"):
+        return code.replace(".", ".<wbr>")
     return WHOLE.sub(lambda word: f'<span class="whole">{word[0]}</span>', code)

@@ -15,69 +15,90 @@ class RewardConfig(Settings):
 
     thinking_markers: tuple[str, str] = setting(
         ("<think>", "</think>"),
-        "texts that open and close the thinking of a model: nothing before the last closing one is an answer, and "
-        "thinking that is not closed has none",
+        "the markers that open and close a model's thinking; answers are read after the last closing marker "
+        "only, and thinking that is not closed has no answer",
     )
     thinking_opened: bool = setting(
         False,
-        "every response begins inside the thinking, as the prompt ends with the opening marker; needed only where the "
-        "prompt cannot be seen: a server that applies its own chat template, or a file without prompts",
+        "every response begins inside the thinking, because the prompt ends with the opening marker; needed only "
+        "if the grader cannot see the prompt: with a server that applies its own chat template, or a file "
+        "without prompts",
     )
 
     reward_format: str = setting(
         "boxed",
-        r"where the answer stands: boxed, the last \boxed{}; answer_tag, inside <answer>…</answer>; answer_line, "
-        "after 'Answer:' or 'the answer is'; gsm8k, after ####; any, the first form of these that occurs",
+        "form of the answer in a response\n"
+        "boxed: the last \\boxed{}\n"
+        "answer_tag: inside <answer>…</answer>\n"
+        "answer_line: after 'Answer:' or 'the answer is'\n"
+        "gsm8k: after ####\n"
+        "any: the first of these forms that occurs",
         choices=("boxed", "answer_tag", "answer_line", "gsm8k", "any"),
     )
     reward_source: str = setting(
         "math",
-        "rule that grades: math; gsm8k, plain numbers; choice, a letter; code, a program by its tests; tiny_addition, "
-        "the embedded task; row, by the field source of each row, math where that names no rule",
+        "rule that grades a response\n"
+        "math: mathematical equality\n"
+        "gsm8k: equality of plain numbers\n"
+        "choice: a letter\n"
+        "code: a program, by its tests\n"
+        "tiny_addition: the embedded addition task\n"
+        "row: the rule that the field source of a row names, math if it names none",
         choices=("math", "gsm8k", "choice", "code", "tiny_addition", "row"),
     )
     reward_grader: str = setting(
         "strict",
-        "who grades by the rule math: strict, our grader; published, right if it or Math-Verify says so, as where the "
-        "paper's scores come from",
+        "grader of the rule math\n"
+        "strict: the grader of this package\n"
+        "published: correct if strict or Math-Verify accepts the answer, to compare with published scores",
         choices=("strict", "published"),
     )
-    reward_incorrect: float = setting(0.0, "reward of an incorrect response; a correct one gets 1 (DAPO: -1)")
+    reward_incorrect: float = setting(0.0, "reward of an incorrect response (DAPO: -1); a correct one gets 1")
     reward_format_bonus: float = setting(0.0, "added to the reward of a response that has an answer in the format")
-    reward_keep_truncated: bool = setting(False, "grade responses that hit the length limit like all others")
-    reward_timeout: float = setting(3.0, "seconds of wall clock after which grading one answer is given up")
+    reward_keep_truncated: bool = setting(
+        False, "grade truncated responses like all others; otherwise they are incorrect"
+    )
+    reward_timeout: float = setting(3.0, "seconds (wall clock) after which the grading of one answer stops")
     reward_workers: int = setting(2, "grading processes per vLLM engine")
     reward_skip_bad_labels: bool = setting(False, "drop rows whose label cannot be graded instead of stopping")
     reward_max_error_frac: float = setting(0.05, "share of a step's rewards that may fail before the run stops")
     code_sandbox: str = setting(
-        "bubblewrap", "where programs run: bubblewrap, here; url:http://HOST:PORT, a SandboxFusion service"
+        "bubblewrap",
+        "where programs run: bubblewrap (on this machine), or url:http://HOST:PORT (a SandboxFusion service)",
     )
     code_extract: str = setting(
         "fence",
-        "where the program stands: fence, in the last closed block of code; whole, it is the response",
+        "where a response has its program\nfence: in the last closed code block\nwhole: the whole response",
         choices=("fence", "whole"),
     )
     code_reward: str = setting(
         "all",
-        "reward of a program that fails a test: all, that of a wrong response; share, between that and 1 by the share "
-        "of the tests that it passes",
+        "reward of a program that fails a test\n"
+        "all: that of an incorrect response\n"
+        "share: between that and 1, by the share of passed tests",
         choices=("all", "share"),
     )
-    code_timeout: float = setting(6.0, "seconds of CPU time for a test; of wall clock twice that and one more")
-    code_budget: float = setting(
-        60.0, "seconds of wall clock for all tests of a response; waiting for a busy machine is not counted"
+    code_timeout: float = setting(
+        6.0, "seconds of CPU time for one test; the limit of wall-clock time is twice that plus one second"
     )
-    code_memory_mb: int = setting(1024, "address space of a program, in MiB")
-    code_output_mb: int = setting(4, "output of a test, in MiB")
+    code_budget: float = setting(
+        60.0, "seconds (wall clock) for all tests of a response, without the time spent waiting for a busy machine"
+    )
+    code_memory_mb: int = setting(1024, "limit of a program's address space, in MiB")
+    code_output_mb: int = setting(4, "limit of a test's output, in MiB")
     code_judge: str = setting(
         "label",
-        "how outputs are compared, and what a program finds imported: label, as the published judge of the data set "
-        "that the label is from; exact, equal lines; plain, equal words and numbers; livecodebench, apps, prime, as "
-        "that judge for all labels",
+        "how outputs are compared, and which modules are imported for the program (docs/code.md)\n"
+        "label: by the published judge of the label's data set\n"
+        "exact: equal lines\n"
+        "plain: equal words and numbers\n"
+        "livecodebench, apps, prime: by that judge for all labels",
         choices=("label", "exact", "plain", "livecodebench", "apps", "prime"),
     )
     code_float_tolerance: float = setting(
-        0.0, "numbers in outputs may differ by this much, absolutely or relatively; 0: not at all"
+        0.0,
+        "tolerance of numbers in outputs, absolute below 1 and relative above; a row's own tolerance takes "
+        "precedence; 0: the judge's",
     )
 
     def check(self) -> None:
@@ -118,28 +139,32 @@ class SamplingConfig(Settings):
     """Settings of rollouts and dynamic sampling. Raises ValueError, naming the flag, when a value is out of range."""
 
     sampling_oversample_max: float = setting(
-        2.0, "a round of dynamic sampling dispatches at most this many groups for each group that is missing"
+        2.0, "most groups that a round of dynamic sampling generates for each missing group"
     )
     sampling_max_staleness: int = setting(
-        1, "global steps that a kept group beyond the batch may wait for its turn before it is dropped"
+        1, "global steps that a kept group beyond the batch may wait before it is dropped"
     )
-    sampling_max_rounds: int = setting(10, "rounds of dynamic sampling that one batch may take")
+    sampling_max_rounds: int = setting(10, "most rounds of dynamic sampling for one batch")
     sampling_on_exhausted: str = setting(
         "fallback",
-        "after the last round without a full batch: fallback trains on the groups that were kept, stop ends the run",
+        "what to do after the last round if the batch is not full\n"
+        "fallback: train on the groups that were kept\n"
+        "stop: end the run",
         choices=("fallback", "stop"),
     )
-    rollout_limit: int = setting(0, "rollouts after which a run ends as at the end of its data, 0: none")
+    rollout_limit: int = setting(0, "end the run after this many rollouts; 0: at the end of the data")
     rollout_seeded: bool = setting(
-        False, "seed every sample by run, prompt and number, so that rollouts repeat whatever engine makes them"
+        False,
+        "seed every sample by run, prompt and number, so that rollouts do not depend on the engine that "
+        "generates them",
     )
     rollout_dump_dir: str = setting(
         "", "folder for the samples of every step, one file per step (docs/replay.md)", flag="rollout.dump_dir"
     )
     rollout_replay_dir: str = setting(
         "",
-        "train on the samples that --rollout.dump_dir has written instead of generating; no vLLM engine is started, "
-        "except for --eval.dataset",
+        "train on the samples that --rollout.dump_dir wrote instead of generating; no vLLM engine starts, except "
+        "for --eval.dataset",
         flag="rollout.replay_dir",
     )
 
@@ -156,24 +181,25 @@ class EvaluationConfig(Settings):
 
     eval_protocol: str = setting(
         "paper",
-        "how benchmarks are sampled and prompted: paper (avg@32 on AIME and AMC, greedy on the rest) or quick; "
-        "--eval.n_samples_per_prompt and --eval.temperature replace its values where they are given",
+        "how benchmarks are sampled and prompted; --eval.n_samples_per_prompt and --eval.temperature replace its "
+        "values\n"
+        "paper: 32 samples on AIME and AMC, greedy on the others\n"
+        "quick: 4 samples (docs/evaluation.md)",
         choices=("paper", "quick"),
         flag="eval.protocol",
     )
     eval_template: str = setting(
         "",
-        "prompt of the benchmarks: qwen-boxed, qwen-code, chat, plain, plain-code or none; empty for the protocol's",
+        "prompt template of the benchmarks: qwen-boxed, qwen-code, chat, plain, plain-code or none; empty: the "
+        "protocol's",
         flag="eval.template",
     )
-    eval_data_dir: str = setting(
-        "", "folder with NAME.jsonl of every benchmark; empty for the hub", flag="eval.data_dir"
-    )
-    eval_max_tokens: int = setting(0, "longest response; 0 for the protocol's", flag="eval.max_tokens")
-    eval_limit: int = setting(0, "evaluate the first N problems of each benchmark only; 0 for all", flag="eval.limit")
+    eval_data_dir: str = setting("", "folder with NAME.jsonl of every benchmark; empty: the hub", flag="eval.data_dir")
+    eval_max_tokens: int = setting(0, "limit of a response in tokens; 0: the protocol's", flag="eval.max_tokens")
+    eval_limit: int = setting(0, "evaluate only the first N problems of each benchmark; 0: all", flag="eval.limit")
     eval_at_start: bool = setting(
         False,
-        "evaluate the policy before its first step, too, as step 0; any --eval.dataset",
+        "also evaluate before the first step, as step 0; works with any --eval.dataset",
         flag="eval.at_start",
     )
 
@@ -241,43 +267,48 @@ class RunConfig(Settings):
 
     on_signal: str = setting(
         "checkpoint",
-        "SIGTERM or Ctrl-C ends the run after the step in flight: checkpoint writes one to --ckpt.path before, stop "
-        "does not",
+        "what to do on SIGTERM or Ctrl-C; the run ends after the current step\n"
+        "checkpoint: write a checkpoint to --ckpt.path before the end\n"
+        "stop: write none",
         choices=("checkpoint", "stop"),
         flag="ckpt.on_signal",
     )
     on_nan: str = setting(
         "stop",
-        "an update of policy or critic whose gradient is NaN or infinite is skipped on all ranks: stop ends the run "
-        "after 3 in a row, skip goes on",
+        "what to do with an update of the policy or critic whose gradient is NaN or infinite; it is skipped on "
+        "all ranks\n"
+        "skip: always continue\n"
+        "stop: end the run after 3 such updates in a row",
         choices=("skip", "stop"),
         flag="train.on_nan",
     )
     check_weight_update: str = setting(
         "first",
-        "compare log-probs of a few tokens under the policy and under every vLLM engine before and after weights are "
-        "sent, and end the run if an engine kept old weights: first, until that is proved once; always, in every "
-        "step; off",
+        "check that new weights reach every vLLM engine, by log-probs of a few tokens; the run ends if an engine "
+        "kept old weights\n"
+        "off: never\n"
+        "first: until it is proved once\n"
+        "always: in every step",
         choices=("off", "first", "always"),
         flag="train.check_weight_update",
     )
     allow_changed: str = setting(
         "",
-        "names of settings, separated by commas, that may differ from those of the checkpoint that --ckpt.load_enable "
-        "continues from; the refusal of a resume gives them. data: begin with the first prompt of the new data",
+        "settings, separated by commas, that may differ from those of the checkpoint of --ckpt.load_enable; a "
+        "refused resume prints their names. data: begin with the first prompt of the new data",
         flag="ckpt.allow_changed",
     )
     log_to: str = setting(
         "",
-        "trackers that get every line of metrics.jsonl and eval.jsonl, separated by commas: tensorboard, wandb, "
-        "mlflow, trackio, swanlab",
+        "trackers that also get every line of metrics.jsonl and eval.jsonl, separated by commas: tensorboard, "
+        "wandb, mlflow, trackio, swanlab",
     )
     placement_timeout: float = setting(
         0.0,
-        "seconds to wait for room in Ray; 0: 20, or 1800 where an autoscaler has to add nodes first",
+        "seconds to wait for free resources in Ray; 0: 20, or 1800 with an autoscaler",
         flag="ray.placement_timeout",
     )
-    allow_openrlhf_version: bool = setting(False, "try a version of openrlhf that this package was not made for")
+    allow_openrlhf_version: bool = setting(False, "accept another openrlhf than this package was made for")
 
     def check(self) -> None:
         self.require(
@@ -301,8 +332,8 @@ class EngineConfig(Settings):
     )
     vllm_no_progress_timeout: float = setting(
         3600.0,
-        "seconds without any result from the engines, or for one transfer of weights, after which engines that are "
-        "still at work are ended and count as dead; 0: no limit",
+        "seconds without a result from the engines, or for one transfer of weights, after which busy engines are "
+        "ended and count as dead; 0: no limit",
         flag="vllm.no_progress_timeout",
     )
 
@@ -333,7 +364,7 @@ class ModelConfig(Settings):
     """Settings of how models are loaded on this host."""
 
     trust_remote_code: bool = setting(
-        False, "run the Python code that a model brings along (auto_map); without, such a model is refused"
+        False, "run the Python code that a model contains (auto_map); without this flag, such a model is refused"
     )
 
 
@@ -345,14 +376,16 @@ LARGEST_CLUSTER = 100_000
 class DryRunConfig(Settings):
     """Settings of ``--dry_run``. Raises ValueError, naming the flag, when a value is out of range."""
 
-    dry_run: bool = setting(False, "check everything, print where each process goes and what memory it needs; exit")
-    dry_run_nodes: int = setting(0, "plan for a cluster of N nodes; 0: for what Ray has")
-    dry_run_gpus: int = setting(0, "GPUs of each of these nodes")
+    dry_run: bool = setting(
+        False, "check everything, print the placement of all processes and the memory they need, and exit"
+    )
+    dry_run_nodes: int = setting(0, "plan for a cluster of N nodes; 0: the running Ray")
+    dry_run_gpus: int = setting(0, "GPUs per node of the planned cluster")
     dry_run_gpu_memory: float = setting(
-        0.0, "plan for GPUs of so many GiB, with the defaults of a GPU host; 0: those of this host"
+        0.0, "GiB per GPU of the planned cluster, with the defaults of a GPU host; 0: the GPUs of this host"
     )
     dry_run_node_memory: float = setting(
-        0.0, "plan for nodes of so many GiB beside the GPUs; 0: what they have, not compared with --dry_run_nodes"
+        0.0, "GiB of host memory per node of the planned cluster; 0: that of this host or of the running Ray"
     )
 
     def check(self) -> None:

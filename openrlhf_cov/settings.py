@@ -91,6 +91,17 @@ def text_of(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
+def help_with_default(help: str, default: Any) -> str:
+    """Return a flag's help for ``argparse``, with the default at the end of its first line.
+
+    The lines after the first one describe the choices. A switch has no default to show, and neither has a flag that
+    may be left unset.
+    """
+    first, newline, choices = help.replace("%", "%%").partition("\n")
+    shown = "" if default in (None, "") or isinstance(default, bool) else f" (default: {text_of(default)})"
+    return f"{first}{shown}{newline}{choices}"
+
+
 def extremes(value: "float | Schedule") -> tuple[float, ...]:
     """Return the values between which a setting moves during a run: (start, end) of a schedule, otherwise (value,)."""
     return (value.start, value.end) if isinstance(value, Schedule) else (value,)

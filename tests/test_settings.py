@@ -4,7 +4,7 @@ from dataclasses import dataclass
 import pytest
 
 from openrlhf_cov.config import DryRunConfig, RewardConfig, SamplingConfig
-from openrlhf_cov.settings import Schedule, Scheduled, Settings, setting
+from openrlhf_cov.settings import Schedule, Scheduled, Settings, help_with_default, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,21 @@ def test_a_value_or_an_end_of_a_schedule_that_does_not_fit_is_refused(value):
 @pytest.mark.parametrize("value", [1.5, Schedule(0.5, 1.5, 10)])
 def test_what_fits_is_taken(value):
     assert Sizes(size=value).size == value
+
+
+@pytest.mark.parametrize(
+    ("default", "shown"),
+    [
+        ((0.2, 0.3), "share, 2 %% (default: 0.2 0.3)\na: one\nb: two"),  # a pair as the command line has it
+        (0.5, "share, 2 %% (default: 0.5)\na: one\nb: two"),
+        (False, "share, 2 %%\na: one\nb: two"),  # a switch is off without its flag
+        (None, "share, 2 %%\na: one\nb: two"),
+        ("", "share, 2 %%\na: one\nb: two"),
+    ],
+)
+def test_help_shows_the_default_before_the_choices(default, shown):
+    # argparse writes one percent sign for two.
+    assert help_with_default("share, 2 %\na: one\nb: two", default) == shown
 
 
 RANGES = [  # settings, name, the last values inside, the first outside

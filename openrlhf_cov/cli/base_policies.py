@@ -1,4 +1,4 @@
-"""Make the base policies of embedded tasks, measure them, and publish them as one file."""
+"""Train and measure the base policies of embedded tasks, and pack them into one file."""
 
 import logging
 import sys
@@ -24,20 +24,30 @@ def build_parser() -> Parser:
     """Return the parser of this command."""
     parser = Parser(prog="openrlhf-cov base-policies", description=__doc__)
     parser.add_argument(
-        "--task", nargs="+", choices=lab.TASKS, default=DEFAULT_TASKS, help=f"default: {' '.join(DEFAULT_TASKS)}"
+        "--task",
+        nargs="+",
+        choices=lab.TASKS,
+        default=DEFAULT_TASKS,
+        metavar="TASK",
+        help=f"{', '.join(lab.TASKS)} (default: {' '.join(DEFAULT_TASKS)})",
     )
     parser.add_argument(
-        "--base_seed", nargs="+", type=int, default=DEFAULT_SEEDS, metavar="N", help="seeds (default: 0 1 2)"
+        "--base_seed",
+        nargs="+",
+        type=int,
+        default=DEFAULT_SEEDS,
+        metavar="N",
+        help="seeds of the base policies (default: 0 1 2)",
     )
     parser.add_argument(
         "--output",
         type=Path,
         metavar="DIR",
-        help="folder of base policies, as lab and study take it with --base_policies (default: theirs)",
+        help="folder of base policies, for --base_policies of lab and study (default: ~/.cache/openrlhf_cov)",
     )
     parser.add_argument("--pack", type=Path, metavar="FILE", help="write the policies to one file (.tar.xz)")
     parser.add_argument(
-        "--unpack", type=Path, metavar="FILE", help="take the policies of a file of --pack; nothing is trained"
+        "--unpack", type=Path, metavar="FILE", help="use the policies of a file that --pack wrote; nothing is trained"
     )
     return parser
 

@@ -1,4 +1,4 @@
-"""Show the scores of evaluations side by side, and which of them differ."""
+"""Show the scores of evaluations side by side, and test which of them differ."""
 
 import json
 import sys
@@ -17,11 +17,20 @@ from openrlhf_cov.utils.terminal import Parser, say
 def build_parser() -> Parser:
     """Return the parser of this command."""
     parser = Parser(prog="openrlhf-cov compare", about=__doc__)
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of an evaluation, the base first")
-    parser.add_argument("--metric", default="avg", help="avg or pass@k, for example pass@8 (default: avg)")
+    parser.add_argument(
+        "runs",
+        type=Path,
+        nargs="+",
+        metavar="RUN",
+        help="folder of an evaluation; the others are compared with the first",
+    )
+    parser.add_argument("--metric", default="avg", help="avg, or pass@k such as pass@8 (default: avg)")
     parser.add_argument("--against", choices=tuple(paper.ROWS), help=f"also show the rows of {paper.SOURCE}")
     parser.add_argument(
-        "--grader", default="strict", choices=("strict", "published"), help="who says what is right (default: strict)"
+        "--grader",
+        default="strict",
+        choices=("strict", "published"),
+        help="grader whose scores are compared (default: strict)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the comparison to this file")
     return parser

@@ -1,8 +1,8 @@
-"""Train a small model with a covariance method on this machine, from nothing to a table.
+"""Train a small model on this machine with Ray, vLLM and DeepSpeed, and print a table of results.
 
-The command makes an embedded task, starts a Ray of its own, trains, and scores the policy on held-out problems before
-and after. It writes into the folder --output. --method all trains with each method in turn, with one seed and without
-the KL term to the untrained policy, as the entropy law is stated, and draws one report.
+The command makes an embedded task, starts its own Ray, trains, and scores the policy on held-out problems before and
+after. --method all trains with each method in turn, with one seed and, as the entropy law assumes, without a KL term
+toward the base policy; it writes one report.
 """
 
 import argparse
@@ -34,16 +34,18 @@ def parse_args() -> argparse.Namespace:
         "--method",
         choices=(*METHOD_FLAGS, ALL),
         default="kl_cov",
-        help="method that trains; all: each of them, one after the other (default: kl_cov)",
+        help="method to train with; all: each method in turn (default: kl_cov)",
     )
     parser.add_argument(
-        "--steps", type=int, default=40, help=f"global steps, each {PROMPTS} prompts x {SAMPLES} samples (default: 40)"
+        "--steps", type=int, default=40, help=f"global steps of {PROMPTS} prompts x {SAMPLES} samples (default: 40)"
     )
     about = "\n".join(f"{name}: {task.about}" for name, task in TINY_TASKS.items())
-    parser.add_argument("--task", choices=tuple(TINY_TASKS), default="addition", help=about)
+    parser.add_argument(
+        "--task", choices=tuple(TINY_TASKS), default="addition", help=f"embedded task (default: addition)\n{about}"
+    )
     folders = ", ".join(str(task.folder) for task in TINY_TASKS.values())
-    parser.add_argument("--folder", type=Path, default=None, help=f"of the task; default: {folders}")
-    parser.add_argument("--output", type=Path, default=None, help="default: runs/demo-<method>-<time>")
+    parser.add_argument("--folder", type=Path, default=None, help=f"folder of the task (default: {folders})")
+    parser.add_argument("--output", type=Path, default=None, help="folder of the run (default: runs/demo-METHOD-TIME)")
     args = parser.parse_args()
     args.folder = args.folder or TINY_TASKS[args.task].folder
     if args.steps < 1:

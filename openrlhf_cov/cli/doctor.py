@@ -1,4 +1,4 @@
-"""Check whether this host is ready for a run, and name the commands that mend what is not."""
+"""Check if this host is ready for a run, and print the command that fixes each fault."""
 
 import json
 import sys
@@ -28,13 +28,15 @@ def report(lines: list[Line]) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Print what was found; exit status 1 if something fails, 2 for a flag that does not exist."""
     parser = Parser(prog="openrlhf-cov doctor", about=__doc__)
-    parser.add_argument("--json", action="store_true", help="print a list of check, status, found and fix")
-    parser.add_argument("--hub", action="store_true", help="also ask the Hugging Face hub whether it answers")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON: a list of objects with check, status, found and fix"
+    )
+    parser.add_argument("--hub", action="store_true", help="also check that the Hugging Face hub answers")
     parser.add_argument(
         "--libraries",
         action="store_true",
-        help="also print the reports of torch (python -m torch.utils.collect_env) and DeepSpeed (ds_report), up to a "
-        "minute",
+        help="also print the reports of torch (python -m torch.utils.collect_env) and DeepSpeed (ds_report); takes up "
+        "to a minute",
     )
     args = parser.parse_args(argv)
     if args.json and args.libraries:

@@ -21,16 +21,22 @@ from openrlhf_cov.utils.terminal import Parser, say
 def build_parser() -> Parser:
     """Return the parser of this command."""
     parser = Parser(prog="openrlhf-cov grade", about=__doc__)
-    parser.add_argument("file", metavar="FILE", type=Path, help="JSON Lines, one response and its label per line")
+    parser.add_argument(
+        "file", metavar="FILE", type=Path, help="JSON Lines file with one response and its label per line"
+    )
     parser.add_argument("--response_key", default="response", help="key of the response (default: response)")
     parser.add_argument("--label_key", default="answer", help="key of the label (default: answer)")
     prompt_key = response_files.PROMPT_KEY
     parser.add_argument(
         "--prompt_key",
-        help=f"key of the prompt, which graders also read (default: {prompt_key}, if a row has it)",
+        help=f"key of the prompt, which graders also use (default: {prompt_key}, if a row has it)",
     )
     parser.add_argument("--output", type=Path, help="write every grade to this JSON Lines file")
-    parser.add_argument("--compare", action="store_true", help="grade by both graders, and show where they differ")
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="grade by both graders, strict and published, and show where they differ",
+    )
     add_config_arguments(parser, "rewards", RewardConfig)
     return parser
 

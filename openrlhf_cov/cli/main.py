@@ -8,29 +8,37 @@ from importlib.metadata import version
 from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.utils.terminal import refuse, say
 
-# Command -> (module of ``openrlhf_cov.cli``, what it does).
-COMMANDS = {
-    "train": ("train_ppo_ray", "train a policy with Ray, vLLM and DeepSpeed: every flag of OpenRLHF, and ours"),
-    "evaluate": ("evaluate", "score a model on AIME, AMC, MATH-500 and other benchmarks"),
-    "compare": ("compare", "compare evaluations with each other and with the paper"),
-    "report": ("report", "draw curves, figures and report.html of training runs"),
-    "watch": ("watch", "show a live dashboard of training runs in the terminal"),
-    "grade": ("grade", "grade a file of responses with the rule-based reward"),
-    "prepare": ("prepare_data", "make a training set: prompts, checked labels, no overlap with the benchmarks"),
-    "doctor": ("doctor", "say what this host lacks, and the commands that mend it"),
-    "serve-reward": ("serve_reward", "serve the rule-based reward over HTTP"),
-    "demo": ("demo", "train a small model on this machine with Ray, from nothing to a table"),
-    "lab": ("lab", "train an embedded task in one process, in about a minute"),
-    "reproduce": ("reproduce", "reproduce a figure or table of the paper, at its scale or on this machine"),
-    "study": ("study", "compare methods over settings and seeds: table, intervals, figures, a page"),
-    "base-policies": ("base_policies", "make and publish the base policies of embedded tasks"),
-    "methods": ("methods", "describe all methods, or one with its flags and an example"),
-    "fetch-smollm2": (
-        "fetch_smollm2",
-        "write SmolLM2-135M-Instruct, a small language model, to a folder, without a hub",
-    ),
-    "tiny-task": ("make_tiny_task", "make the embedded task: a small model and its problems"),
+# Heading in ``--help`` -> command -> (module of ``openrlhf_cov.cli``, what it does).
+GROUPS = {
+    "try a method, without a GPU": {
+        "methods": ("methods", "list all methods, or describe one with its flags and an example"),
+        "lab": ("lab", "train a method on a small task in one process, in about a minute"),
+        "demo": ("demo", "train a small model with Ray, vLLM and DeepSpeed, and print a table"),
+        "study": ("study", "compare methods at equal tuning, with seeds and intervals"),
+    },
+    "prepare a run": {
+        "doctor": ("doctor", "check this host, and print the command that fixes each fault"),
+        "prepare": ("prepare_data", "make a training set: prompts, checked labels, no overlap with the benchmarks"),
+        "grade": ("grade", "grade a file of responses with the rule-based reward"),
+        "serve-reward": ("serve_reward", "serve the rule-based reward over HTTP"),
+    },
+    "train": {
+        "train": ("train_ppo_ray", "train a policy with Ray, vLLM and DeepSpeed: OpenRLHF's flags and ours"),
+        "watch": ("watch", "follow training runs in the terminal"),
+        "reproduce": ("reproduce", "reproduce a figure or table of the paper, at its scale or on this machine"),
+    },
+    "read the results": {
+        "report": ("report", "draw figures and report.html of training runs, and test the entropy law"),
+        "evaluate": ("evaluate", "score a model on AIME, AMC, MATH-500 and other benchmarks"),
+        "compare": ("compare", "compare evaluations with each other and with the paper"),
+    },
+    "small models and tasks": {
+        "tiny-task": ("make_tiny_task", "write an embedded task: a small model and its problems"),
+        "base-policies": ("base_policies", "train and pack the base policies of embedded tasks"),
+        "fetch-smollm2": ("fetch_smollm2", "write SmolLM2-135M-Instruct to a folder, without a model hub"),
+    },
 }
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 
 
 @program("openrlhf-cov")
@@ -60,8 +68,13 @@ def main() -> int:
 
 def usage() -> str:
     """Return the text of ``--help``."""
-    rows = "\n".join(f"  {name:<13} {summary}" for name, (_, summary) in COMMANDS.items())
-    return f"usage: openrlhf-cov COMMAND [--help] ...\n\n{rows}\n\nopenrlhf-cov COMMAND --help lists its flags.\n"
+    width = max(map(len, COMMANDS)) + 1
+    parts = ["usage: openrlhf-cov COMMAND [flags]", "Study and control entropy collapse in RL for reasoning models."]
+    for heading, group in GROUPS.items():
+        rows = [f"  {name:<{width}} {summary}" for name, (_, summary) in group.items()]
+        parts.append("\n".join([f"{heading}:", *rows]))
+    parts.append("openrlhf-cov COMMAND --help lists the flags of a command.\n")
+    return "\n\n".join(parts)
 
 
 if __name__ == "__main__":

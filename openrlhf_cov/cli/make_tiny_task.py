@@ -1,4 +1,4 @@
-"""Write an embedded task to a folder: a base policy, training and test problems, and what the policy can do."""
+"""Write an embedded task to a folder: a base policy, training and test problems, and the accuracy of the policy."""
 
 import logging
 import sys
@@ -18,6 +18,7 @@ from openrlhf_cov.experiments.tiny_task.task_files import (
     settings_difference,
     write_task,
 )
+from openrlhf_cov.settings import help_with_default
 from openrlhf_cov.utils.output_folders import check_folder
 from openrlhf_cov.utils.terminal import Parser, say
 
@@ -25,8 +26,8 @@ logger = logging.getLogger(__name__)
 
 
 HELP = {
-    "task": "; ".join(f"{name}: {task.about}" for name, task in TINY_TASKS.items()),
-    "seed": "determines the data, the base policy's weights and the sampled evaluation",
+    "task": "embedded task\n" + "\n".join(f"{name}: {task.about}" for name, task in TINY_TASKS.items()),
+    "seed": "seed of the data, of the base policy's weights and of the sampled evaluation",
     "train_rows": "problems in train.jsonl",
     "test_rows": "problems in test.jsonl; none of them is in train.jsonl or was seen by the base policy",
 }
@@ -36,11 +37,11 @@ def build_parser() -> Parser:
     """Return the parser of this command; its defaults are those of ``TaskSettings``."""
     parser = Parser(
         prog="openrlhf-cov tiny-task",
-        description="Write an embedded task and a mediocre base policy for it to a folder.",
+        description="Write an embedded task to a folder: training and test problems, and a base policy.",
     )
-    parser.add_argument("--output", required=True, metavar="DIR", type=Path, help="folder to write; new or empty")
+    parser.add_argument("--output", required=True, metavar="DIR", type=Path, help="new or empty folder")
     for setting in fields(TaskSettings):
-        text = f"{HELP[setting.name]} (default: {setting.default})"
+        text = help_with_default(HELP[setting.name], setting.default)
         values: dict[str, Any] = {"type": int, "metavar": "N"}
         if setting.name == "task":
             values = {"choices": tuple(TINY_TASKS)}

@@ -1,4 +1,4 @@
-"""Describe all methods in a table, or one method with its flags, its paper and an example."""
+"""List all methods, or describe one method with its flags, its paper and an example."""
 
 import argparse
 import inspect
@@ -16,24 +16,27 @@ from openrlhf_cov.models.cov_config import methods_like
 from openrlhf_cov.models.method import Method, fills
 from openrlhf_cov.models.methods import METHODS, MODULES
 from openrlhf_cov.models.slots import SLOTS
-from openrlhf_cov.settings import flag_of
+from openrlhf_cov.settings import flag_of, text_of
 from openrlhf_cov.utils.terminal import Parser, command_name, say
 
 # Columns of the text.
 WIDTH = 100
+NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of this command."""
     parser = Parser(prog="openrlhf-cov methods", about=__doc__)
-    parser.add_argument("name", nargs="?", metavar="NAME", help="the method to describe; without it, a table of all")
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="the method to describe; without it, all methods are listed"
+    )
     parser.add_argument("--json", action="store_true", help="print the same as JSON")
     return parser
 
 
 @program("openrlhf-cov methods")
 def main(argv: list[str] | None = None) -> None:
-    """Print the table or one method; exit status 2 with one line on stderr for a name that no method has."""
+    """Print the list or one method; exit status 2 with one line on stderr for a name that no method has."""
     args = build_parser().parse_args(argv)
     if args.name is None:
         say(json.dumps([record(each) for each in METHODS.values()], indent=1) + "\n" if args.json else table())
@@ -46,24 +49,27 @@ def main(argv: list[str] | None = None) -> None:
     say(json.dumps(record(method), indent=1) + "\n" if args.json else description(method))
 
 
-def by_family() -> list[Method]:
-    """Return all methods, family by family in the order of ``SLOTS``."""
-    return [method for slot in SLOTS for method in METHODS.values() if fills(method, slot)]
-
-
 def table() -> str:
-    """Return all methods as a table: family, name, paper, effect."""
-    rows = [(each.slot.name, each.name, each.source, each.summary) for each in by_family()]
-    heading = ("family", "name", "paper", "effect")
-    widths = [max(len(row[column]) for row in (heading, *rows)) for column in range(3)]
+    """Return all methods, family by family: name, effect and paper."""
+    column = 2 + max(len(name) for name in METHODS) + 2
     lines = []
-    for row in (heading, *rows):
-        first = "".join(f"{cell:<{width}}  " for cell, width in zip(row, widths, strict=False))
-        lines.append(first + row[3])
-    families = "\n".join(f"  {slot.name:<{widths[0]}}  {slot.effect}" for slot in SLOTS)
+    for slot in SLOTS:
+        lines.append(f"{slot.name}: {slot.effect}")
+        for method in METHODS.values():
+            if fills(method, slot):
+                # A paper and its number stay on one line.
+                paper = method.source.replace(" ", NO_BREAK)
+                effect = f"{method.summary} ({paper})"
+                first = f"  {method.name}".ljust(column)
+                lines += textwrap.wrap(effect, WIDTH, initial_indent=first, subsequent_indent=" " * column)
+        lines.append("")
+    lines = [line.replace(NO_BREAK, " ") for line in lines]
     more = shlex.join([*command_name(), "methods", "kl_cov"])
-    lines += ["", "families: a run has at most one method of each, and any number of weights", families, ""]
-    lines += [f"Choose methods with --method NAME[,NAME]. One method with its flags: {more}", ""]
+    lines += [
+        "Choose methods with --method NAME[,NAME]: at most one of each family, and any number of the family weight.",
+        f"One method with its flags: {more}",
+        "",
+    ]
     return "\n".join(lines)
 
 
@@ -100,11 +106,14 @@ def flags_of(method: Method) -> str:
     """Return the flags of a method, each with its default and its meaning."""
     lines = []
     for flag, default, about in settings_of(method):
-        shown = "none" if default in (None, "") else default
+        shown = "none" if default in (None, "") else text_of(default)
         if default is False:
             shown = "off"
         lines.append(f"  {flag} (default: {shown})")
-        lines += textwrap.wrap(" ".join(about.split()), WIDTH, initial_indent="      ", subsequent_indent="      ")
+        for number, line in enumerate(about.splitlines()):
+            # The lines after the first one describe the choices.
+            indent = " " * (8 if number else 6)
+            lines += textwrap.wrap(line, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ")
     return "\n".join(lines)
 
 

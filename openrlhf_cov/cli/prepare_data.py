@@ -1,4 +1,4 @@
-"""Make a training set of problems with answers."""
+"""Make a training set: prompts with checked labels and no duplicates; with --eval_dir, no benchmark problems."""
 
 import argparse
 import shlex
@@ -32,11 +32,15 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dataset",
         required=True,
-        help=f"{names}, files (.jsonl, .json, .csv, .parquet), folders of save_to_disk or ids on the hub; several "
+        help=f"{names}, files (.jsonl, .json, .csv, .parquet), folders of save_to_disk or ids on the hub; several, "
         "with commas",
     )
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a new or empty folder, or its own")
-    parser.add_argument("--data_dir", type=Path, metavar="DIR", help="folder of the named sets (default: the hub)")
+    parser.add_argument(
+        "--output", type=Path, required=True, metavar="DIR", help="new or empty folder, or one that this command wrote"
+    )
+    parser.add_argument(
+        "--data_dir", type=Path, metavar="DIR", help="folder with files of the named sets (default: the hub)"
+    )
     parser.add_argument(
         "--split",
         default=DatasetPart.split,
@@ -46,27 +50,30 @@ def build_parser() -> argparse.ArgumentParser:
         "--subset", metavar="NAME", help="configuration of ids on the hub, such as main of openai/gsm8k"
     )
     parser.add_argument(
-        "--template", choices=tuple(TEMPLATES), default="qwen-boxed", help="of the prompts (default: qwen-boxed)"
+        "--template",
+        choices=tuple(TEMPLATES),
+        default="qwen-boxed",
+        help="template of the prompts (default: qwen-boxed)",
     )
     parser.add_argument(
-        "--eval_dir", type=Path, metavar="DIR", help="leave out the problems of the *.jsonl files there"
+        "--eval_dir", type=Path, metavar="DIR", help="leave out the problems of the *.jsonl files in this folder"
     )
     parser.add_argument(
         "--eval_ngram",
         type=int,
         default=0,
         metavar="N",
-        help="also leave out what shares N words in a row with one of them; 20 is sensible (default: 0, off)",
+        help="also leave out problems that share N consecutive words with one of them, such as 20 (default: 0, off)",
     )
     parser.add_argument(
         "--rule",
         choices=tuple(SOURCES),
-        help="grades the rows of files whose source names no rule (default: refuse such rows)",
+        help="grading rule for rows whose source names none (default: refuse such rows)",
     )
     for name in KEYS:
         default = getattr(Keys, name)
         parser.add_argument(
-            f"--{name}_key", default=default, help=f"key of the {name}, a.b for a nested one (default: {default})"
+            f"--{name}_key", default=default, help=f"key of the {name}; a.b for a nested key (default: {default})"
         )
     return parser
 
@@ -123,7 +130,7 @@ def summary(manifest: dict[str, Any], folder: Path) -> str:
         found = [f"{each['name']} {each['overlaps']:,}" for each in manifest["evaluation"] if each["overlaps"]]
         lines += ["", f"left out as problems of evaluation sets: {', '.join(found) or 'none'}"]
     else:
-        lines += ["", "not looked for problems of evaluation sets: --eval_dir is not given"]
+        lines += ["", "problems of evaluation sets were not removed: --eval_dir is not given"]
     flags = ["--data.prompt_dataset", str(folder / TRAIN), *manifest["training_flags"]]
     return "\n".join([*lines, "", f"train with: {shlex.join(flags)}"])
 

@@ -1,4 +1,4 @@
-"""Draw curves, evaluations, tokens and the entropy law of training runs."""
+"""Draw figures of training runs, and test the entropy law (docs/methods/entropy_law.md)."""
 
 import argparse
 import math
@@ -30,7 +30,7 @@ def build_parser() -> argparse.ArgumentParser:
         type=Path,
         nargs="+",
         metavar="RUN",
-        help="folder of a run, its metrics.jsonl, folder of TensorBoard events, .csv or .tsv file, or "
+        help="folder of a run, its metrics.jsonl, a folder of TensorBoard events, a .csv or .tsv file, or "
         "trainer_state.json of TRL",
     )
     parser.add_argument(
@@ -48,25 +48,42 @@ def build_parser() -> argparse.ArgumentParser:
     law.add_argument(
         "--metric",
         default="reward",
-        help="R: reward, score or a number of evaluations, several with commas for their mean (default: reward)",
+        help="R: reward, score or a metric of eval.jsonl; several, with commas, are averaged (default: reward)",
     )
     law.add_argument(
         "--entropy",
         choices=tuple(ENTROPIES),
         default="token",
-        help="H: mean over all tokens, or over the tokens of a response first as in the paper (default: token)",
+        help="H: mean entropy over all tokens (token), or first within each response as in the paper (response) "
+        "(default: token)",
     )
-    law.add_argument("--forecast", type=float, default=0.15, metavar="SHARE", help="share fitted to forecast the rest")
-    law.add_argument("--robust", action="store_true", help="Huber's fit, which outlying rewards hardly move")
-    law.add_argument("--reward_max", type=float, default=1.0, help="highest that R can be (default: 1)")
     law.add_argument(
-        "--size", nargs="+", action="extend", default=[], metavar="RUN=N", help="non-embedding parameters of a model"
+        "--forecast",
+        type=float,
+        default=0.15,
+        metavar="SHARE",
+        help="share of the points that the forecast is fitted to (default: 0.15)",
     )
-    law.add_argument("--extrapolate", type=float, metavar="N", help="a, b and ceiling of a model of this size")
+    law.add_argument("--robust", action="store_true", help="use Huber's fit, which is robust to outlying rewards")
+    law.add_argument("--reward_max", type=float, default=1.0, help="largest possible R (default: 1)")
+    law.add_argument(
+        "--size",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="RUN=N",
+        help="non-embedding parameters of the model of a run",
+    )
+    law.add_argument(
+        "--extrapolate",
+        type=float,
+        metavar="N",
+        help="predict a, b and the ceiling for a model of this size; needs --size",
+    )
     files = parser.add_argument_group("files")
-    files.add_argument("--formats", default="svg,png", help="of the figures (default: svg,png)")
-    files.add_argument("--no_page", action="store_true", help="figures alone, without report.html")
-    files.add_argument("--export", metavar="FILE", help="write the numbers as JSON, - for stdout")
+    files.add_argument("--formats", default="svg,png", help="formats of the figures (default: svg,png)")
+    files.add_argument("--no_page", action="store_true", help="write the figures only, without report.html")
+    files.add_argument("--export", metavar="FILE", help="write the numbers as JSON to this file; -: to stdout")
     return parser
 
 

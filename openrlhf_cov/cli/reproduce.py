@@ -1,8 +1,8 @@
 """Print the commands that reproduce a figure or table of arXiv 2505.22617: runs, evaluations and report.
 
---run carries the commands out one after the other. --dry_run starts nothing and says of each command whether it would
-run: it checks flags, benchmarks, training data and output folders, and for a training also the memory, but no trained
-models. --scale tiny takes the embedded tasks, on any host, for the figures and tables that have a meaning there.
+--run executes the commands one after the other. --dry_run only checks each command: flags, benchmarks, training data,
+output folders, and the memory of a training run. --scale tiny uses embedded tasks, on any host, for the figures and
+tables that make sense there.
 """
 
 import argparse
@@ -40,31 +40,41 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of this command."""
     parser = Parser(prog=NAME, about=__doc__)
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--figure", type=int, choices=tuple(FIGURES), metavar="N", help="1 to 14")
-    which.add_argument("--table", type=int, choices=tuple(TABLES), metavar="N", help="1 or 2")
+    which.add_argument("--figure", type=int, choices=tuple(FIGURES), metavar="N", help="figure of the paper, 1 to 14")
+    which.add_argument("--table", type=int, choices=tuple(TABLES), metavar="N", help="table of the paper, 1 or 2")
     parser.add_argument(
         "--scale",
         choices=("paper", "tiny"),
         default="paper",
-        help="paper: the recipes, on GPUs; tiny: the embedded tasks (default: paper)",
+        help="paper: the recipes, on GPUs; tiny: embedded tasks, on any host (default: paper)",
     )
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--run", action="store_true", help="carry the commands out; runs that are there are left alone")
-    what.add_argument("--dry_run", action="store_true", help="check every command, start nothing")
+    what.add_argument("--run", action="store_true", help="execute the commands; finished runs are kept")
+    what.add_argument("--dry_run", action="store_true", help="check every command and start nothing")
     parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="folder of runs and reports (default: /checkpoints, runs/reproduce)"
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="folder of runs and reports (default: /checkpoints, or runs/reproduce at the tiny scale)",
     )
     parser.add_argument(
-        "--data_dir", type=Path, default=Path("/data"), metavar="DIR", help="training sets and eval/ (default: /data)"
+        "--data_dir",
+        type=Path,
+        default=Path("/data"),
+        metavar="DIR",
+        help="folder of the training sets and of eval/ (default: /data)",
     )
     parser.add_argument(
         "--steps",
         type=int,
         metavar="N",
-        help="of a run at the tiny scale (default: 200; 40 through the whole trainer)",
+        help="global steps of a run at the tiny scale (default: 200 in the lab, 40 through Ray)",
     )
     parser.add_argument(
-        "--collect", type=Path, metavar="DIR", help="with --run, copy pictures and numbers there, as figure8_NAME"
+        "--collect",
+        type=Path,
+        metavar="DIR",
+        help="with --run: copy figures and numbers to this folder, as figure8_NAME",
     )
     return parser
 

@@ -1,11 +1,10 @@
 """Serve rule-based rewards over HTTP, for --reward.remote_url http://….
 
-Start it once per machine or per port and give the trainer all URLs, separated by commas; upstream's client takes them
-in turn. A token that the service asks for goes into these URLs (http://HOST:PORT/?token=TOKEN): upstream's client
+Start one service per machine or port, and give the trainer all URLs, separated by commas. OpenRLHF's client uses them
+in turn. If the service requires a token, write it into these URLs (http://HOST:PORT/?token=TOKEN), because the client
 sends no Authorization header.
 """
 
-import argparse
 import logging
 import signal
 import sys
@@ -21,7 +20,7 @@ from openrlhf_cov.rewards.serving import listen, serve
 from openrlhf_cov.utils.config_flags import add_config_arguments
 from openrlhf_cov.utils.terminal import Parser, clean_logs
 
-# Settings of the trainer's side: nobody tells the service which response was cut off, and it reads no data.
+# Settings of the trainer's side: nobody tells the service which response was truncated, and it reads no data.
 TRAINER_ONLY = ("reward_keep_truncated", "reward_skip_bad_labels", "reward_max_error_frac")
 # That of upstream.
 LOG_FORMAT = "%(levelname)s %(asctime)s %(filename)s:%(lineno)d] %(message)s"
@@ -30,7 +29,6 @@ LOG_FORMAT = "%(levelname)s %(asctime)s %(filename)s:%(lineno)d] %(message)s"
 def build_parser() -> Parser:
     """Return the parser of this command; limits and rewards have the defaults of their configs."""
     parser = Parser(prog="openrlhf-cov serve-reward", about=__doc__, allow_abbrev=False)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=5000, help="port to bind to; 0: any free one (default: 5000)")
     parser.add_argument(

@@ -1,4 +1,7 @@
-"""Compare methods over settings and seeds; the same command resumes an interrupted study."""
+"""Tune methods equally, repeat the best settings with fresh seeds, and compare them with intervals.
+
+The same command resumes an interrupted study.
+"""
 
 import argparse
 import sys
@@ -7,6 +10,7 @@ from pathlib import Path
 from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.cluster.packages import require
 from openrlhf_cov.errors import RunStopped, UsageError
+from openrlhf_cov.experiments.lab.request import BASE_POLICIES_HELP
 from openrlhf_cov.experiments.study.campaign import Campaign, packed, study_of, write
 from openrlhf_cov.experiments.study.spec import ENGINES
 from openrlhf_cov.utils.cores import cores
@@ -17,31 +21,43 @@ from openrlhf_cov.utils.terminal import Parser
 def build_parser() -> Parser:
     """Return the parser of this command."""
     parser = Parser(prog="openrlhf-cov study", about=__doc__)
-    parser.add_argument("spec", type=Path, metavar="SPEC", help="file of studies/, or one like these")
+    parser.add_argument(
+        "spec",
+        type=Path,
+        metavar="SPEC",
+        help="YAML file of the study, such as studies/quick.yaml (docs/run_study.md)",
+    )
     parser.add_argument(
         "--engine",
         choices=ENGINES,
-        help="the lab, or the whole trainer, also for what is written for the lab (default: the spec's)",
+        help="lab: in one process; ray: with Ray, vLLM and DeepSpeed, also for lab specs (default: the spec's)",
     )
     parser.add_argument(
         "--output",
         type=Path,
         metavar="DIR",
-        help="folder of the study (default: runs/study/NAME; NAME-ray where --engine ray is not the spec's)",
+        help="folder of the study (default: runs/study/NAME, or NAME-ray for a lab spec with --engine ray)",
     )
     parser.add_argument(
         "--jobs",
         type=int,
         metavar="N",
-        help=f"runs side by side, in the lab with a thread each (default: {cores()}; of trainings 1)",
+        help=f"number of runs at a time, one thread each in the lab (default: {cores()}, or 1 with Ray)",
     )
-    parser.add_argument("--base_policies", type=Path, metavar="DIR", help="where base policies are kept")
-    parser.add_argument("--page", action="store_true", help="write page and table from what is finished, run nothing")
-    parser.add_argument("--pack", type=Path, metavar="FILE", help="write the finished runs to one file (.jsonl.xz)")
+    parser.add_argument("--base_policies", type=Path, metavar="DIR", help=BASE_POLICIES_HELP)
     parser.add_argument(
-        "--unpack", type=Path, metavar="FILE", help="take the runs of a file of --pack as finished; go on from there"
+        "--page", action="store_true", help="write the page and table from the finished runs, and start no run"
     )
-    parser.add_argument("--dry_run", action="store_true", help="say what would run and how long")
+    parser.add_argument("--pack", type=Path, metavar="FILE", help="write all finished runs to one file (.jsonl.xz)")
+    parser.add_argument(
+        "--unpack",
+        type=Path,
+        metavar="FILE",
+        help="use the runs of a file that --pack wrote, and make only those that are missing",
+    )
+    parser.add_argument(
+        "--dry_run", action="store_true", help="print which runs are missing and how long they take, and start none"
+    )
     return parser
 
 

@@ -22,13 +22,11 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         nargs="+",
         metavar="RUN",
-        help="folder of a run, of the trainer, the lab or a study; logs of other trainers are read once",
+        help="folder of a run of the trainer, the lab or a study; logs of other trainers are read once",
     )
     found.add_argument("--once", action="store_true", help="print a snapshot as plain text and exit")
-    found.add_argument(
-        "--interval", type=float, default=1.0, help="seconds between two reads of the files (default: 1)"
-    )
-    found.add_argument("--steps", type=int, help="global steps of the run, for the ETA where its command does not say")
+    found.add_argument("--interval", type=float, default=1.0, help="seconds between reads of the files (default: 1)")
+    found.add_argument("--steps", type=int, help="global steps of the run, for the ETA, if its command does not say")
     return found
 
 

@@ -27,8 +27,12 @@ def build_parser() -> Parser:
     """Return the parser of the command line."""
     parser = Parser(prog="openrlhf-cov evaluate", about=ABOUT)
     parser.add_argument("--model", help="folder of a Hugging Face model, or its name on the hub or at --base_url")
-    parser.add_argument("--benchmarks", help="names from --list, groups (paper, all) or files *.jsonl, with commas")
-    parser.add_argument("--output", type=Path, help="folder of the results; the same command again continues there")
+    parser.add_argument(
+        "--benchmarks", help="names from --list, groups (paper, all) or *.jsonl files, separated by commas"
+    )
+    parser.add_argument(
+        "--output", type=Path, help="folder of the results; the same command resumes an interrupted evaluation"
+    )
     parser.add_argument("--list", action="store_true", help="print benchmarks, groups and protocols, and stop")
     parser.add_argument(
         "--regrade", action="store_true", help="grade the responses in --output again, without a model"
@@ -42,8 +46,10 @@ def build_parser() -> Parser:
     )
 
     asked = parser.add_argument_group("prompts and sampling")
-    asked.add_argument("--protocol", default="paper", help="how all are sampled: paper or quick (default: paper)")
-    asked.add_argument("--template", help=f"prompt: {', '.join(TEMPLATES)} (default: the protocol's)")
+    asked.add_argument(
+        "--protocol", default="paper", help="how benchmarks are sampled: paper or quick (default: paper)"
+    )
+    asked.add_argument("--template", help=f"prompt template: {', '.join(TEMPLATES)} (default: the protocol's)")
     asked.add_argument(
         "--chat_template_kwargs",
         default="",
@@ -53,16 +59,27 @@ def build_parser() -> Parser:
     asked.add_argument("--data_dir", type=Path, help="folder with NAME.jsonl for each benchmark (default: the hub)")
     asked.add_argument("--limit", type=int, help="evaluate the first N problems of each benchmark only")
     asked.add_argument("--samples", type=int, help="responses per problem (default: the protocol's)")
-    asked.add_argument("--temperature", type=float, help="0 is greedy (default: the protocol's)")
-    asked.add_argument("--top_p", type=float, help="(default: the protocol's)")
-    asked.add_argument("--max_tokens", type=int, help="longest response (default: the protocol's)")
-    asked.add_argument("--seed", type=int, default=0, help="every sample's seed follows from it (default: 0)")
+    asked.add_argument("--temperature", type=float, help="sampling temperature; 0: greedy (default: the protocol's)")
+    asked.add_argument(
+        "--top_p", type=float, help="nucleus sampling: share of the probability mass (default: the protocol's)"
+    )
+    asked.add_argument("--max_tokens", type=int, help="limit of a response in tokens (default: the protocol's)")
+    asked.add_argument(
+        "--seed", type=int, default=0, help="seed that the seeds of all samples derive from (default: 0)"
+    )
     asked.add_argument("--log_probs", action="store_true", help="record the mean surprisal of every response")
 
     add_engine_arguments(parser)
     add_config_arguments(parser, "grading", RewardConfig, only=GRADING_FLAGS)
     parser.set_defaults(**dict.fromkeys(GRADED_BY))  # with --regrade they are those of the run
-    parser.set_defaults(reward_grader=None)  # both graders where both can
+    # Without the flag, both graders grade where both can.
+    (grader,) = (action for action in parser._actions if action.dest == "reward_grader")
+    grader.default = None
+    grader.help = (
+        "grader of the rule math (default: both, if Math-Verify is installed)\n"
+        "strict: the grader of this package alone\n"
+        "published: both graders are required; published accepts what strict or Math-Verify accepts"
+    )
     return parser
 
 
@@ -78,25 +95,36 @@ SERVER_FLAGS = ("api_key_env", "concurrency", "max_retries")
 
 def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of engines that the command starts, and of a server."""
-    engines = parser.add_argument_group("engines started here")
-    engines.add_argument("--num_engines", type=int, default=1, help="vLLM engines (default: 1)")
-    engines.add_argument("--tensor_parallel_size", type=int, default=1, help="GPUs of one engine (default: 1)")
-    engines.add_argument("--max_model_len", type=int, help="prompt + response in tokens (default: what is needed)")
-    engines.add_argument("--gpu_memory_utilization", type=float, default=0.9, help="(default: 0.9)")
+    engines = parser.add_argument_group("vLLM engines that the command starts")
+    engines.add_argument("--num_engines", type=int, default=1, help="number of vLLM engines (default: 1)")
+    engines.add_argument("--tensor_parallel_size", type=int, default=1, help="GPUs per engine (default: 1)")
+    engines.add_argument(
+        "--max_model_len", type=int, help="limit of prompt and response together, in tokens (default: what is needed)"
+    )
+    engines.add_argument(
+        "--gpu_memory_utilization",
+        type=float,
+        default=0.9,
+        help="share of a GPU's memory for an engine (default: 0.9)",
+    )
     for name in ("max_num_seqs", "max_num_batched_tokens"):
         (limit,) = (each for each in fields(EngineConfig) if each.name == f"vllm_{name}")
         engines.add_argument(f"--{name}", type=int, default=limit.default, help=limit.metadata["help"])
-    engines.add_argument("--enforce_eager", action="store_true", help="no CUDA graphs")
+    engines.add_argument("--enforce_eager", action="store_true", help="do not use CUDA graphs")
     engines.add_argument(
-        "--dtype", choices=("bf16", "fp16", "fp32"), help="(default: bf16; fp32 on hosts without an accelerator)"
+        "--dtype",
+        choices=("bf16", "fp16", "fp32"),
+        help="type of the weights (default: bf16, or fp32 on hosts without an accelerator)",
     )
-    engines.add_argument(ALLOW_OPENRLHF, action="store_true", help=f"try another openrlhf than {OPENRLHF}")
+    engines.add_argument(ALLOW_OPENRLHF, action="store_true", help=f"accept another openrlhf than {OPENRLHF}")
     for setting in fields(ModelConfig):
         engines.add_argument(f"--{setting.name}", action="store_true", help=setting.metadata["help"])
-    server = parser.add_argument_group("or a server")
-    server.add_argument("--base_url", help="http://host:port/v1 of an OpenAI-compatible server; starts no engine")
+    server = parser.add_argument_group("a running server instead of engines")
+    server.add_argument("--base_url", help="URL of an OpenAI-compatible server, http://HOST:PORT/v1; no engine starts")
     server.add_argument(
-        "--api_key_env", default="OPENAI_API_KEY", help="variable that holds the key, if one is needed"
+        "--api_key_env",
+        default="OPENAI_API_KEY",
+        help="environment variable with the API key, if the server needs one (default: OPENAI_API_KEY)",
     )
-    server.add_argument("--concurrency", type=int, default=64, help="requests under way (default: 64)")
-    server.add_argument("--max_retries", type=int, default=5, help="repetitions of a failed request (default: 5)")
+    server.add_argument("--concurrency", type=int, default=64, help="number of requests at a time (default: 64)")
+    server.add_argument("--max_retries", type=int, default=5, help="retries of a failed request (default: 5)")

@@ -128,33 +128,35 @@ class CovConfig(*OF_METHODS):
     Raises ValueError, naming the flag, the value and the accepted range, when a value is out of range.
     """
 
-    cov_type: str = setting(
-        "none",
-        "another way to give --method clip_cov or --method kl_cov, the methods of the paper",
-        choices=("none", *BY_COVARIANCE),
-    )
     method: str = setting(
         "none",
-        f"methods by name, several with commas\n{_names_by_slot()}\n"
-        "one method in each group, any number of weights; openrlhf-cov methods NAME describes a method",
+        "methods by name, separated by commas: at most one of each family below, and any number of the family weight; "
+        f"openrlhf-cov methods describes them\n{_names_by_slot()}",
+    )
+    cov_type: str = setting(
+        "none",
+        "alias of --method for clip_cov and kl_cov, as in the paper's scripts",
+        choices=("none", *BY_COVARIANCE),
     )
     cov_scope: str = setting(
         "global",
-        "tokens over which covariance is centred and ranked: global is the whole optimizer step, over all "
-        "micro-batches and ranks; micro_batch is the published code's behaviour",
+        "tokens over which covariance is centred and ranked\n"
+        "global: all tokens of the optimizer step, over all micro-batches and ranks\n"
+        "micro_batch: those of one micro-batch, as in the published code",
         choices=("global", "micro_batch"),
     )
     cov_log_probs: str = setting(
         "current",
-        "log-probs of the covariance with --cov_scope global: current computes them before each update, old takes "
-        "those of the rollout",
+        "policy whose log-probs enter the covariance, with --cov_scope global\n"
+        "current: the policy before each update\n"
+        "old: the policy before the first update of the rollout",
         choices=("current", "old"),
         only=("cov_scope", "global"),
     )
     entropy_target: Scheduled = setting(
         None,
-        "mean entropy in nats at which a setting of the method holds the run: it moves once per step, by the exact "
-        "entropy of the rollouts (Skywork-OR1: 0.2; MAI, STARE: 0.3)",
+        "hold the mean entropy (nats) at this value: one setting of the method moves after every global step "
+        "(Skywork-OR1: 0.2; MAI-Thinking-1, STARE: 0.3)",
         scheduled=True,
     )
     entropy_control: str = setting(
@@ -164,42 +166,48 @@ class CovConfig(*OF_METHODS):
     )
     entropy_control_form: str = setting(
         "sign",
-        "how it moves: sign, by a step in the direction of the target; pi, by the gap between target and entropy and "
-        "by the sum of the gaps before (EntroPIC)",
+        "how the controlled setting moves\n"
+        "sign: by one step in the direction of the target\n"
+        "pi: by the gap between target and entropy, and by the sum of earlier gaps (EntroPIC)",
         choices=("sign", "pi"),
     )
     entropy_gain_p: float = setting(
         0.5,
-        "pi: what a gap of one nat moves, as a share of the range between the bounds (EntroPIC: 1 of a range of 2)",
+        "pi: change of the setting for a gap of one nat, as a share of the range between its bounds (EntroPIC: 0.5)",
         only=("entropy_control_form", "pi"),
     )
     entropy_gain_i: float = setting(
         0.005,
-        "pi: the same for the sum of the gaps of earlier steps (EntroPIC: 0.01 of a range of 2); 0 leaves it out",
+        "pi: change of the setting for one nat of the sum of earlier gaps, as a share of that range (EntroPIC: "
+        "0.005); 0: none",
         only=("entropy_control_form", "pi"),
     )
     entropy_integral_limit: float | None = setting(
         None,
-        "pi: largest size of the sum of the gaps, in nats, so that it does not grow while the setting is at a bound; "
-        "without, no limit, as published",
+        "pi: largest absolute sum of earlier gaps, in nats, so that the sum stops growing at a bound (default: "
+        "no limit, as published)",
         only=("entropy_control_form", "pi"),
     )
     entropy_step: float | None = setting(
         None,
-        "how far the setting moves in a step; its smallest value, if the setting is doubled and halved. Without, as "
-        "published",
+        "sign: step of the controlled setting; for a setting that is doubled and halved, its smallest size "
+        "(default: docs/methods/control.md)",
         only=("entropy_control_form", "sign"),
     )
-    entropy_low: float | None = setting(None, "its lower bound, without: as published")
-    entropy_high: float | None = setting(None, "its upper bound, without: as published")
-    entropy_band: float = setting(0.0, "nats around the target within which it stays where it is")
+    entropy_low: float | None = setting(
+        None, "lower bound of the controlled setting (default: docs/methods/control.md)"
+    )
+    entropy_high: float | None = setting(
+        None, "upper bound of the controlled setting (default: docs/methods/control.md)"
+    )
+    entropy_band: float = setting(0.0, "distance from the target, in nats, within which the setting does not move")
     allow_large_cov_ratio: bool = setting(False, f"accept token fractions above {LARGE_COV_RATIO}")
-    allow_no_trust_region: bool = setting(False, "accept methods that together leave no bound on an update")
+    allow_no_trust_region: bool = setting(False, "accept methods that together do not bound the size of an update")
     cov_dump_every: int = setting(
         0,
         "write the tokens of highest covariance to <ckpt.output_dir>/cov_tokens every N global steps; 0: never",
     )
-    cov_dump_tokens: int = setting(200, "tokens that such a file holds")
+    cov_dump_tokens: int = setting(200, "tokens in each file of --cov_dump_every")
 
     def check(self) -> None:
         """Check these settings and the combination of all settings, after the methods have checked their own.

@@ -16,16 +16,16 @@ class ServiceLimits(Settings):
         ValueError: A value is out of range; the message names its flag.
     """
 
-    max_request_mb: int = setting(64, "size of a request, in 10^6 bytes; a larger one is refused with 413")
+    max_request_mb: int = setting(64, "largest request, in 10^6 bytes; larger ones are refused with 413")
     max_total_mb: int = setting(
-        1024, "size of all requests in work together, in 10^6 bytes; one that does not fit is refused with 503"
+        1024, "largest size of all requests in work, in 10^6 bytes; further ones are refused with 503"
     )
     max_connections: int = setting(
         2048,
-        "open connections, one per finished response of the rollouts; more are refused with 503. Upstream's client "
+        "most open connections (one per finished response); further ones are refused with 503. OpenRLHF's client "
         "tries five times, a second apart, and then the response has no reward",
     )
-    max_queries: int = setting(4096, "queries of one request; more are refused with 422")
+    max_queries: int = setting(4096, "most queries in a request; larger requests are refused with 422")
 
     def check(self) -> None:
         """Check every limit, as ``Settings`` describes it."""

@@ -2,8 +2,9 @@
 
     prompts -> Rollout of Samples -> Scores -> advantages -> updates -> new weights -> log, checkpoint, evaluation
 
-``TrainingLoop.run`` is the whole of it, in one process, the controller; with ``--train.async_enable`` a thread of it
-samples the next rollouts. Models and engines are Ray actors: ``ModelGroups`` and vLLM engines behind ``BatchStream``.
+``TrainingLoop.run`` has the complete loop, and ``TrainingLoop.train_step`` the stages of a step in their order. Both
+run in one process, the controller. With ``--train.async_enable``, a thread of this process samples the next rollouts.
+Models and vLLM engines are Ray actors, which ``ModelGroups`` and ``BatchStream`` call.
 """
 
 import time
@@ -130,7 +131,7 @@ class TrainingLoop:
         Returns:
             The metrics of the step, and the text and reward of one of its samples.
         """
-        # Settings of this step: schedules and the closed loop have their values.
+        # The settings of this step, with the current values of schedules and of the closed loop.
         config = self.config.at(state.step, state.control)
 
         # Check the samples and number them by the text and label of their prompts. Tie-breaking and random choices
@@ -142,7 +143,8 @@ class TrainingLoop:
             self.weight_check.start_step(samples, self.args.data.max_len, state.step + 1)
 
         # Policy, reference, critic and reward model score the samples. A process reward model trains on them
-        # before it scores them. Advantages follow from rewards and scores.
+        # before it scores them. Advantages follow from rewards and scores. The clock measures phases under upstream's
+        # names, from which the metrics ``timing/...`` follow.
         settings = StepSettings(state.step, config, state.kl.value)
         with clock("make_experience"):
             padded = padded_batches(samples, self.groups, self.tokenizer.pad_token_id)
@@ -165,6 +167,7 @@ class TrainingLoop:
             **rollout.metrics,
         }
         samples_per_step = self.args.rollout.batch_size * self.args.rollout.n_samples_per_prompt
+        # The KL coefficient and the closed loop move here, for the next step.
         metrics |= state.finish_step(metrics, result, config, samples_per_step)
         # Rollouts that begin from now on are sampled with the new weights.
         with clock("broadcast"):

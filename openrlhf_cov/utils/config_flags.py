@@ -5,7 +5,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import fields
 from typing import Any
 
-from openrlhf_cov.settings import NOT_PERCENT, Schedule
+from openrlhf_cov.settings import NOT_PERCENT, Schedule, help_with_default
 
 
 def given_flags(
@@ -44,8 +44,7 @@ def add_config_arguments(
         if only is not None and setting.name not in only:
             continue
         flag = f"--{setting.metadata['flag'] or setting.name}"
-        default = "" if setting.default in (None, "") else f" (default: {setting.default})"
-        help = f"{setting.metadata['help']}{default}".replace("%", "%%")
+        help = help_with_default(setting.metadata["help"], setting.default)
         if isinstance(setting.default, bool):
             kind: dict[str, Any] = {"action": "store_true"}
         elif isinstance(setting.default, tuple):

@@ -118,7 +118,7 @@ TABLE: dict[str, tuple[Definition, ...]] = {
     ),
     "sampling": (
         Definition({"sampling/kept_frac": "groups kept"}, "groups with a mean score inside the range", unit=SHARE, only_with=DYNAMIC),
-        Definition({"sampling/all_right_frac": "all right", "sampling/all_wrong_frac": "all wrong"}, "groups with only correct, and with only incorrect responses", unit=SHARE, expected="the first rises", only_with=DYNAMIC),
+        Definition({"sampling/all_right_frac": "all correct", "sampling/all_wrong_frac": "all incorrect"}, "groups with only correct, and with only incorrect responses", unit=SHARE, expected="the first rises", only_with=DYNAMIC),
         Definition({"sampling/rounds": "rounds"}, "rounds of generation for this batch", expected="1 or 2", only_with=DYNAMIC),
         Definition({"sampling/oversample": "groups tried for one missing"}, "groups tried for each missing group", expected="about 1 / `sampling/kept_frac`", only_with=DYNAMIC),
         Definition({"sampling/wasted_token_frac": "wasted tokens"}, "tokens of discarded groups", unit=SHARE, only_with=DYNAMIC),

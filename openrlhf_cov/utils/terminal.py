@@ -156,12 +156,21 @@ def closest_flag(flag: str, known: Sequence[str]) -> str | None:
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """A help formatter that keeps the lines of a flag's help, and indents the continuation of a line."""
+    """A help formatter that keeps the paragraphs of a description and the lines of a flag's help.
+
+    The lines of a flag's help after the first one are indented.
+    """
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        return "\n\n".join(fill(paragraph, width, indent) for paragraph in text.strip().split("\n\n"))
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        if len(lines := text.splitlines()) == 1:
-            return super()._split_lines(text, width)
-        return [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="  ")]
+        first, *choices = text.splitlines()
+        parts = super()._split_lines(first, width)
+        for line in choices:
+            parts += textwrap.wrap(line, width, initial_indent="  ", subsequent_indent="    ")
+        return parts
 
 
 # Flags in brackets that a usage line still shows one by one.

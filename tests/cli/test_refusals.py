@@ -266,7 +266,7 @@ REFUSED = {
     # The name of a command itself.
     "": [
         ("evalute", ["no command 'evalute'; did you mean evaluate?"]),
-        ("xyz", ["no command 'xyz'; choose one of train, "]),
+        ("xyz", ["no command 'xyz'; choose one of methods, "]),
         ("''", ["no command ''; choose one of"]),
         ("--lr 1e-6", ["--lr: flags come after a command; openrlhf-cov --help lists the commands"]),
     ],

@@ -56,6 +56,27 @@ def test_links_of_an_included_file_lead_into_the_site_or_are_text(hooks):
     assert hooks.as_section(text) == "## A\n[a](x.md#y) b [c](https://d) [e](#f)\n"
 
 
+@pytest.mark.parametrize(
+    ("html", "shown"),
+    [
+        # five words are a sentence, four are not
+        ("<td>one two three four five</td>", '<td class="prose">one two three four five</td>'),
+        ("<td>0.377 [0.209, above 0.5]</td>", "<td>0.377 [0.209,&nbsp;above&nbsp;0.5]</td>"),
+        (
+            '<td style="text-align: right;">a <code>b</code> c d e</td>',
+            '<td class="prose" style="text-align: right;">a <code><span class="whole">b</span></code> c d e</td>',
+        ),
+        ("<code>--a 1</code>", '<code><span class="whole">--a</span> 1</code>'),
+        # 33 characters may break after their dots, 32 may not
+        (f"<code>a.b.{'c' * 29}</code>", f"<code>a.<wbr>b.<wbr>{'c' * 29}</code>"),
+        (f"<code>a.b.{'c' * 28}</code>", f'<code><span class="whole">a.b.{"c" * 28}</span></code>'),
+        ("<pre><code>a <b>x</b></code></pre>", "<pre><code>a <b>x</b></code></pre>"),
+    ],
+)
+def test_html_is_marked_for_the_style_sheet(hooks, html, shown):
+    assert hooks.on_page_content(html) == shown
+
+
 @pytest.mark.slow
 def test_every_page_is_built(site, pages, repository):
     expected = {page.path.relative_to(repository / "docs") for page in pages if page.name.startswith("docs/")}

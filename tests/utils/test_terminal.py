@@ -142,6 +142,16 @@ def test_what_is_missing_is_named(capsys):
     assert missing(capsys.readouterr().err, "x: error: --figure or --table", "missing", "--help") == []
 
 
+def test_help_keeps_paragraphs_and_a_line_for_each_choice():
+    parser = Parser(prog="x", about="Do it\nnow.\n\nMore about it.\n")
+    parser.add_argument("--form", metavar="F", help="how it is done\na: one way\nb: another way")
+    lines = [line.rstrip() for line in parser.format_help().splitlines()]
+    place = lines.index("Do it now.")  # a paragraph is filled, the empty line after it is kept
+    assert lines[place : place + 3] == ["Do it now.", "", "More about it."]
+    place = lines.index("  --form F    how it is done")
+    assert lines[place + 1 :] == ["                a: one way", "                b: another way"]
+
+
 def test_help_names_a_value_by_its_type():
     parser = Parser(prog="x")
     parser.add_argument("--steps", type=int)

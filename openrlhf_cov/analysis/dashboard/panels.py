@@ -100,7 +100,8 @@ def compact(state: RunState, now: float) -> list[str]:
     lines += [f"time: {shares}"] if shares else []
     lines += _rollouts(state)
     against = _against(state)
-    more = f" (and {len(against) - 1} more reasons)" if len(against) > 1 else ""
+    further = len(against) - 1
+    more = f" (and {further} more reason{'s' if further > 1 else ''})" if further > 0 else ""
     law = f"does not apply: {against[0]}{more}" if against else "; ".join(_fit(state))
     return [*lines, f"entropy law: {law}", *warnings]
 

@@ -126,10 +126,13 @@ def _about(contents: Contents) -> str:
 
 
 def _method_title(method: Sequence[Chart], details: Sequence[Sequence[Chart]]) -> str:
-    """Return the title of the section about the method; a log of another trainer often has times only."""
+    """Return the title of the section about the method; some logs have covariances only, or times only."""
     if method:
         return "What the method did"
-    return "Time" if {chart.name for chart in _kinds(details)} == {"phases"} else "Covariances and time"
+    kinds = {chart.name for chart in _kinds(details)}
+    if "phases" not in kinds:
+        return "Covariances"
+    return "Covariances and time" if len(kinds) > 1 else "Time"
 
 
 def _kinds(charts: Sequence[Sequence[Chart]]) -> list[Chart]:

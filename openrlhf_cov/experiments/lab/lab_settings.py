@@ -13,46 +13,47 @@ PPO_CLIP = (0.2, 0.2)
 class LabSettings(Settings):
     """The settings of a run in the lab; flags that the trainer also has have the same names."""
 
-    steps: int = setting(200, "global steps: a rollout and its updates")
-    prompts: int = setting(64, "prompts of a rollout", flag="rollout.batch_size")
-    group: int = setting(8, "responses to a prompt", flag="rollout.n_samples_per_prompt")
-    updates: int = setting(8, "optimizer steps of a rollout")
+    steps: int = setting(200, "global steps; each is one rollout and its updates")
+    prompts: int = setting(64, "prompts per rollout", flag="rollout.batch_size")
+    group: int = setting(8, "responses per prompt", flag="rollout.n_samples_per_prompt")
+    updates: int = setting(8, "optimizer steps per rollout")
     micro_batch: int = setting(
         0,
-        "samples of a micro-batch, 0: all of an optimizer step; --cov_scope micro_batch selects among them",
+        "samples per micro-batch, which matter for --cov_scope micro_batch; 0: the whole optimizer step",
         flag="train.micro_batch_size",
     )
-    learning_rate: float = setting(1e-4, "of AdamW", flag="actor.adam.lr")
+    learning_rate: float = setting(1e-4, "learning rate of AdamW", flag="actor.adam.lr")
     clip: tuple[float, float] = setting(
         (0.0, 0.0),
-        "lower and upper range of the PPO clip; 0 0: the method's, or 0.2 0.2",
+        "lower and upper width of the PPO clip; 0 0: the method's, or 0.2 0.2",
         flag="actor.eps_clip_low_high",
     )
-    entropy_coef: float = setting(
-        0.0, "weight of the mean entropy, which is added to the objective", flag="actor.entropy_coef"
-    )
+    entropy_coef: float = setting(0.0, "coefficient of the entropy bonus", flag="actor.entropy_coef")
     kl_coef: float = setting(
-        0.0, "weight of the KL divergence (k3) to the base policy in the loss", flag="algo.kl.init_coef"
+        0.0, "coefficient of the KL penalty (k3) toward the base policy, in the loss", flag="algo.kl.init_coef"
     )
     seed: int = setting(
-        0, "of prompts, responses and the order of samples; the base policy has a seed of its own", flag="train.seed"
+        0, "seed of prompts, responses and order of samples; --base_seed is that of the base policy", flag="train.seed"
     )
     shortcut_share: float = setting(
-        0.3, "share of the prompts on which the verifier also accepts the habit of the base policy; --task shortcut"
+        0.3,
+        "with --task shortcut: share of the prompts on which the verifier also accepts the base policy's "
+        "favourite answer",
     )
-    random_reward: bool = setting(False, "train on the toss of a coin instead of the task's reward")
-    eval_every: int = setting(25, "global steps between two evaluations on the validation split", flag="eval.steps")
+    random_reward: bool = setting(False, "reward each response at random")
+    eval_every: int = setting(25, "global steps between evaluations on the validation split", flag="eval.steps")
     eval_samples: int = setting(
-        8, "responses to a problem at temperature 1 in an evaluation, for pass@k", flag="eval.n_samples_per_prompt"
+        8, "responses per problem of an evaluation, at temperature 1, for pass@k", flag="eval.n_samples_per_prompt"
     )
-    test_samples: int = setting(64, "the same in the test at the end, on problems that no evaluation has seen")
+    test_samples: int = setting(64, "responses per problem of the test after the last step")
 
     stop_early: bool = setting(
-        False, "end a run when two evaluations in a row find the task solved, or the policy collapsed"
+        False, "end the run when two evaluations in a row find that the task is solved or the policy has collapsed"
     )
     record_mechanism: bool = setting(
         False,
-        "record the probability of each skill's name, what happens to decision tokens, and predicted entropy changes",
+        "record the probability of each skill's name, what happens to decision tokens, and predicted entropy "
+        "changes (docs/headroom.md)",
     )
 
     @property

@@ -30,7 +30,11 @@ from openrlhf_cov.utils.record_checks import find_record
 from openrlhf_cov.utils.terminal import Parser, say
 from openrlhf_cov.utils.trackers import TRACKERS, Trackers, tracker_names
 
-ABOUT = "Train an embedded task in one process, without Ray, vLLM and DeepSpeed: a method in a minute."
+ABOUT = (
+    "Train GRPO or a method on a small embedded task, in one process and about a minute, without Ray, vLLM and "
+    "DeepSpeed. openrlhf-cov methods lists the methods; docs/lab.md describes the tasks."
+)
+BASE_POLICIES_HELP = "folder of base policies (default: ~/.cache/openrlhf_cov)"
 # What a run was asked for.
 RUN_FILE = "lab.json"
 
@@ -49,22 +53,29 @@ def build_parser(kind: type[Parser] = Parser) -> Parser:
         kind: Class of the parser. A study uses one that raises errors instead of ending the process.
     """
     parser = kind(prog="openrlhf-cov lab", description=ABOUT)
-    parser.add_argument("--output", required=True, metavar="DIR", type=Path, help="folder to write; new or empty")
+    parser.usage = "%(prog)s --output DIR [--task TASK] [--method NAME[,NAME]] [flags]"
+    parser.add_argument("--output", required=True, metavar="DIR", type=Path, help="new or empty folder for the run")
     parser.add_argument("--task", default="commands", choices=TASKS, help="embedded task (default: commands)")
-    parser.add_argument("--base_policies", metavar="DIR", type=Path, help="where base policies are kept", default=None)
-    parser.add_argument("--base_seed", type=int, default=0, metavar="N", help="of the base policy (default: 0)")
+    parser.add_argument("--base_policies", metavar="DIR", type=Path, help=BASE_POLICIES_HELP, default=None)
+    parser.add_argument("--base_seed", type=int, default=0, metavar="N", help="seed of the base policy (default: 0)")
     parser.add_argument(
-        "--dump_dir", metavar="DIR", type=Path, default=None, help="folder for the samples of every step"
+        "--dump_dir",
+        metavar="DIR",
+        type=Path,
+        default=None,
+        help="also write the samples of every step to this folder",
     )
     parser.add_argument(
         "--replay_dir",
         metavar="DIR",
         type=Path,
         default=None,
-        help="train on the samples that --dump_dir has written instead of sampling (docs/replay.md)",
+        help="train on the samples that --dump_dir wrote instead of sampling (docs/replay.md)",
     )
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of PyTorch (default: 1)")
-    parser.add_argument("--log_to", default="", metavar="NAMES", help=f"trackers, with commas: {', '.join(TRACKERS)}")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="number of PyTorch threads (default: 1)")
+    parser.add_argument(
+        "--log_to", default="", metavar="NAMES", help=f"trackers, separated by commas: {', '.join(TRACKERS)}"
+    )
     add_config_arguments(parser, "the run", LabSettings)
     shared = [name for name in COMMON if not name.startswith("cov_dump")]
     add_config_arguments(parser, "policy loss", CovConfig, shared)
@@ -289,7 +300,7 @@ def _train(lab: Any, request: LabRequest) -> dict[str, float]:
     write_command(output, ["openrlhf-cov", "lab", *request.words])
     write_settings(output, request.flags)
     for name in (METRICS_FILE, EVAL_FILE, RESULT_FILE):
-        (output / name).unlink(missing_ok=True)  # of a run that was cut off: a minute's work, done again
+        (output / name).unlink(missing_ok=True)  # of an interrupted run, which is made again: it takes a minute
     metrics = MetricsLog(output / METRICS_FILE)
     evaluations = MetricsLog(output / EVAL_FILE)
     trackers = Trackers(tracker_names(request.args.log_to), output, request.flags)
@@ -314,15 +325,16 @@ def _train(lab: Any, request: LabRequest) -> dict[str, float]:
             evaluations.write(step, evaluation)
             result = evaluation
             shown = {name: value for name, value in evaluation.items() if "/" not in name}
-            line = " ".join(f"{name} {value:.3f}" for name, value in shown.items())
-            say(f"step {step}: reward {values['reward']:.3f} entropy {values['entropy/mean']:.3f} {line}\n")
+            line = ", ".join(f"{name} {value:.3f}" for name, value in shown.items())
+            training = f"reward {values['reward']:.3f}, entropy {values['entropy/mean']:.3f}"
+            say(f"step {step}: {training}; validation: {line}\n")
         clocks = time.monotonic(), time.process_time()
     test = test_record(lab)
     write_json(output / TEST_FILE, test)
     questions = len(test["greedy"])
     sampled = sum(test["right"]) / (questions * test["samples"])
     result |= {"test/greedy": sum(test["greedy"]) / questions, "test/sampled": sampled}
-    # With --stop_early a complete run may have fewer steps; without the entry it would look cut off.
+    # With --stop_early a complete run may have fewer steps; without the entry it would look interrupted.
     if step < request.settings.steps:
         result[STOPPED_AT] = step
     write_json(output / RESULT_FILE, result)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -89,7 +89,9 @@ def table(shortcut: Finished, learning_rates: Finished) -> Section:
     rows = []
     for method in (BASE_POLICY, *METHODS):
         end = found.get(method, {})
-        cells = (end.get(name) or NONE for name in (LEARNED, ACCURACY, MOST_PASS, ENTROPY))
+        cells = (end.get(name, "") for name in (LEARNED, ACCURACY, MOST_PASS, ENTROPY))
+        # The other table writes a missing number as a hyphen, or not at all.
+        cells = (NONE if cell in ("", "-") else cell for cell in cells)
         rows.append((method, *known.get(method, (NONE, NONE)), *cells))
     return Section("", (), HEAD, tuple(rows))
 
@@ -160,12 +162,9 @@ def answer(shortcut: Finished, learning_rates: Finished) -> str:
         below = [
             f"{method} ({nearest(each.estimate, tried)})" for method, each in known.items() if each.high < baseline.low
         ]
-        first = (
-            f"Half of the runs of tuned GRPO still learn the task with the shortcut on {bounded(baseline, tried)} "
-            f"of the prompts. These methods learn at larger shares: {listed(above)}."
-        )
+        first = f"GRPO's critical share is {bounded(baseline, tried)}. It is larger with {listed(above)}."
         if below:
-            first += f" These stop earlier: {listed(below)}."
+            first += f" It is smaller with {listed(below)}."
     return f"{first} {_said_of_widths(learning_rates)}".rstrip()
 
 
@@ -180,10 +179,14 @@ def _said_of_widths(learning_rates: Finished) -> str:
         key=lambda name: -numbers[name],
     )
     said = listed([f"{method} ({widths[method]})" for method in wider])
-    where = f"over {widths[BASELINE]} decades of learning rates" if numbers[BASELINE] else "at no learning rate"
+    # A width is that of the learning rates at which at least half of the seeds learn.
+    if numbers[BASELINE]:
+        baseline = f"most seeds of GRPO learn over {widths[BASELINE]} decades of learning rates"
+    else:
+        baseline = "there is no learning rate at which most seeds of GRPO learn"
     return (
-        f"Untuned, with four updates at a share of 0.15, two of three seeds learn {where} with GRPO, and over at "
-        f"least half a decade more with {said}."
+        f"Untuned, with four updates at a share of 0.15, {baseline}. The range where they do is at least half "
+        f"a decade wider with {said}."
     )
 
 
@@ -261,7 +264,11 @@ def figure(shortcut: Finished, learning_rates: Finished, mechanism: Finished) ->
     order = list(critical_fits(shortcut.spec, shortcut.results)) or [
         method.name for method in learning_rates.spec.methods
     ]
-    of_sweeps = (critical_panel(shortcut.spec, shortcut.results), map_panel(learning_rates, order))
+    critical = critical_panel(shortcut.spec, shortcut.results)
+    if critical:
+        x = replace(critical.x, title="share of prompts with the shortcut")
+        critical = replace(critical, title="critical share: half of the runs learn", x=x)
+    of_sweeps = (critical, map_panel(learning_rates, order))
     panels = [panel for panel in of_sweeps if panel]
     panels += [
         Panel(_curves(runs, hard_accuracy), STEPS, Axis(share=True), "accuracy on hard questions"),
@@ -317,4 +324,4 @@ def map_panel(study: Finished, methods: Sequence[str]) -> Panel | None:
         return None
     y = Axis(ticks={place: method for method, place in places.items()}, ends=(0.4, len(methods) + 0.6))
     x = Axis("learning rate", ticks={math.log10(rate): text for rate, text in rates.items()})
-    return Panel(tuple(marks), x, y, "share of seeds that learn, grey none, blue all")
+    return Panel(tuple(marks), x, y, "seeds that learn: none (grey) to all (blue)")

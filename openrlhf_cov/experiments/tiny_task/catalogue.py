@@ -85,7 +85,7 @@ TINY_TASKS = {
     ),
     "commands": TinyTask(
         datasource=commands.DATASOURCE,
-        about="hidden commands, the task of docs/study_commands.md",
+        about="find the skill that belongs to each letter (docs/lab.md)",
         folder=Path("runs/tiny_commands"),
         problems=len(commands.LETTERS) * (720 - commands.HELD_OUT_DIGITS),
         evaluation_tokens=commands.RESPONSE_TOKENS,

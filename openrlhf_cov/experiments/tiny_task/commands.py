@@ -55,7 +55,7 @@ class Command:
 
     @property
     def label(self) -> str:
-        """The only right response, without its end."""
+        """The only correct response, without its end."""
         return self.carried_out(self.skill)
 
     def carried_out(self, skill: str) -> str:

@@ -21,10 +21,14 @@ class AdaptiveClipSettings(Settings):
     """Flags of adaptive clip-high. Raises ValueError, naming the flag, when a value is out of range."""
 
     adaptive_clip_eps: float = setting(
-        0.6, "the ratio is clipped to [1 - this, 1 / (1 - this) + --adaptive_clip_high], which is even in logarithms"
+        0.6,
+        "eps of the clip range [1 - eps, 1 / (1 - eps) + --adaptive_clip_high], which is symmetric in logarithms "
+        "without the addition",
     )
     adaptive_clip_high: Scheduled = setting(
-        0.0, "added to the upper bound of the ratio; with --entropy_target, its start", scheduled=True
+        0.0,
+        "addition to the upper bound of the ratio; with --entropy_target, the start of the addition",
+        scheduled=True,
     )
 
     def check(self) -> None:

@@ -18,7 +18,7 @@ class AdaptiveEntropySettings(Settings):
     """Flags of the adaptive entropy bonus. Raises ValueError, naming the flag, when a value is out of range."""
 
     entropy_bonus: Scheduled = setting(
-        0.0, "coefficient of the mean entropy in the objective; with --entropy_target, its start", scheduled=True
+        0.0, "coefficient of the entropy bonus; with --entropy_target, its start", scheduled=True
     )
 
     def check(self) -> None:

@@ -19,13 +19,15 @@ class CegppoSettings(Settings):
     """Flags of CE-GPPO. Raises ValueError, naming the flag, when a value is out of range."""
 
     cegppo_beta1: float = setting(
-        0.75, "share of the gradient that tokens of negative advantage below the clip keep: lowers entropy (GPPO: 1)"
+        0.75,
+        "share of the gradient that tokens of negative advantage keep below the clip, which lowers entropy (GPPO: 1)",
     )
     cegppo_beta2: float = setting(
-        1.0, "share of the gradient that tokens of positive advantage above the clip keep: raises entropy (GPPO: 1)"
+        1.0,
+        "share of the gradient that tokens of positive advantage keep above the clip, which raises entropy (GPPO: 1)",
     )
-    cegppo_clip: tuple[float, float] = setting((0.2, 0.2), "lower and upper range of the clip")
-    cegppo_dual_clip: float = setting(10.0, "ratio above which a token with a negative advantage has no gradient")
+    cegppo_clip: tuple[float, float] = setting((0.2, 0.2), "lower and upper width of the clip")
+    cegppo_dual_clip: float = setting(10.0, "ratio above which a token of negative advantage has no gradient")
 
     def check(self) -> None:
         """Check the values, as ``Settings`` describes it.

@@ -19,9 +19,9 @@ class CispoSettings(Settings):
     """Flags of CISPO. Raises ValueError, naming the flag, when a value is out of range."""
 
     cispo_cap: float = setting(
-        5.0, "largest importance weight, the ratio itself (5: ScaleRL); verl, SkyRL and slime take this number minus 1"
+        5.0, "largest importance weight (ScaleRL: 5); verl, SkyRL and slime take this number minus 1"
     )
-    cispo_floor: float = setting(0.0, "smallest importance weight; the published method has none")
+    cispo_floor: float = setting(0.0, "smallest importance weight; 0, as published: no bound")
 
     def check(self) -> None:
         self.require(

@@ -29,11 +29,15 @@ class ClipBSettings(Settings):
     """Flags of Clip_B. Raises ValueError, naming the flag, when a value is out of range."""
 
     clip_b_mu: float = setting(
-        2.5, "bound mu, in standard deviations of the entropy discriminator below its mean; a smaller one drops more"
+        2.5,
+        "bound mu: masks tokens whose entropy discriminator lies more than mu standard deviations below its "
+        "mean; a smaller mu masks more",
     )
     clip_b_mean: str = setting(
         "all",
-        "what the loss is divided by: all action tokens, or kept, those that train, as in the released code",
+        "tokens by whose number the loss is divided\n"
+        "all: all action tokens\n"
+        "kept: those that are not masked, as in the released code",
         choices=("all", "kept"),
     )
 

@@ -20,7 +20,7 @@ class ClipCovSettings(Settings):
     """Flags of Clip-Cov. Raises ValueError, naming the flag, when a value is out of range."""
 
     clip_cov_ratio: Scheduled = setting(
-        2e-4, "fraction of action tokens whose gradient is dropped", scheduled=True, fraction=True
+        2e-4, "fraction of action tokens whose gradient is masked", scheduled=True, fraction=True
     )
     clip_cov_lb: float = setting(1.0, "lower bound of the covariance band")
     clip_cov_ub: float = setting(5.0, "upper bound of the covariance band")

@@ -25,14 +25,18 @@ class ClipVSettings(Settings):
     """Flags of Clip_V. Raises ValueError, naming the flag, when a value is out of range."""
 
     clip_v_mu: float = setting(
-        8.5, "bound mu, in standard deviations over the step of a token's effect on the entropy of its own state"
+        8.5,
+        "bound mu, in standard deviations over the step of a token's effect on the entropy at its position; a "
+        "smaller mu masks more",
     )
     clip_v_frac: float = setting(
-        1e-4, "largest fraction of action tokens that is dropped, at least one token; 1: no limit"
+        1e-4, "largest fraction of action tokens that is masked, at least one token; 1: no limit"
     )
     clip_v_mean: str = setting(
         "all",
-        "what the loss is divided by: all action tokens, or kept, those that train, as in the released code",
+        "tokens by whose number the loss is divided\n"
+        "all: all action tokens\n"
+        "kept: those that are not masked, as in the released code",
         choices=("all", "kept"),
     )
 

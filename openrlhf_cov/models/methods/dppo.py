@@ -33,14 +33,20 @@ class DppoSettings(Settings):
 
     dppo_divergence: str = setting(
         "tv",
-        "of the chosen token against all others: tv, the difference of probabilities, or kl, in nats",
+        "divergence of the sampled token against all others\n"
+        "tv: difference of probabilities\n"
+        "kl: KL divergence, in nats",
         choices=("tv", "kl"),
     )
-    dppo_delta: float = setting(0.0, "divergence beyond which a token is dropped; 0: 0.2 for tv, 0.05 for kl")
-    dppo_cap: float = setting(20.0, "largest ratio by which a token is weighted")
+    dppo_delta: float = setting(
+        0.0, "divergence beyond which a token is masked; 0: the published 0.2 for tv, 0.05 for kl"
+    )
+    dppo_cap: float = setting(20.0, "largest ratio that weights a token")
     dppo_anchor: str = setting(
         "rollout",
-        "whose probabilities: rollout, those of the engine that sampled, as published; old, those of the trainer",
+        "policy that the divergence is measured from\n"
+        "rollout: the vLLM engine that sampled, as published\n"
+        "old: the trainer's policy before the updates",
         choices=("rollout", "old"),
     )
 

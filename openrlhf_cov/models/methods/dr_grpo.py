@@ -29,8 +29,8 @@ class DrGrpoSettings(Settings):
 
     dr_grpo_length: float | None = setting(
         None,
-        "constant L: the loss is divided by responses x L instead of by tokens (published: the limit of the response "
-        "length, 3000). Without, the mean over tokens",
+        "constant length L: the loss is the sum over tokens divided by (responses x L) (published: the response "
+        "limit, 3000); default: the mean over tokens",
     )
 
     def check(self) -> None:

@@ -21,10 +21,12 @@ class EntrocraftSettings(Settings):
     """Flags of Entrocraft. Raises ValueError, naming the flag, when a value is out of range."""
 
     entrocraft_low: Scheduled = setting(
-        0.6, "mean entropy, nats, below which wrong responses alone train (published: 0.6:0.4:STEPS)", scheduled=True
+        0.6,
+        "mean entropy (nats) below which only incorrect responses train (published: 0.6:0.4:STEPS)",
+        scheduled=True,
     )
     entrocraft_high: Scheduled = setting(
-        0.7, "mean entropy, nats, above which only correct responses train (published: 0.7:0.5:STEPS)", scheduled=True
+        0.7, "mean entropy (nats) above which only correct responses train (published: 0.7:0.5:STEPS)", scheduled=True
     )
 
     def check(self) -> None:

@@ -28,15 +28,17 @@ class EntropicSettings(Settings):
 
     entropic_alpha: Scheduled = setting(
         0.0,
-        "alpha in [-1, 1]: above 0 probable tokens of positive advantage count more and those of negative less, which "
-        "lowers the entropy; below 0 the reverse. A number, a schedule or, with --entropy_target, its start",
+        "alpha in [-1, 1], which acts on probable tokens: above 0, those of positive advantage weigh more and "
+        "those of negative advantage less, which lowers entropy; below 0, the reverse. With --entropy_target, "
+        "its start",
         scheduled=True,
     )
-    entropic_theta: float = setting(0.95, "probability above which a token is probable")
+    entropic_theta: float = setting(0.95, "probability above which a token counts as probable")
     entropic_form: str = setting(
         "weight",
-        "weight: a factor 1 + alpha or 1 - alpha of the advantage, which the PPO clip bounds; penalty: the term of "
-        "the released code, without a clip",
+        "form of the method\n"
+        "weight: advantages are multiplied by 1 + alpha or 1 - alpha, and the PPO clip applies\n"
+        "penalty: the term of the released code, without a clip",
         choices=("weight", "penalty"),
     )
 

@@ -19,15 +19,18 @@ class EntropyAdvantageSettings(Settings):
     """Flags of the entropy advantage. Raises ValueError, naming the flag, when a value is out of range."""
 
     entropy_advantage_coef: Scheduled = setting(
-        0.4, "alpha: the bonus is this times the token's entropy (0.4 for GRPO, 0.1 for PPO)", scheduled=True
+        0.4,
+        "coefficient alpha: the bonus is alpha x the entropy at the token (published: 0.4 for GRPO, 0.1 for PPO)",
+        scheduled=True,
     )
     entropy_advantage_kappa: float = setting(
-        2.0, "the bonus is at most the size of the advantage divided by this; above 1, so that no sign flips"
+        2.0, "kappa: the bonus is at most |advantage| / kappa; above 1, so that no sign changes"
     )
     entropy_advantage_policy: str = setting(
         "current",
-        "whose entropies: current is the policy before each update, as published, and costs one more forward; old the "
-        "one that sampled",
+        "policy whose entropies are used\n"
+        "current: the policy before each update, as published; costs one more forward pass\n"
+        "old: the policy before the first update of the rollout",
         choices=("current", "old"),
     )
 

@@ -20,8 +20,8 @@ TINY = 1e-8
 class ErcSettings(Settings):
     """Flags of ERC. Raises ValueError, naming the flag, when a value is out of range."""
 
-    erc_low: float = setting(0.95, "a token whose entropy fell below this times its old one contributes no gradient")
-    erc_high: float = setting(1.05, "the same for a token whose entropy rose above this times its old one")
+    erc_low: float = setting(0.95, "mask a token if its entropy fell below this factor times its old entropy")
+    erc_high: float = setting(1.05, "mask a token if its entropy rose above this factor times its old entropy")
 
     def check(self) -> None:
         self.require("erc_low", lambda ratio: 0.0 <= ratio < 1.0, "must be a ratio of entropies in [0, 1)")

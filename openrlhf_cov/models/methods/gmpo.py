@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class GmpoSettings(Settings):
     """Flags of GMPO. Raises ValueError, naming the flag, when a value is out of range."""
 
-    gmpo_clip: float = setting(0.4, "bound of a token's log ratio, in nats: 0.4 is a ratio in (0.67, 1.49)")
+    gmpo_clip: float = setting(0.4, "bound of a token's log ratio, in nats; 0.4 clips the ratio to (0.67, 1.49)")
 
     def check(self) -> None:
         self.require(

@@ -19,7 +19,7 @@ class GspoTokenSettings(Settings):
     """Flags of GSPO-token. Raises ValueError, naming the flag, when a value is out of range."""
 
     gspo_token_clip: tuple[float, float] = setting(
-        (3e-4, 4e-4), "lower and upper range of the clip of a sequence's ratio, a thousandth of PPO's"
+        (3e-4, 4e-4), "lower and upper width of the clip of a sequence's ratio, about a thousandth of PPO's"
     )
 
     def check(self) -> None:

@@ -27,14 +27,12 @@ class KlCovSettings(Settings):
 
     kl_cov_ratio: Scheduled = setting(
         2e-3,
-        "fraction of action tokens that get the KL penalty (7B: 2e-3, 32B: 2e-4)",
+        "fraction of action tokens that get the KL penalty (paper: 2e-3 for 7B, 2e-4 for 32B)",
         scheduled=True,
         fraction=True,
     )
     ppo_kl_coef: Scheduled = setting(1.0, "coefficient of the KL penalty on the selected tokens", scheduled=True)
-    kl_cov_keep_ppo_clip: bool = setting(
-        False, "keep the PPO clip beside the KL penalty; the published KL-Cov has none"
-    )
+    kl_cov_keep_ppo_clip: bool = setting(False, "keep the PPO clip; the published KL-Cov has none")
 
     def check(self) -> None:
         self.require("ppo_kl_coef", lambda coef: 0.0 <= coef < math.inf, "must be a finite number of at least 0")

@@ -28,8 +28,9 @@ class LitePpoSettings(Settings):
 
     lite_ppo_std: str = setting(
         "raw",
-        "standard deviation of all rewards of the step: raw, about their common mean; centred, about the mean of each "
-        "group",
+        "standard deviation that divides the advantages, of all rewards of the step\n"
+        "raw: about their common mean\n"
+        "centred: about the mean of each group",
         choices=("raw", "centred"),
     )
 

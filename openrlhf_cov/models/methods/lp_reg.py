@@ -29,11 +29,14 @@ class LpRegSettings(Settings):
 
     lp_reg_frac: float = setting(
         0.01,
-        "fraction of the tokens of negative advantage, the least probable, that may be held (32B: 0.005)",
+        "fraction of the tokens of negative advantage that may get the penalty, the least probable ones "
+        "(published: 0.005 for 32B)",
         fraction=True,
     )
-    lp_reg_coef: Scheduled = setting(1.0, "coefficient of the penalty that holds them", scheduled=True)
-    lp_reg_min_p: float = setting(0.02, "tokens below this times the largest probability are noise, which is not held")
+    lp_reg_coef: Scheduled = setting(1.0, "coefficient of the penalty", scheduled=True)
+    lp_reg_min_p: float = setting(
+        0.02, "tokens less probable than this times the largest probability are noise and get no penalty"
+    )
 
     def check(self) -> None:
         self.require("lp_reg_min_p", lambda part: 0.0 < part < 1.0, "must be a fraction in (0, 1), not percent")

@@ -29,7 +29,7 @@ EPSILON = 1e-6
 class PasskSettings(Settings):
     """Flags of pass@k training. Raises ValueError, naming the flag, when a value is out of range."""
 
-    passk_k: int = setting(4, "responses of a set; 1 is GRPO with the population's deviation")
+    passk_k: int = setting(4, "responses in a set; 1 is GRPO with the population standard deviation")
 
     def check(self) -> None:
         self.require("passk_k", lambda k: k >= 1, "must be a number of responses of at least 1")

@@ -21,8 +21,7 @@ class PositiveWeightSettings(Settings):
 
     positive_weight: Scheduled = setting(
         1.0,
-        "lambda: factor of the advantages above 0: a number, a schedule such as 0:1:500 or, with --entropy_target, "
-        "its start",
+        "factor lambda of positive advantages; with --entropy_target, its start",
         scheduled=True,
     )
 

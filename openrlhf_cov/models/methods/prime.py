@@ -37,20 +37,21 @@ class PrimeSettings(Settings):
     """Flags of PRIME. Raises ValueError, naming the flag, when a value is out of range."""
 
     prime_beta: float = setting(0.05, "scale of the log ratios of the process reward model to its reference")
-    prime_lr: float = setting(1e-6, "learning rate of the process reward model, constant")
+    prime_lr: float = setting(1e-6, "learning rate of the process reward model; it stays constant")
     prime_max_norm: float = setting(10.0, "norm to which the gradient of the process reward model is clipped")
-    prime_process_coef: float = setting(5.0, "weight of the process rewards; 0: outcome rewards alone")
-    prime_outcome_coef: float = setting(5.0, "weight of the outcome reward; 0: process rewards alone")
+    prime_process_coef: float = setting(5.0, "weight of the process rewards; 0: outcome rewards only")
+    prime_outcome_coef: float = setting(5.0, "weight of the outcome reward; 0: process rewards only")
     prime_norm: str = setting(
         "step",
-        "step: process rewards are divided by the largest absolute return of the step; none: they are beta times the "
-        "log ratios",
+        "normalisation of the process rewards\n"
+        "step: divided by the largest absolute return of the step\n"
+        "none: beta times the log ratios",
         choices=("step", "none"),
     )
     prime_model: str = setting(
         "",
-        "model that the process reward model and its reference start from, with the tokenizer of the policy; empty: "
-        "that of the policy",
+        "model that the process reward model and its reference start from, with the tokenizer of the policy; "
+        "empty: the policy's model",
     )
 
     def check(self) -> None:

@@ -22,11 +22,14 @@ EPSILON = 1e-6
 class QaeSettings(Settings):
     """Flags of QAE. Raises ValueError, naming the flag, when a value is out of range."""
 
-    qae_quantile: float = setting(0.4, "level K of the quantile; a larger one keeps entropy higher (0.6)")
+    qae_quantile: float = setting(
+        0.4, "level K of the quantile; a larger one keeps more entropy (0.6 if entropy still falls)"
+    )
     qae_baseline: str = setting(
         "exact",
-        "exact: the smallest reward that K of the group do not exceed, as in the paper; linear: interpolated, as in "
-        "the released code",
+        "quantile of a group's rewards\n"
+        "exact: the smallest reward r such that a share K of the rewards is at most r, as in the paper\n"
+        "linear: interpolated between two rewards, as in the released code",
         choices=("exact", "linear"),
     )
 

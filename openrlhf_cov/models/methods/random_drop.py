@@ -18,10 +18,12 @@ class RandomDropSettings(Settings):
     """Flags of random drop. Raises ValueError, naming the flag, when a value is out of range."""
 
     random_drop_ratio: Scheduled = setting(
-        2e-4, "fraction of action tokens, drawn at random, whose gradient is dropped", scheduled=True, fraction=True
+        2e-4, "fraction of action tokens whose gradient is masked", scheduled=True, fraction=True
     )
     random_drop_on: str = setting(
-        "all", "tokens among which they are drawn: all, or positive, those of advantages above 0", ("all", "positive")
+        "all",
+        "tokens that are sampled from\nall: all action tokens\npositive: those of positive advantage",
+        ("all", "positive"),
     )
 
 

@@ -29,8 +29,8 @@ class RepoRSettings(Settings):
 
     repo_zeta: Scheduled = setting(
         0.01,
-        "zeta: A is scaled by 1 + zeta * surprisal where it is above 0, by 1 - zeta * surprisal below; from a "
-        "surprisal of 1 / zeta on, tokens of negative advantage get 0",
+        "zeta: positive advantages are multiplied by 1 + zeta x surprisal, negative ones by 1 - zeta x "
+        "surprisal, or by 0 if that is negative",
         scheduled=True,
     )
 

@@ -25,7 +25,7 @@ class RsGrpoSettings(Settings):
     """Flags of RS-GRPO. Raises ValueError, naming the flag, when a value is out of range."""
 
     rs_grpo_beta: float = setting(
-        2.0, "risk sensitivity beta; a larger value favours rare correct responses, toward 0 it is Dr. GRPO"
+        2.0, "risk sensitivity beta; a larger value favours rare correct responses, a value near 0 gives Dr. GRPO"
     )
 
     def check(self) -> None:

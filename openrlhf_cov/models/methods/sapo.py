@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 class SapoSettings(Settings):
     """Flags of SAPO. Raises ValueError, naming the flag, when a value is out of range."""
 
-    sapo_tau_pos: float = setting(1.0, "steepness of the gate of tokens with a positive advantage")
-    sapo_tau_neg: float = setting(1.05, "the same with a negative one; larger, so that these fade sooner")
+    sapo_tau_pos: float = setting(1.0, "steepness of the gate for tokens of positive advantage")
+    sapo_tau_neg: float = setting(
+        1.05, "steepness of the gate for tokens of negative advantage; larger, so that their gradient falls sooner"
+    )
 
     def check(self) -> None:
         for name in ("sapo_tau_pos", "sapo_tau_neg"):

@@ -18,20 +18,23 @@ if TYPE_CHECKING:
 class StareSettings(Settings):
     """Flags of STARE. Raises ValueError, naming the flag, when a value is out of range."""
 
-    stare_frac: float = setting(0.1, "fraction of the tokens of one sign, the most surprising, that are weighted")
+    stare_frac: float = setting(0.1, "fraction of the tokens of one sign that are weighted, the most surprising ones")
     stare_strength: Scheduled = setting(
         0.1,
-        "weights: W = 1 + this of tokens of positive advantage, M = 1 - this of negative (14B and 32B: 0.05)",
+        "strength s: tokens of positive advantage weigh 1 + s, those of negative advantage 1 - s (published: "
+        "0.05 for 14B and 32B)",
         scheduled=True,
     )
     stare_on: str = setting(
         "positive",
-        "tokens that are weighted: positive, those of positive advantage (O1); both (C2)",
+        "tokens that are weighted\n"
+        "positive: those of positive advantage (O1 in the paper)\n"
+        "both: those of both signs (C2)",
         ("positive", "both"),
     )
     stare_gate: float = setting(
         0.3,
-        "mean entropy in nats below which the weights act; --entropy_target, if given, takes its place",
+        "mean entropy (nats) below which the weights act; --entropy_target takes its place",
         only=("entropy_target", None),
     )
 

@@ -27,12 +27,14 @@ class SteerSettings(Settings):
 
     steer_form: str = setting(
         "exponential",
-        "how the weight falls with the estimated change of entropy; linear runs from --steer_max to --steer_min",
+        "how the weight falls with the estimated change of entropy\n"
+        "exponential: from 1 down to --steer_min\n"
+        "linear: from --steer_max down to --steer_min",
         choices=("exponential", "linear"),
     )
     steer_min: float = setting(0.8, "weight of the token with the largest change")
     steer_max: float = setting(
-        1.2, "with --steer_form linear, weight of the token with the smallest change", only=("steer_form", "linear")
+        1.2, "linear: weight of the token with the smallest change", only=("steer_form", "linear")
     )
 
     def check(self) -> None:

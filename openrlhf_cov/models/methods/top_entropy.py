@@ -18,16 +18,21 @@ if TYPE_CHECKING:
 class TopEntropySettings(Settings):
     """Flags of 80/20. Raises ValueError, naming the flag, when a value is out of range."""
 
-    top_entropy_frac: float = setting(0.2, "fraction of action tokens, of highest entropy, that keep their gradient")
+    top_entropy_frac: float = setting(
+        0.2, "fraction of action tokens that keep their gradient, those of highest entropy"
+    )
     top_entropy_policy: str = setting(
         "current",
-        "whose entropies: current is the policy before each update, as published, and costs one more forward; old the "
-        "one that sampled",
+        "policy whose entropies are used\n"
+        "current: the policy before each update, as published; costs one more forward pass\n"
+        "old: the policy before the first update of the rollout",
         choices=("current", "old"),
     )
     top_entropy_mean: str = setting(
         "kept",
-        "what the loss is divided by: kept, the tokens that train, as published; all action tokens, as in TRL",
+        "tokens by whose number the loss is divided\n"
+        "kept: those that are not masked, as published\n"
+        "all: all action tokens, as in TRL",
         choices=("kept", "all"),
     )
 

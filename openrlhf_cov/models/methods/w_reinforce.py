@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 class WReinforceSettings(Settings):
     """Flags of W-REINFORCE. Raises ValueError, naming the flag, when a value is out of range."""
 
-    w_reinforce_lambda: float = setting(0.1, "advantage of a right response; a wrong one has -1")
+    w_reinforce_lambda: float = setting(0.1, "advantage of a correct response; an incorrect one has -1")
 
     def check(self) -> None:
         self.require(
             "w_reinforce_lambda",
             lambda weight: 0.0 < weight <= 1.0,
             "must be a weight in (0, 1]",
-            "; wrong responses alone train with --method nsr",
+            "; --method nsr trains on incorrect responses only",
         )
 
 

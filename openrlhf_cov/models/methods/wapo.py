@@ -31,12 +31,15 @@ class WapoSettings(Settings):
 
     wapo_length: float | None = setting(
         None,
-        "constant L, in tokens: the loss is divided by responses x L of the prompts that train, as published (L: the "
-        "limit of prompt and response, 4096 or 8192). Without, the mean over all action tokens",
+        "constant length L, in tokens: the loss is the sum over tokens divided by (responses x L), with the "
+        "responses to prompts that train (published: the limit of prompt and response, 4096 or 8192); default: "
+        "the mean over all action tokens",
     )
     wapo_anchor: str = setting(
         "rollout",
-        "policy that the ratio is to: rollout, the engine that sampled, as published; old, the trainer's",
+        "policy in the denominator of the ratio\n"
+        "rollout: the vLLM engine that sampled, as published\n"
+        "old: the trainer's policy before the updates",
         choices=("rollout", "old"),
     )
 

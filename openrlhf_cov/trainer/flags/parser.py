@@ -50,9 +50,9 @@ GROUPS = {
     "rollouts and dynamic sampling": SamplingConfig,
     "evaluation on benchmarks (--eval.dataset bench:aime24,math500)": EvaluationConfig,
     "vLLM engines": EngineConfig,
-    "waiting and stopping": RunConfig,
+    "running, stopping and tracking": RunConfig,
     "code of models": ModelConfig,
-    "planning without running": DryRunConfig,
+    "dry run": DryRunConfig,
 }
 
 # Field of a config class -> its flag, without the dashes.
@@ -91,7 +91,7 @@ class CovArgumentParser(Parser):
         super().__init__(prog="openrlhf-cov train", usage="%(prog)s [--preset NAME] [--method NAME[,NAME]] [flags]")
         self.description = (
             "Train a policy with Ray, vLLM and DeepSpeed. The flags of this package come first, then those of "
-            "OpenRLHF. openrlhf-cov methods describes the methods; --dry_run says what a run needs."
+            "OpenRLHF. openrlhf-cov methods lists the methods; --dry_run shows what a run needs."
         )
         # Destination -> value of the flags that a preset set, and the command line did not.
         self.set_by_preset: dict[str, Any] = {}
@@ -157,7 +157,7 @@ class CovArgumentParser(Parser):
         self.add_argument_group("presets").add_argument(
             "--preset",
             choices=tuple(PRESETS),
-            help=f"other defaults for flags that belong together (docs/presets.md)\n{about}",
+            help=f"set many flags at once (docs/presets.md); a flag that you give takes precedence\n{about}",
         )
         for title, config in GROUPS.items():
             only = COMMON if config is CovConfig else None
@@ -323,7 +323,7 @@ class CovArgumentParser(Parser):
                 self.error(f"--{name} has no effect with {method.flag}, which computes the advantages itself; drop it")
         if method.slot.two_valued and args.reward_incorrect > CORRECT:
             self.error(
-                f"--reward_incorrect {args.reward_incorrect:g} counts as right with {method.flag}, as rewards above "
+                f"--reward_incorrect {args.reward_incorrect:g} counts as correct with {method.flag}, as rewards above "
                 f"{CORRECT} do; lower it"
             )
         if not method.slot.two_valued:
@@ -332,8 +332,8 @@ class CovArgumentParser(Parser):
             value = getattr(args, name)
             if value != neutral:
                 self.error(
-                    f"{method.flag} needs one reward for right and one for wrong responses; --{name} {value} makes "
-                    "others, drop it"
+                    f"{method.flag} needs one reward for correct and one for incorrect responses; --{name} {value} "
+                    "makes others, drop it"
                 )
 
     def _open_ppo_clip(self, args: argparse.Namespace, config: CovConfig, given: set[str]) -> None:

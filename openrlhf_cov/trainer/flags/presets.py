@@ -103,7 +103,7 @@ PAPER_CLIP = {"actor.eps_clip_low_high": "0.2 0.2", "actor.dual_clip": "10"}
 
 PRESETS = {
     "grpo": Preset(
-        about="GRPO with four updates of each rollout: no critic, no reference model",
+        about="GRPO with four updates per rollout, without critic and reference model",
         flags=GRPO,
         without_method={"actor.eps_clip_low_high": "0.2 0.2"},
         on_gpus=ONE_NODE,
@@ -149,7 +149,7 @@ PRESETS = {
         },
     ),
     "on-policy": Preset(
-        about="GRPO with one update of each rollout: every sample is of the policy that it trains",
+        about="GRPO with one update per rollout, so that every sample comes from the current policy",
         # Samples of an update: 128 x 8, a whole rollout.
         flags=GRPO | {"train.batch_size": "1024"},
         without_method={},

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from openrlhf_cov.settings import help_with_default
+
 
 @dataclass(frozen=True)
 class Flag:
@@ -42,9 +44,8 @@ class Flag:
         if self.type is bool:
             parser.add_argument(option, action="store_true", default=self.default, help=self.help)
             return
-        shown = "" if self.default in (None, "") else f" (default: {self.default})"
         choices = None if self.choices is None else list(self.choices)
-        help = self.help.replace("%", "%%") + shown
+        help = help_with_default(self.help, self.default)
         parser.add_argument(option, type=self.type, default=self.default, choices=choices, nargs=self.nargs, help=help)
 
 

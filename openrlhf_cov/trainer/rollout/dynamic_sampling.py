@@ -149,7 +149,7 @@ class SamplingCounts:
     def __str__(self) -> str:
         counts = (
             f"{self.tried} prompts tried in {self.rounds} rounds, {self.kept} groups kept, "
-            f"{self.all_right} all right, {self.all_wrong} all wrong"
+            f"{self.all_right} all correct, {self.all_wrong} all incorrect"
         )
         if self.all_abstained:
             counts += f", {self.all_abstained} without a reward, as the reward function abstained"

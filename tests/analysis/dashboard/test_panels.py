@@ -51,7 +51,7 @@ def test_panels(state):
 def test_sampling_and_its_note_on_the_law(folder):
     some = {"sampling__kept_frac": 0.5, "sampling__all_right_frac": 0.0625, "sampling__rounds": 2.0}
     state = state_of(folder().add(*range(1, 9), **some))
-    assert "sampling: groups kept 50 %, all right 6.2 %, rounds 2" in compact(state, NOW)
+    assert "sampling: groups kept 50 %, all correct 6.2 %, rounds 2" in compact(state, NOW)
     assert state.keeps_groups
 
 

@@ -58,6 +58,11 @@ def test_a_section_is_not_named_after_what_is_not_in_it(make_contents, make_repo
     sections = re.findall(r"<h2[^>]*>([^<]*)</h2>", foreign)
     assert "Time" in sections
     assert "Covariances and time" not in foreign
+    # Covariances of the top tokens without a time of any phase.
+    covariances = report_page(make_contents(make_report_run("short", only=["reward", "entropy/mean", "cov/mean"])))
+    sections = re.findall(r"<h2[^>]*>([^<]*)</h2>", covariances)
+    assert "Covariances" in sections
+    assert "Covariances and time" not in sections
 
 
 def test_the_page_needs_no_network_and_allows_its_scripts_alone(page):

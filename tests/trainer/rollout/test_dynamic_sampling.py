@@ -114,7 +114,7 @@ def test_metrics_by_hand():
         "sampling/groups": 2.0,
         "sampling/buffer_groups": 3.0,
     }
-    assert str(counts) == "4 prompts tried in 2 rounds, 2 groups kept, 1 all right, 1 all wrong"
+    assert str(counts) == "4 prompts tried in 2 rounds, 2 groups kept, 1 all correct, 1 all incorrect"
 
 
 @pytest.mark.parametrize(
