@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
@@ -104,15 +105,13 @@ def plan_window(step: PlanningStep, parts: Sequence[WindowPart], seen: Sequence[
     # rollout.
     items = []
     for part, policy in zip(parts, seen, strict=True):
-        keys, random_keys = (
-            token_keys(step.seed, step.global_step, part.sample_ids, part.action_mask.shape[1], epoch)
-            for epoch in (0, step.epoch)
-        )
+        keys_of_epoch = partial(token_keys, step.seed, step.global_step, part.sample_ids, part.action_mask.shape[1])
         item = WindowItem(
             TokenBatch(policy.log_probs, part.log_probs, part.advantages, part.action_mask),
             # Equal values are ordered alike in every pass, so that the same values select the same tokens.
-            keys,
-            random_keys=random_keys,
+            keys_of_epoch(0),
+            # The first pass has the same keys for both.
+            random_keys=keys_of_epoch(step.epoch) if step.epoch else None,
             entropy=policy.entropy,
             old_entropy=part.entropy,
             proxy=part.proxy,

@@ -124,6 +124,20 @@ def kl_of_engine(micro_batch: MicroBatch) -> Tensor | None:
     return masked_mean(gap, micro_batch.action_mask)
 
 
+def filter_share(share: Tensor | None, action_mask: Tensor, of_sequences: bool) -> list[Mean]:
+    """Return the metric of what the rollout correction filters; none without such a correction.
+
+    Args:
+        share: Filtered share of one micro-batch, 0-d; None without a correction.
+        action_mask: Action tokens (B, A) of the micro-batch.
+        of_sequences: True if the correction filters whole sequences, False if it filters tokens.
+    """
+    numbers = {"is_filter_ratio": share}
+    if of_sequences:
+        return means_over_sequences(numbers, action_mask)
+    return means_over_tokens(numbers, action_mask.sum())
+
+
 def means_over_updates(
     losses: dict[str, Tensor | None], tokens: Tensor, micro_batches: int, dynamic: bool
 ) -> list[Mean]:

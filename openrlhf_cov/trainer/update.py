@@ -24,7 +24,7 @@ from openrlhf_cov.models.planning import PlanningStep, PolicySeen, plan_window, 
 from openrlhf_cov.trainer.batches.windows import loss_normalizers, start_micro_batch, windows_of_epoch
 from openrlhf_cov.trainer.intervals import is_due
 from openrlhf_cov.trainer.losses import (
-    means_over_sequences,
+    filter_share,
     means_over_tokens,
     means_over_updates,
     token_batch,
@@ -124,12 +124,8 @@ def update_policy(policy: Policy, settings: StepSettings, samples: Sequence[Trai
                 tokens = micro_batch.action_mask.sum()
                 diagnostics.add(*means_over_updates(losses, tokens, len(micro_batches), policy.layout.dynamic))
                 diagnostics.add(*means_over_tokens(numbers, tokens))
-                # The rollout correction filters sequences or tokens, and upstream's share is one of these.
-                filtered = {"is_filter_ratio": result.filtered_frac}
-                if args.algo.advantage.is_correction_level == "seq":
-                    diagnostics.add(*means_over_sequences(filtered, micro_batch.action_mask))
-                else:
-                    diagnostics.add(*means_over_tokens(filtered, tokens))
+                of_sequences = args.algo.advantage.is_correction_level == "seq"
+                diagnostics.add(*filter_share(result.filtered_frac, micro_batch.action_mask, of_sequences))
             moved = True
 
     # One reduction over the ranks for all metrics.

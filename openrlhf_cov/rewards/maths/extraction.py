@@ -76,8 +76,12 @@ BLOCK = re.compile(
 # Characters of an answer that goes on over lines.
 MAX_BLOCK = 4_000
 REVISION = r"(?:no[,.:;!]|(?:or|not|wait|actually|alternatively|hmm|sorry|correction)(?![a-z]))"
-# The end of the sentence of an answer, and what follows; a sentence that takes the answer back is a part of it.
-SENTENCE_END = re.compile(rf"(?:[.!]\s+(?!(?i:{REVISION}))[A-Z\"'(].*|[.!?]\s*)\Z", re.DOTALL)
+# The end of the sentence of an answer, and what follows. A sentence that takes the answer back is a part of it, and so
+# is a factorial.
+EXCLAMATION = r"(?<![\d)}])(?<!\b[A-Za-z])!"
+SENTENCE_END = re.compile(
+    rf"(?:(?:\.|{EXCLAMATION})\s+(?!(?i:{REVISION}))[A-Z\"'(].*|(?:[.?]|{EXCLAMATION})\s*)\Z", re.DOTALL
+)
 
 
 def extract_answer(response: str, mode: str) -> str | None:
@@ -198,9 +202,13 @@ def last_answer_tag(text: str) -> str | None:
 
 
 def last_gsm8k(text: str) -> str | None:
-    """Return the first content after the last ``####``; None without one."""
+    r"""Return the first content after the last ``####``, or of a ``\boxed{}`` in it; None without one."""
     _, mark, rest = text.rpartition(GSM8K_MARK)
-    return _first_content(rest) if mark else None
+    if not mark:
+        return None
+    content = _first_content(rest)
+    boxed = last_boxed(content)
+    return content if boxed is None else boxed
 
 
 def answer_of_solution(text: str) -> str | None:

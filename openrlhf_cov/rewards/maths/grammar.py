@@ -84,6 +84,13 @@ ASKS_MODIFIED = re.compile(r"conjugat|differentiat|derivativ|change|difference|e
 ARGUMENT_WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{3,}")
 # How the value of an option begins: ``(B) 12``, and not ``(B) + 12``.
 OPTION_VALUE = re.compile(r"[\d\\.]|[A-Za-z]")
+# How the text of an option that the problem does not have may begin and end: not with an operator or a mark. Two
+# boxes for the letter and the text are one answer with a comma.
+OPTION_TEXT = re.compile(
+    r",?\s?(?:-?(?:[\d.]|\\(?:frac|sqrt|pi)(?![a-z]))|[A-Za-z(\[|]|\\(?!(?:ne|in|notin|approx|equiv|sim|to|times|cdot|div|"
+    r"pm|mp|cap|cup|setminus|neg|lnot|le|ge|vee|wedge|implies|iff)(?![a-z]))|[^\x00-\x7f]).*(?<![!?,;=+*/^_&#<>-])",
+    re.DOTALL,
+)
 # Signs that words may have beside those of their label.
 WORD_MARKS = frozenset(".,:;()-'’\"")
 STRAY_MARK = re.compile(r"'\Z|\?|[.!]{2}|[A-Za-z]\.[A-Za-z]\.?\Z|\A[-+!~¬]|\A\\(?:neg|lnot|sim|pm|mp)(?![a-z])")
@@ -121,9 +128,11 @@ def choice_of(text: str, problem: ProblemText) -> str | None:
     if match := LETTER.fullmatch(flat):
         return match["letter"]
     option = shapes.option_of(flat)
-    if option is None or SECOND_LETTER.search(option[1]) or re.match(r"[=+*/^_<>-]\s", option[1]):
+    if option is None or SECOND_LETTER.search(option[1]):
         return None
-    return option[0] if not problem.has_option(option[0]) or problem.has_option(*option) else None
+    if problem.has_option(*option):
+        return option[0]
+    return option[0] if not problem.has_option(option[0]) and OPTION_TEXT.fullmatch(option[1]) else None
 
 
 @dataclass(frozen=True)
@@ -193,6 +202,8 @@ class _Reader:
                 return self.as_equation(text, label)
             if name is not None:
                 sides = [side for side in sides[1:-1] if name_key(side) is None] + sides[-1:]  # AB = BC = 5
+        if label.percent and not self.problem.text and _mixes_scales(sides):
+            return False
         verdicts = [self.value(sides[-1], label)]
         verdicts += [_is_worked_out(side, label) or self.value(side, label) for side in sides[:-1]]
         return _all_true(verdicts)
@@ -436,7 +447,8 @@ class _Reader:
         infinite = [INFINITY.fullmatch(side) for side in (text, label.text)]
         if any(infinite):
             return all(infinite) and len({found and found["minus"] for found in infinite}) == 1
-        return self.read(text, label)
+        # A name before an end, as in ``(a = 3, 5)``, is a part of no interval.
+        return None if len(sides_of(text)) > 1 else self.read(text, label)
 
     def read_family(self, text: str, label: Label) -> Verdict:
         r"""Read ``2k+1, k \in \mathbb{Z}`` for ``2n+1, n \in \mathbb{Z}``.
@@ -491,12 +503,12 @@ class _Reader:
         return self.computed(text, label, self.problem) if len(shapes.split(text, RELATION)) == 2 else None
 
     def read_base(self, text: str, label: Label) -> Verdict:
-        number = shapes.number_in_base(text)
+        number = shapes.number_in_base(_named(text)[1])
         return None if number is None else number == label.text
 
     def read_time(self, text: str, label: Label) -> Verdict:
         """Read a time of day that says whether it is before or after noon."""
-        time = shapes.time_of_day(text)
+        time = shapes.time_of_day(_named(text)[1])
         return None if time is None else time == (label.time, True)
 
     def read_choice(self, text: str, label: Label) -> Verdict:
@@ -564,6 +576,12 @@ def _match(items: Sequence, labels: Sequence, accepts: Callable[..., Verdict]) -
         else:
             verdict = None
     return verdict
+
+
+def _mixes_scales(sides: Sequence[str]) -> bool:
+    """Return True for a chain of numbers with two values, as ``25 = 0.25``, those with a percent sign left out."""
+    numbers = [(parse_number(split_percent(side)[0]), split_percent(side)[1]) for side in sides]
+    return len({number.value for number, percent in numbers if number and not percent}) > 1
 
 
 def _unbracketed(text: str) -> str:

@@ -86,7 +86,7 @@ def bare_answer(text: str) -> str:
     text = clean(_without_marks(text))
     environment = ENVIRONMENT.fullmatch(text)
     if environment and "&" not in text and r"\begin" not in environment["body"]:
-        text = environment["body"].strip(" \\")
+        text = environment["body"].strip()
     return without_end_mark(text).strip()
 
 

@@ -80,6 +80,9 @@ def computed(text: str, label: Label, problem: ProblemText) -> Verdict:
     has_unfit_part = has_idle_part(answer) > has_idle_part(form) or has_decimal_power(answer)
     if form is gold and FormulaKeys(answer).key == FormulaKeys(gold).key and not has_unfit_part:
         return True
+    value = exact_value(gold) if label.rational else None
+    if value is not None and problem.has_number(value):
+        return False  # the problem has the number and asks for the form of the label, as "write 1/4 as a sum" does
     if misses_request(answer, form, problem) or breaks_form(answer, form) or problem.is_repeated_in(answer, form):
         return False
     return any(formulas_equal(renamed, gold) for renamed in _renamings(answer, gold, problem))
@@ -169,9 +172,11 @@ def _sign(text: str, parts: list[str]) -> str:
 def _is_unfit_relation(answer: list[Node], gold: list[Node], problem: ProblemText) -> bool:
     """Return True if a side of an answer breaks a rule of form, or if both sides stand in the problem."""
     keys = [FormulaKeys(side).key for side in answer]
+    whole = Node("list", tuple(gold))
+    if any(map(has_idle_part, answer)) and not has_idle_part(whole):
+        return True
     if sorted(keys) == sorted(FormulaKeys(side).key for side in gold):
         return False
-    whole = Node("list", tuple(gold))
     if any(breaks_form(side, whole, in_equation=True) for side in answer if side.args):
         return True
     return all(key in problem.formulas or literal(side) is not None for key, side in zip(keys, answer, strict=True))

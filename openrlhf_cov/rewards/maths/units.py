@@ -166,7 +166,7 @@ def _key(unit: str, words: Collection[str], any_noun: bool, *, letters: bool, sp
                 return None
             names.append(name + prefix)
             prefix = ""
-    if not names or prefix or names[-1] in INSIDE or names[-1] == "/" or len(names) > MAX_WORDS:
+    if not names or prefix or names[-1] in INSIDE or names[-1].startswith("/") or len(names) > MAX_WORDS:
         return None
     is_quotient = names[0] == "/" and r"\text" in unit
     if not (marked or spaced or is_quotient or names[0].partition("^")[0] in UNITS):

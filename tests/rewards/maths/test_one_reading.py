@@ -1,0 +1,174 @@
+r"""An answer has one reading: that of a person who sees it typeset.
+
+Signs of Unicode say what the commands of LaTeX say, a line break separates numbers, and a chain has one value.
+"""
+
+import pytest
+
+from openrlhf_cov.rewards.maths.extraction import extract_answer
+from openrlhf_cov.rewards.maths.grading import grade
+
+# The box is a factor, a power, a quotient or an end of something: none of these responses says five.
+PARTS = [
+    "−\\boxed{5}", "x = −\\boxed{5}", "$－\\boxed{5}$", "√\\boxed{5}", "∛\\boxed{5}", "\\boxed{5}²", "$\\boxed{5}³$",
+    "\\boxed{5}ⁿ", "\\boxed{5}₂", "\\boxed{5}½", "½\\boxed{5}", "π\\boxed{5}", "$\\boxed{5}π$", "\\boxed{5}×3",
+    "3×\\boxed{5}", "3·\\boxed{5}", "\\boxed{5}⋅3", "\\boxed{5}÷2", "\\boxed{5}⁄3", "±\\boxed{5}", "∞\\boxed{5}",
+    "\\boxed{5}‰", "¬\\boxed{5}", "\\boxed{5}．6", "≥\\boxed{5}", "$x≤\\boxed{5}$",
+    "\\sqrt[3]{\\boxed{5}}", "\\sqrt[n] {\\boxed{5}}", "\\sinh \\boxed{5}", "\\gcd \\boxed{5}",
+]  # fmt: skip
+# Five times a power of ten, minus five, or five taken back.
+IN_CHINESE = [
+    "答案是\\boxed{5}万", "\\boxed{5}千元", "\\boxed{5}百万", "\\boxed{5}亿", "\\boxed{5}分之3", "负\\boxed{5}",
+    "答案不是\\boxed{5}", "结果不等于$\\boxed{5}$", "\\boxed{5}是错的", "\\boxed{5}，但这不对", "\\boxed{5}不是答案。",
+    "\\boxed{5}。更正：6", "\\boxed{5}或6", "\\boxed{5}，或者6", "\\boxed{5}。正确答案是6。",
+]  # fmt: skip
+WHOLE = [
+    "• \\boxed{5}", "\n· \\boxed{5}", "答案：\\boxed{5}", "— \\boxed{5}", "Answer–\\boxed{5}", "“\\boxed{5}”",
+    "∴ \\boxed{5}", "x ≈ \\boxed{5}", "θ = \\boxed{5}", "\\boxed{5} cm²", "\\boxed{5} μm", "\\boxed{5} °C",
+    "\\boxed{5}％", "\\boxed{5}千克", "\\boxed{5}千米", "\\boxed{5}百分点", "共有 \\boxed{5} 种",
+    "答案是 \\boxed{5}，不是6。", "\\boxed{5}。答案是5。", "所以 a=±3，答案为 \\boxed{5}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("response", PARTS + IN_CHINESE)
+def test_a_box_beside_a_sign_or_a_denial_is_no_answer(response):
+    assert extract_answer(response, "boxed") is None
+
+
+@pytest.mark.parametrize("response", WHOLE)
+def test_dashes_bullets_units_and_remarks_leave_a_box_alone(response):
+    assert extract_answer(response, "boxed") == "5"
+
+
+OTHER_READINGS = ["(or 6)", r"$\lor 6$", r"$\vee 6$"]
+
+
+@pytest.mark.parametrize("remark", OTHER_READINGS)
+def test_a_second_number_behind_a_box_takes_it_back(remark):
+    assert extract_answer(rf"\boxed{{5}} {remark}", "boxed") is None
+
+
+# (answer, label, True if they say the same)
+PAIRS = [
+    # A line break ends a line: what follows keeps its sign, and two numbers are a list.
+    (r"\\-25", "-25", True),
+    (r"\\-25", "25", False),
+    (r"\-25", "25", False),
+    (r"\\25", "25", True),
+    (r"2x\\-1", "2x-1", True),
+    (r"1\\250", "1250", False),
+    (r"1 \\ 250", "1250", False),
+    ("1\n250", "1250", False),
+    (r"1\\-2", "1, -2", True),
+    (r"1\\,250", "1250", True),  # a thin space that is escaped twice
+    (r"25... \\", "25", False),  # and so on
+    (r"25. \\", "25", True),
+    # Two stars are a power, behind a command as behind a letter.
+    (r"\pi**2", r"2\pi", False),
+    (r"\pi**2", r"\pi^2", True),
+    (r"\pi*2", r"2\pi", True),
+    (r"5\operatorname*{cm}", "5", True),
+    # An environment around the answer.
+    (r"\begin{align*}\frac{49}{3}\end{align*}", r"\frac{49}{3}", True),
+    (r"\begin{equation}\sqrt{2}\\\end{equation}", r"\sqrt{2}", True),
+    (r"{8 \over \pi^3}", r"\frac{8}{\pi^3}", True),
+    (r"{\pi \over 2}", r"\frac{2}{\pi}", False),
+    # Both readings of a percentage in one chain.
+    ("25 = 0.25", r"25\%", False),
+    ("0.25 = 25", r"25\%", False),
+    (r"25\% = 0.25", r"25\%", True),
+    # A time that contradicts itself.
+    ("15:30 AM", "3:30 PM", False),
+    ("15:30 PM", "3:30 PM", True),
+    ("t = 3:30 PM", "3:30 PM", True),
+    # A base in brackets, and a name before it.
+    ("12_{(5)}", "12_5", True),
+    ("N = 12_5", "12_5", True),
+    ("12_{(7)}", "12_5", False),
+    # A slash and a power are no unit.
+    ("25 /^2", "25", False),
+    ("25 m/s", "25", True),
+    # A name inside an interval.
+    (r"x > 3 = \mathbb{R}", r"(3, \infty)", False),
+    (r"(a = 3, \infty)", r"(3, \infty)", False),
+]
+
+
+@pytest.mark.parametrize(("answer", "label", "equal"), PAIRS)
+def test_an_answer_has_one_reading(answer, label, equal):
+    assert grade(rf"so \boxed{{{answer}}}", label).correct is equal
+
+
+OPTIONS = "Which one? (A) 3 (B) 4 (C) ="
+# A letter and what may be the text of its option, without a problem that shows the options.
+OPTION_TEXTS = [
+    "(B) 12",
+    "B. the graph",
+    r"(B) \frac12",
+    "(B) -5",
+    "(B) x^2",
+    r"(B) \pi",
+    "B: 5 cm",
+    "(B) 北京",
+    "(B), 12",
+]
+NO_OPTION_TEXTS = ["(B)!", "(B)?", "(B) + 12", "(B) & 4", "(B) = 12", r"(B) \ne 3", r"(B) \cap 3", "(B); 3", "(B) #",
+                   "(B) 4!", r"(B) \approx 3", "(B) / 3", "(B) 3 +"]  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", OPTION_TEXTS)
+def test_a_letter_may_have_the_text_of_its_option(answer):
+    assert grade(rf"\boxed{{{answer}}}", "B").correct
+
+
+@pytest.mark.parametrize("answer", NO_OPTION_TEXTS)
+def test_a_letter_with_an_operator_or_a_mark_is_no_option(answer):
+    assert not grade(rf"\boxed{{{answer}}}", "B").correct
+
+
+def test_an_option_of_the_problem_may_be_any_text():
+    assert grade(r"\boxed{(C) =}", "C", prompt=OPTIONS).correct
+    assert not grade(r"\boxed{(B) =}", "B", prompt=OPTIONS).correct
+
+
+# Equations with a part that has no effect: a factor 1, a term 0, a quotient of 0.
+IDLE = [
+    ("MR = SRMC", ["1MR = SRMC", "MR = SRMC + 0", r"1 \cdot MR = SRMC", r"\frac{MR}{1} = SRMC"]),
+    ("5x - 7y + 4 = 0", ["5x - 7y + 4 = 0/9", "1(5x - 7y + 4) = 0", "5x - 7y + 4 + 0 = 0"]),
+]
+
+
+@pytest.mark.parametrize(("label", "answers"), IDLE)
+def test_an_equation_with_an_idle_part_is_no_answer(label, answers):
+    assert [answer for answer in answers if grade(rf"\boxed{{{answer}}}", label).correct] == []
+    left, right = label.split("=")
+    assert grade(rf"\boxed{{{right} = {left}}}", label).correct
+
+
+# 1/8 + 1/12 + 1/24 = 3/24 + 2/24 + 1/24 = 1/4, the number of the problem.
+UNIT_FRACTIONS = r"\frac18 + \frac1{12} + \frac1{24}"
+
+
+@pytest.mark.parametrize("answer", [r"\frac14", r"[\frac14]", r"\frac14+1-1", r"\frac18+\frac18", "0.25"])
+def test_the_number_of_the_problem_in_another_form_is_no_answer(answer):
+    problem = r"Write $\frac14$ as a sum of three different unit fractions."
+    assert not grade(rf"\boxed{{{answer}}}", UNIT_FRACTIONS, prompt=problem).correct
+    assert grade(r"\boxed{\frac1{12}+\frac1{24}+\frac18}", UNIT_FRACTIONS, prompt=problem).correct
+
+
+# (response, mode, label, True if correct): the mark behind a number or a bracket is a factorial.
+LINES = [
+    ("Answer: n!", "answer_line", "n!", True),
+    ("Answer: (n-1)!", "answer_line", "(n-1)!", True),
+    ("Answer: 5!", "answer_line", "5", False),
+    ("Answer: yes!", "answer_line", "yes", True),
+    ("**Answer: 5**!", "answer_line", "5", True),
+    (r"#### \boxed{5}", "gsm8k", "5", True),
+    (r"#### -\boxed{5}", "gsm8k", "5", False),
+    (r"#### \boxed{5} or \boxed{6}", "gsm8k", "5", False),
+]
+
+
+@pytest.mark.parametrize(("response", "mode", "label", "correct"), LINES)
+def test_an_answer_line_has_one_reading(response, mode, label, correct):
+    assert grade(response, label, mode=mode).correct is correct
