@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from openrlhf_cov.rewards.maths import shapes
-from openrlhf_cov.rewards.maths.labels import NUMERIC, SCALAR, Label, sides_of, typed
+from openrlhf_cov.rewards.maths.labels import LEAD, NUMERIC, SCALAR, Label, sides_of, typed
 from openrlhf_cov.rewards.maths.latex import Refused, parse_formula
 from openrlhf_cov.rewards.maths.names import (
     COMPOSED_NAME,
@@ -57,11 +57,6 @@ Computed = Callable[[str, Label, ProblemText], Verdict]
 # Sides of a chain of equations, and characters of a side that is computed.
 MAX_SIDES = 8
 MAX_COMPUTATION = 60
-# Words before an answer that say that it is one.
-LEAD = re.compile(
-    r"\A(?:\\text\s?\{\s?)?(?:(?:The |the )?(?:final |correct )?[Aa]nswer\s?(?:is|:)\s?:?|"
-    r"(?:[Tt]hus|[Tt]herefore|[Hh]ence|[Ss]o),?\s)\s?\}?\s?|\A\\(?:therefore|implies)(?![a-z])\s?"
-)
 IMPLIES = re.compile(r"\\(?:implies|to)(?![a-z])")
 # What says that a decimal is rounded.
 ABOUT = re.compile(

@@ -172,3 +172,24 @@ LINES = [
 @pytest.mark.parametrize(("response", "mode", "label", "correct"), LINES)
 def test_an_answer_line_has_one_reading(response, mode, label, correct):
     assert grade(response, label, mode=mode).correct is correct
+
+
+# Labels may be written more freely than answers: (label, spellings of it, answers that say something else).
+LABELS = [
+    ("x = 1 or x = 2", ["1, 2", "2, 1", r"x = 1 \text{ or } x = 2"], ["1", "[1, 2]", "(1, 2)"]),
+    (r"\text{B,E}", ["B, E", "E, B", r"\text{B} \text{ and } \text{E}", "(B), (E)"], ["B", "E", "B, C", "B, C, E"]),
+    (r"\approx 8.24 \text{ mph}", ["8.24", r"8.24 \text{ mph}", r"\approx 8.24"], ["8.2", "8.25"]),
+    (r"\sim 5", ["5"], ["6", "-5"]),
+    ("-3./2", ["-3/2", r"-\frac{3}{2}", "-1.5"], ["3/2", "-3", "-0.3/2"]),
+    ("The answer is 5.", ["5", "x = 5"], ["6"]),
+    ("5 = x", ["5", "x = 5"], ["6", "y = 6"]),
+    (r"23_{\text{five}}", ["23_5", "23_{5}", "23_{five}"], ["23", "23_6", "13"]),
+    ("200203_{-4}", ["200203_{-4}", "(200203)_{-4}"], ["200203_4", "200203"]),
+    ("all real numbers", [r"\mathbb{R}", r"(-\infty, \infty)", r"\text{all real numbers}"], [r"[0, \infty)", "real"]),
+]
+
+
+@pytest.mark.parametrize(("label", "same", "other"), LABELS)
+def test_a_label_in_a_free_form(label, same, other):
+    assert [answer for answer in [label, *same] if not grade(rf"\boxed{{{answer}}}", label).correct] == []
+    assert [answer for answer in other if grade(rf"\boxed{{{answer}}}", label).correct] == []
