@@ -51,15 +51,17 @@ NOT_UNITS = frozenset(
     "nan inf infinity undefined to power sqrt squared cubed root factorial percentile percentage percent "
     "fewer above below loss unless against xor neither divided multiplied choose negative positive twice "
     "thrice double doubled triple tripled halved guess guesses option options else otherwise instead never unknown "
-    "error zero one two three four five six seven eight nine ten eleven twelve twenty thirty forty fifty "
+    "error zero one two three four five six seven eight nine ten eleven twelve thirteen "
+    "fourteen fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty "
     "sixty seventy eighty ninety halves third thirds quarter quarters fourth fourths fifth fifths sixth sixths "
     "seventh eighths eighth ninth tenth tenths hundredth hundredths thousandth thousandths mil bn product sum "
     "kilo mega crore lakh tens gross grand googol myriad by through until at with squares cubes radical difference "
     "quotient ratio exponent multiple multiples reciprocal inverse opposite equals equal answer value values solution "
     "pi mean average remainder sine cosine tangent log logarithm true both all any other another answers "
     "does do did is are was were can will would should could has have had be been than then how many much what "
-    "which who whose find compute determine evaluate solve".split()
-) | set("一二三四五六七八九十百千万亿兆半零两分之倍成折")
+    "which who whose find compute determine evaluate solve under down off reverse reversed subtraction subtracted "
+    "excluding removed".split()
+) | set("一二三四五六七八九十百千万亿兆半零两分之倍成折或且减乘除少不非负余超于")
 ILLION = re.compile(r"ill(?:ion|iard)s?\Z|(?:eleven|twelf|teen|tie|hundred|thousand|million)ths?\Z")
 
 # Where a unit may begin: a word, a command, a bracket or a slash.
@@ -169,7 +171,9 @@ def _key(unit: str, words: Collection[str], any_noun: bool, *, letters: bool, sp
     if not names or prefix or names[-1] in INSIDE or names[-1].startswith("/") or len(names) > MAX_WORDS:
         return None
     is_quotient = names[0] == "/" and r"\text" in unit
-    if not (marked or spaced or is_quotient or names[0].partition("^")[0] in UNITS):
+    # Chinese writes no space before a unit.
+    is_chinese = not names[0].isascii()
+    if not (marked or spaced or is_quotient or is_chinese or names[0].partition("^")[0] in UNITS):
         return None
     return " ".join(name for name in names if name not in GENERIC)
 

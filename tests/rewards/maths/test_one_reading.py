@@ -193,3 +193,14 @@ LABELS = [
 def test_a_label_in_a_free_form(label, same, other):
     assert [answer for answer in [label, *same] if not grade(rf"\boxed{{{answer}}}", label).correct] == []
     assert [answer for answer in other if grade(rf"\boxed{{{answer}}}", label).correct] == []
+
+
+APPLES = "小明有多少个苹果？他有30个苹果，或者除以2，不少于5个。 A bag of seventeen apples."
+# A noun of the problem may follow a number, but no word that changes its value.
+NOUNS = ["25个", "25个苹果", "25苹果", r"25\text{个苹果}", "25 apples"]
+NO_NOUNS = ["25或", "25除以", "25不", "25不少于", "25个或", "25 seventeen", "25万", "25半"]
+
+
+def test_a_noun_of_a_chinese_problem_follows_a_number_without_a_space():
+    assert [answer for answer in NOUNS if not grade(rf"\boxed{{{answer}}}", "25", prompt=APPLES).correct] == []
+    assert [answer for answer in NO_NOUNS if grade(rf"\boxed{{{answer}}}", "25", prompt=APPLES).correct] == []
