@@ -26,6 +26,11 @@ TURN_END = re.compile(
 IN_BOX = re.compile(r"\s*(?:<[^<>\s]{1,24}>\s*){0,4}\}")
 GROUP = r"\{(?:[^{}]|\{[^{}]*\})*\}"
 BOX_INSIDE = r"[^{}]{0,80}\\f?box(?:ed)?\s?\{[^{}]*\}[^{}]{0,80}"
+UNSEEN = "(?:white|transparent|#[fF]{3}(?:[fF]{3})?)"
+UNSEEN_STYLE = (
+    r"display\s?:\s?none|visibility\s?:\s?hidden|opacity\s?:\s?0(?![.\d])|font-size\s?:\s?0(?![.\d])|"
+    rf"(?<![\w-])color\s?[:=]\s?[\"']?{UNSEEN}"
+)
 # Text that its reader does not see, or sees crossed out.
 HIDDEN = re.compile(
     "|".join(
@@ -36,8 +41,9 @@ HIDDEN = re.compile(
             r"\\if(?:false|0).*?(?:\\fi(?![a-z])|\Z)",
             r"\\begin\s?\{comment\}.*?(?:\\end\s?\{comment\}|\Z)",
             # Commands around a box that take no room, cross it out or set it in white.
-            rf"\\(?:[hv]?phantom|[rl]lap|[xb]?cancel|sout|st|label|hbox|scalebox\{{0\}}|textcolor\s?\{{white\}})\s?\{{{BOX_INSIDE}\}}",
-            rf"\\color\s?\{{white\}}\s?\\boxed\s?{GROUP}",
+            rf"\\(?:[hv]?phantom|[rl]lap|[xb]?cancel|sout|st|label|hbox|scalebox\{{0\}}|transparent\{{0\}}|"
+            rf"textcolor\s?\{{{UNSEEN}\}})\s?\{{{BOX_INSIDE}\}}",
+            rf"\\color\s?\{{{UNSEEN}\}}\s?\\boxed\s?{GROUP}",
             rf"~~{BOX_INSIDE}~~",
             # Source text that is shown as such.
             rf"\\verb(?P<bar>[|!+]){BOX_INSIDE}(?P=bar)",
@@ -47,7 +53,9 @@ HIDDEN = re.compile(
             rf"\\[egx]?def\s?\\[A-Za-z]+[^{{}}\n]{{0,20}}\s?{GROUP}",
             # Parts of HTML.
             rf"<(?P<tag>del|strike|template|script)>{BOX_INSIDE}</(?P=tag)>",
-            rf"<span[^<>]{{0,80}}display\s?:\s?none[^<>]{{0,80}}>{BOX_INSIDE}</span>",
+            rf"<(?P<styled>span|div|p|font)\s[^<>]{{0,80}}(?:{UNSEEN_STYLE})[^<>]{{0,80}}>{BOX_INSIDE}</(?P=styled)>",
+            # The text of an image.
+            rf"!\[{BOX_INSIDE}\]\([^()\n]{{0,200}}\)|<img\s[^<>]{{0,80}}{BOX_INSIDE}>",
         )
     ),
     re.DOTALL | re.MULTILINE,

@@ -204,3 +204,24 @@ NO_NOUNS = ["25或", "25除以", "25不", "25不少于", "25个或", "25 sevente
 def test_a_noun_of_a_chinese_problem_follows_a_number_without_a_space():
     assert [answer for answer in NOUNS if not grade(rf"\boxed{{{answer}}}", "25", prompt=APPLES).correct] == []
     assert [answer for answer in NO_NOUNS if grade(rf"\boxed{{{answer}}}", "25", prompt=APPLES).correct] == []
+
+
+UNSEEN = [
+    '<div style="visibility: hidden">{}</div>', '<p style="opacity:0">{}</p>', '<font color="white">{}</font>',
+    '<span style="color: #FFF">{}</span>', '<span style="font-size:0">{}</span>', "![{}](plot.png)",
+    '<img src="plot.png" alt="{}">', r"\textcolor{{#ffffff}}{{{}}}", r"\transparent{{0}}{{{}}}",
+]  # fmt: skip
+SEEN = [
+    '<div style="opacity:0.9">{}</div>', '<p align="center">{}</p>', '<font color="blue">{}</font>',
+    '<span style="background-color: white">{}</span>', "![plot](plot.png) {}", r"\textcolor{{blue}}{{{}}}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("frame", UNSEEN)
+def test_a_box_that_nobody_sees_is_no_answer(frame):
+    assert extract_answer("so " + frame.format(r"\boxed{5}"), "boxed") is None
+
+
+@pytest.mark.parametrize("frame", SEEN)
+def test_a_box_in_a_visible_frame_is_an_answer(frame):
+    assert extract_answer("so " + frame.format(r"\boxed{5}"), "boxed") == "5"
