@@ -17,7 +17,9 @@ NAMED_BOX = re.compile(r"[A-Za-z](?:_\w|_\{\w{1,6}\})?(?:\([A-Za-z]\))?\s?=\Z")
 MAX_BETWEEN = 120
 # Tokens between two boxes of one list.
 BETWEEN = frozenset({"space", "thin", "end", "font"})
-JOINING_WORDS = frozenset({",", ";", "and", "or", "}"})
+JOINING_WORDS = frozenset({",", ";", "and", "or", "}", r"\lor", r"\vee", r"\land", r"\wedge", *"，、；和或者及以与"})
+# Words behind one of those.
+DOUBTS = frozenset("maybe perhaps possibly else also alternatively".split())
 TURN_END = re.compile(
     r"<[|｜](?:im_end|endoftext|eot_id|end_of_text|end[▁_]of[▁_]sentence|end|im_start|start_header_id|user|assistant)"
     r"[|｜]>|</s>|<end_of_turn>|<eos>|\\end\s?\{document\}"
@@ -179,8 +181,10 @@ def _name_between(text: str) -> str | None:
     tokens = [token for token in tokenize(text) if token.kind not in BETWEEN]
     if not tokens and "\n" in text:
         return None
-    while tokens and tokens[0].text in JOINING_WORDS:
+    joined = False
+    while tokens and (tokens[0].text.lower() in JOINING_WORDS or (joined and tokens[0].text.lower() in DOUBTS)):
         tokens.pop(0)
+        joined = True
     name = "".join(token.text for token in tokens)
     return name if not name or NAMED_BOX.match(name) else None
 

@@ -225,3 +225,32 @@ def test_a_box_that_nobody_sees_is_no_answer(frame):
 @pytest.mark.parametrize("frame", SEEN)
 def test_a_box_in_a_visible_frame_is_an_answer(frame):
     assert extract_answer("so " + frame.format(r"\boxed{5}"), "boxed") == "5"
+
+
+JOINED = [
+    " OR ",
+    " And ",
+    "，",
+    "、",
+    " 和 ",
+    "或",
+    " 或者 ",
+    r" \lor ",
+    r" $\vee$ ",
+    r"\text{ 和 }",
+    " or maybe ",
+    " or else ",
+]
+APART = ["。", " then ", "，所以 ", ". Or rather, we get ", " → "]
+
+
+@pytest.mark.parametrize("between", JOINED)
+def test_two_boxes_with_a_conjunction_are_one_answer(between):
+    response = rf"\boxed{{1}}{between}\boxed{{2}}"
+    assert extract_answer(response, "boxed") == "1, 2"
+    assert not grade(response, "2").correct
+
+
+@pytest.mark.parametrize("between", APART)
+def test_of_two_boxes_with_other_words_between_them_the_last_one_is_the_answer(between):
+    assert extract_answer(rf"\boxed{{1}}{between}\boxed{{2}}", "boxed") == "2"
