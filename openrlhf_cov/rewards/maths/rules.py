@@ -221,7 +221,9 @@ def _is_arithmetic(node: Node) -> bool:
     if node.kind == "add":
         found = [term for _, factor in terms(node) for term in _expanded(factor)]
         keys = [_key_without_number(term) for term in found if not _is_number(term)]
-        return len(found) - len(keys) > 1 or len(set(keys)) < len(keys)
+        if len(found) - len(keys) > 1 or len(set(keys)) < len(keys) or _has_squares_to_join(node):
+            return True
+        return any(part.kind in FUNCTIONS for part in node.walk()) and _is_simple_fraction(node)
     if node.kind in ("mul", "div"):
         _, above, below = factors(node)
         bottom = node.args[1]
@@ -231,6 +233,7 @@ def _is_arithmetic(node: Node) -> bool:
             or _has_common_factor(above, below)
             or _has_numbers_to_join(above, below)
             or _has_bases_to_join(above, below)
+            or _has_degrees_to_multiply(above + below)
             or (all(arg.kind == "log" for arg in node.args) and _is_simple_fraction(node))
         )
     if node.kind == "root" and literal(node.args[0]) is not None:
@@ -269,6 +272,25 @@ def _has_numbers_to_join(above: list[Node], below: list[Node]) -> bool:
             counts[1 - side] += value.denominator != 1
             joined = joined * value if side == 0 else joined / value
     return max(counts) > 1 or (min(counts) == 1 and joined.denominator == 1)
+
+
+def _has_squares_to_join(node: Node) -> bool:
+    r"""Return True for a sum with ``\sin^2 x`` and ``\cos^2 x``, which are 1."""
+    squares = set()
+    for sign, term in terms(node):
+        _, above, below = factors(term)
+        for place, part in enumerate(above):
+            if part.kind == "pow" and literal(part.args[1]) == 2 and part.args[0].kind in ("sin", "cos"):
+                rest = above[:place] + above[place + 1 :] + [Node("div", (ONE, other)) for other in below]
+                keys = (sign, FormulaKeys(part.args[0].args[0]).key, *sorted(FormulaKeys(other).key for other in rest))
+                squares.add((part.args[0].kind, keys))
+    return any(("cos", keys) in squares for kind, keys in squares if kind == "sin")
+
+
+def _has_degrees_to_multiply(parts: list[Node]) -> bool:
+    r"""Return True for a number beside an angle, as in ``2 \cdot 9^\circ``."""
+    has_angle = any(part.kind == "degrees" and literal(part.args[0]) is not None for part in parts)
+    return has_angle and any(literal(part) not in (None, 1) for part in parts)
 
 
 def _has_common_factor(above: list[Node], below: list[Node]) -> bool:
@@ -420,7 +442,7 @@ def _is_simple_fraction(node: Node) -> bool:
 
 def has_idle_part(node: Node) -> bool:
     """Return True for a part without effect: a factor 1 or 0, a term 0, a power of or to 1 or 0, (-1)^(2n), two signs,
-    an integer as a fraction, or a sign that can stand before a function.
+    an integer as a fraction, or a sign that can stand before a function or a power.
     """
     for part in node.walk():
         values = [literal(arg) for arg in part.args]
@@ -438,7 +460,9 @@ def has_idle_part(node: Node) -> bool:
             return True
         if part.kind in ("pow", "root") and (values[1] in (0, 1) or values[0] in (0, 1)):
             return True
-        if part.kind == "pow" and part.args[0].kind == "neg" and _is_even_number(part.args[1]):
+        if part.kind == "pow" and values[1] == -1 and values[0] is not None:
+            return True  # (1/4)^{-1}
+        if part.kind == "pow" and part.args[0].kind == "neg" and (values[1] or Fraction(1, 2)).denominator == 1:
             return True
         if part.kind == "pow" and values[0] == -1 and any(map(_is_even_number, factors(part.args[1])[1])):
             return True

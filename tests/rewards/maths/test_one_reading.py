@@ -254,3 +254,33 @@ def test_two_boxes_with_a_conjunction_are_one_answer(between):
 @pytest.mark.parametrize("between", APART)
 def test_of_two_boxes_with_other_words_between_them_the_last_one_is_the_answer(between):
     assert extract_answer(rf"\boxed{{1}}{between}\boxed{{2}}", "boxed") == "2"
+
+
+# Equal to the label, but with work left: sin^2 + cos^2 = 1, (1/4)^{-1} = 4, -(-2)^7 = 2^7, 2 * 9 = 18.
+UNFINISHED = [
+    (r"3 \sec \theta", [r"3(\sin^2 1+\cos^2 1) \sec \theta", r"3(\sin^2 \theta+\cos^2 \theta) \sec \theta"]),
+    (r"\sin x + \cos x", [r"(\sin x + \cos x)(\cos^2 x + \sin^2 x)", r"\sin x + \cos x + 1 - \sin^2 x - \cos^2 x"]),
+    (r"\frac{1}{4m}", [r"\frac{1}{(\frac14)^{-1}m}", r"\frac14 m^{-1} \cdot 1", r"\frac{4^{-1}}{m}"]),
+    ("2^n", ["(\\frac12)^{-1} \\cdot 2^{n-1}"]),
+    ("-x^3", ["(-x)^3", "-(-(x^3))"]),
+    (r"\csc 18^\circ", [r"\csc(2 \cdot 9^\circ)", r"\csc(2(9^\circ))", r"\csc(3 \cdot 6^\circ)"]),
+]
+FINISHED = [
+    (r"3 \sec \theta", r"\frac{3}{\cos \theta}"),
+    (r"\sin x + \cos x", r"\cos x + \sin x"),
+    (r"\frac{1}{4m}", r"\frac14 m^{-1}"),
+    ("-x^3", "-(x^3)"),
+    (r"\csc 18^\circ", r"\frac{1}{\sin 18^\circ}"),
+    (r"\sin^2 x", r"1 - \cos^2 x"),
+    (r"2\sin^2 x + \cos^2 x", r"\cos^2 x + 2\sin^2 x"),
+]
+
+
+@pytest.mark.parametrize(("label", "answers"), UNFINISHED)
+def test_an_answer_with_work_left_is_no_answer(label, answers):
+    assert [answer for answer in answers if grade(rf"\boxed{{{answer}}}", label).correct] == []
+
+
+@pytest.mark.parametrize(("label", "answer"), FINISHED)
+def test_another_finished_form_is_an_answer(label, answer):
+    assert grade(rf"\boxed{{{answer}}}", label).correct
