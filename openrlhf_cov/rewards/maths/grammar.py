@@ -317,7 +317,7 @@ class _Reader:
             if number and (not label.rational or self.problem.has_number(number.value)):
                 return False
             return self.computed(text.replace(",", "") if number else text, label, self.problem)
-        if number is None or not self.is_form_of(text, number, label):
+        if number is None or not self.is_form_of(text, number, label, percent=percent):
             is_rounded = label.kind == "decimal" and gold.digits >= SIGNIFICANT_DIGITS and percent == label.percent
             return self.computed(text, label, self.problem) if is_rounded else None
         if label.kind != "integer" and not self.has_form_asked_for(text, number, gold, label, percent=percent):
@@ -328,9 +328,9 @@ class _Reader:
         number, gold = self.same_scale(number, gold, label, percent=percent)
         return number.value == gold.value if percent else numbers_equal(number, gold)
 
-    def is_form_of(self, text: str, number: Number, label: Label) -> bool:
+    def is_form_of(self, text: str, number: Number, label: Label, *, percent: bool) -> bool:
         """Return True if a literal number has a form of its label: for an integer digits or scientific notation."""
-        if label.kind != "integer" or label.percent:
+        if label.kind != "integer" or (label.percent and not percent):  # 0.25 for 25 %
             return True
         if INTEGER.fullmatch(text) or SPACED_THOUSANDS.fullmatch(text.lstrip("+-")):
             return True

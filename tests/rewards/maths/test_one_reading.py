@@ -77,6 +77,11 @@ PAIRS = [
     ("25 = 0.25", r"25\%", False),
     ("0.25 = 25", r"25\%", False),
     (r"25\% = 0.25", r"25\%", True),
+    # Behind an integer the sign leaves no work, and a share has any form.
+    (r"\frac{50}{2}\%", r"25\%", False),
+    (r"(50/2)\%", r"25\%", False),
+    (r"25.0\%", r"25\%", True),
+    (r"\frac{1}{4}", r"25\%", True),
     # A time that contradicts itself.
     ("15:30 AM", "3:30 PM", False),
     ("15:30 PM", "3:30 PM", True),
