@@ -431,11 +431,14 @@ def _coordinate(place: int, count: int, point: int, whole: bool) -> Fraction:
     more than six names one of six) is negative: names are lengths and the like more often than not, and where two are
     negative, ``\\sqrt{a}\\sqrt{b}`` differs from ``\\sqrt{ab}``. Every second far point is positive.
     """
-    mixed = (place * 7919 + point * 104729 + 12345) * 2654435761 % 2**32
     far = FAR[point - POINTS] if point >= POINTS else 0
     if whole:
-        low = point + place if point in (1, 2) else 3 + mixed % 8 + 8 * place
+        # By these factors any two names have all pairs of remainders by 2 and by 3, and any three names all remainders
+        # by 2. With the low bits of ``mixed`` the sum of two names would be odd at every point.
+        drawn = (place * 141_023 + point * 628_961 + 12_345) * 2_654_435_761 % 2**32 >> 24
+        low = point + place if point in (1, 2) else 3 + drawn % 8 + 8 * place
         return Fraction(low + far)
+    mixed = (place * 7919 + point * 104729 + 12345) * 2654435761 % 2**32
     medium = Fraction(mixed % 99991, 37321) + Fraction(1, 3)
     small = Fraction(mixed % 99991 + 1, 100_003)
     large = 3 * medium + 1

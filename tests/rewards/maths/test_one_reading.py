@@ -3,6 +3,8 @@ r"""An answer has one reading: that of a person who sees it typeset.
 Signs of Unicode say what the commands of LaTeX say, a line break separates numbers, and a chain has one value.
 """
 
+import re
+
 import pytest
 
 from openrlhf_cov.rewards.maths.extraction import extract_answer
@@ -288,4 +290,57 @@ def test_an_answer_with_work_left_is_no_answer(label, answers):
 
 @pytest.mark.parametrize(("label", "answer"), FINISHED)
 def test_another_finished_form_is_an_answer(label, answer):
+    assert grade(rf"\boxed{{{answer}}}", label).correct
+
+
+# Equal to the label only where the sum or the difference of two integers is odd, or is a multiple of three.
+INTEGERS = [
+    (r"\lfloor \frac{m+n}{2} \rfloor", r"\frac{m+n-1}{2}", r"\lceil \frac{m+n-1}{2} \rceil"),
+    ("(-1)^{m+n}(m+n)", "-(m+n)", "(-1)^{m-n}(m+n)"),
+    ("2^{k-n}", "-(-2)^{k-n}", "2^{-n+k}"),
+    (r"(-1)^{j+k+m} mn", "(-1)^{j+1} mn", "(-1)^{m+k+j} nm"),
+    (r"\frac{m-n}{3}", r"\lfloor \frac{m-n}{3} \rfloor", r"\frac{m}{3}-\frac{n}{3}"),
+    (r"\lfloor \frac{k+m+n}{2} \rfloor", r"\frac{k+m+n}{2}", r"\lfloor \frac{n+m+k}{2} \rfloor"),
+]
+
+
+@pytest.mark.parametrize(("label", "wrong", "correct"), INTEGERS)
+def test_integers_of_all_remainders_are_tried(label, wrong, correct):
+    assert not grade(rf"\boxed{{{wrong}}}", label).correct
+    assert grade(rf"\boxed{{{correct}}}", label).correct
+
+
+# A name x in a form with work left: each is x, wherever it has a value.
+NAMES_UNDONE = [
+    r"\binom{x}{1}", r"\binom{x}{x-1}", r"\frac{x!}{(x-1)!}", "(x^{-1})^{-1}", r"\sqrt[3]{x^3}", r"(\sqrt{x})^2",
+    r"\frac{x^2-x}{x-1}", r"\frac{x^3+x}{x^2+1}", r"(\frac{x^2}{x-1}-\frac{x}{x-1})", r"\ln e^x", r"e^{\ln x}",
+    r"\log_2 2^x", r"\tan(\arctan x)", r"\max(x,x)", r"\frac{x^2-a^2}{x+a}+a",
+]  # fmt: skip
+# Labels that have the functions of all of these, so that only the rules about work left refuse them.
+RICH = [
+    r"\frac{1}{x+2}", r"\frac{1}{a}\ln x + \frac{e^x}{a}", r"\frac{n!}{x+1}\binom{n}{3}",
+    r"\sqrt[3]{a} \cdot \frac{1}{x+a}", r"\frac{\arctan x}{\tan a}", r"\frac{x}{\max(a, b)}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("label", RICH)
+def test_a_name_with_work_left_is_no_name(label):
+    # The label, with another form of its name x in braces.
+    answers = [re.sub(r"(?<![a-z])x(?![a-z])", lambda _, form=form: f"{{{form}}}", label) for form in NAMES_UNDONE]
+    assert [answer for answer in answers if grade(rf"\boxed{{{answer}}}", label, timeout=20).correct] == []
+
+
+KEPT = [
+    (r"\sqrt{x^3}", r"x\sqrt{x}"),
+    (r"\frac{n(n-1)}{2}", r"\binom{n}{2}"),
+    (r"\binom{2n}{n}", r"\frac{(2n)!}{n! \cdot n!}"),
+    (r"\frac{1}{x-1}-\frac{1}{x+1}", r"-\frac{1}{x+1}+\frac{1}{x-1}"),
+    (r"\frac{a+b}{x-1}", r"\frac{a}{x-1}+\frac{b}{x-1}"),
+    (r"e^{t \ln 2}", r"e^{\ln 2 \cdot t}"),
+    (r"\ln x^2", r"\ln(x^2)"),
+]
+
+
+@pytest.mark.parametrize(("label", "answer"), KEPT)
+def test_a_form_like_the_label_is_an_answer(label, answer):
     assert grade(rf"\boxed{{{answer}}}", label).correct
