@@ -18,6 +18,7 @@ from openrlhf_cov.rewards.maths.shapes import EQUALS, RELATION, split
 from openrlhf_cov.rewards.maths.values import (
     POINTS,
     NoValue,
+    OutOfRange,
     Point,
     Undecided,
     difference,
@@ -261,8 +262,9 @@ def _agree_at(a: Node, b: Node, point: Point, complex_values: bool, *, is_near: 
     except Undecided:  # only far away may a plain formula take too many digits; near it is made to
         if not is_near:
             return None
-    except NoValue:  # one side has no value here, which is wrong where the other side has one
-        pass
+    except NoValue as error:  # one side has no value here, which is wrong where the other side has one
+        if isinstance(error, OutOfRange) and len(point) > 1:
+            return None  # such as (m-n)! for m < n, where a problem may say that m is larger
     return is_equal if any(_has_value(side, point, complex_values) for side in (a, b)) else None
 
 

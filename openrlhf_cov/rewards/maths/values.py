@@ -39,6 +39,13 @@ class NoValue(ArithmeticError):
     """Raised if a formula has no value at a point."""
 
 
+class OutOfRange(NoValue):
+    """Raised at a factorial of a negative integer, or a binomial coefficient of one.
+
+    What these stand for depends on the formula that a person has in mind, so that such a point decides nothing.
+    """
+
+
 def exact_value(node: Node, names: Point | None = None) -> Fraction | None:
     """Return the value of a formula as a fraction; None if it is irrational, undefined or very long.
 
@@ -298,6 +305,8 @@ class _Evaluation:
         whole = all(map(mpmath.isint, values))
         if not all(map(_is_real, values)) or not (whole or self.names):
             raise NoValue("factorial of a fraction or of a complex number")
+        if whole and values[0] < 0:
+            raise OutOfRange("factorial of a negative integer")
         if any(abs(value) > (MAX_MAGNITUDE if whole else MAX_GAMMA) for value in values):
             raise Undecided("factorial of a large number")
         self.demand += 0 if whole else max(0, *map(_magnitude, values)) + 8
@@ -436,7 +445,9 @@ def _coordinate(place: int, count: int, point: int, whole: bool) -> Fraction:
         # By these factors any two names have all pairs of remainders by 2 and by 3, and any three names all remainders
         # by 2. With the low bits of ``mixed`` the sum of two names would be odd at every point.
         drawn = (place * 141_023 + point * 628_961 + 12_345) * 2_654_435_761 % 2**32 >> 24
-        low = point + place if point in (1, 2) else 3 + drawn % 8 + 8 * place
+        # The names are in ascending order or, at the last near points, in descending order, as max(m, n) needs both.
+        rank = count - 1 - place if POSITIVE <= point < POINTS else place
+        low = point + place if point in (1, 2) else 3 + drawn % 8 + 8 * rank
         return Fraction(low + far)
     mixed = (place * 7919 + point * 104729 + 12345) * 2654435761 % 2**32
     medium = Fraction(mixed % 99991, 37321) + Fraction(1, 3)

@@ -301,11 +301,17 @@ INTEGERS = [
     (r"(-1)^{j+k+m} mn", "(-1)^{j+1} mn", "(-1)^{m+k+j} nm"),
     (r"\frac{m-n}{3}", r"\lfloor \frac{m-n}{3} \rfloor", r"\frac{m}{3}-\frac{n}{3}"),
     (r"\lfloor \frac{k+m+n}{2} \rfloor", r"\frac{k+m+n}{2}", r"\lfloor \frac{n+m+k}{2} \rfloor"),
+    # Equal only where m < n, or where both sides are 0.
+    ("|m-n|", "n-m", "|n-m|"),
+    (r"\max(m,n)+m", "m+n", r"m+\max(n,m)"),
+    (r"\binom{m}{n}", r"\binom{m}{n+1}", r"\frac{m!}{n!(m-n)!}"),
+    (r"\binom{m}{n}+mn", "mn", r"mn+\binom{m}{m-n}"),
+    (r"\binom{n}{k}", r"\binom{n}{k}+\binom{k}{n}", r"\binom{n-1}{k}+\binom{n-1}{k-1}"),
 ]
 
 
 @pytest.mark.parametrize(("label", "wrong", "correct"), INTEGERS)
-def test_integers_of_all_remainders_are_tried(label, wrong, correct):
+def test_integers_of_all_remainders_and_in_both_orders_are_tried(label, wrong, correct):
     assert not grade(rf"\boxed{{{wrong}}}", label).correct
     assert grade(rf"\boxed{{{correct}}}", label).correct
 
