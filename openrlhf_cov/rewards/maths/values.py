@@ -408,6 +408,10 @@ POSITIVE = 8
 FAR = (150, 300, 450, 600, 10**6, 10**6, 10**12, 10**12)
 WHOLE_NAMES = tuple("ijklmnpqKMN")
 INTEGER_ONLY = frozenset({"gcd", "lcm"})
+ROUNDED = frozenset({"floor", "ceil"})
+# If a formula rounds, points at which all names are integers plus this number: a floor differs from a ceiling minus 1
+# only at integers.
+ROUNDED_AT = {1: Fraction(0), 2: Fraction(0), 3: Fraction(1, 2), 9: Fraction(0)}
 
 
 def names_in(node: Node) -> frozenset[str]:
@@ -418,19 +422,23 @@ def names_in(node: Node) -> frozenset[str]:
 def points(a: Node, b: Node) -> Iterator[Point]:
     """Yield the fixed irregular points at which two formulas are compared.
 
-    Letters such as n, and all names beside a gcd, are integers.
+    Letters such as n, and all names beside a gcd, are integers. Beside a floor, other names are integers at some points.
 
     Args:
         a: A formula.
         b: The formula that it is compared with. It has the same names.
     """
     names = sorted(names_in(a))
-    has_divisors = any(side.has(kind) for side in (a, b) for kind in INTEGER_ONLY)
+    kinds = {part.kind for side in (a, b) for part in side.walk()}
+    has_divisors = not kinds.isdisjoint(INTEGER_ONLY)
+    rounded_at = {} if kinds.isdisjoint(ROUNDED) else ROUNDED_AT
     for point in range(POINTS + len(FAR)):
-        yield {
-            name: _coordinate(place, len(names), point, has_divisors or name.startswith(WHOLE_NAMES))
-            for place, name in enumerate(names)
-        }
+        values = {}
+        for place, name in enumerate(names):
+            is_whole = has_divisors or name.startswith(WHOLE_NAMES)
+            value = _coordinate(place, len(names), point, is_whole or point in rounded_at)
+            values[name] = value if is_whole else value + rounded_at.get(point, Fraction(0))
+        yield values
 
 
 def _coordinate(place: int, count: int, point: int, whole: bool) -> Fraction:

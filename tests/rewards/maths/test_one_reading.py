@@ -316,6 +316,20 @@ def test_integers_of_all_remainders_and_in_both_orders_are_tried(label, wrong, c
     assert grade(rf"\boxed{{{correct}}}", label).correct
 
 
+# Equal for all numbers but integers, or integers and a half.
+ROUNDED = [
+    (r"\lceil x \rceil", r"\lfloor x \rfloor + 1", r"-\lfloor -x \rfloor"),
+    (r"\lceil \frac{x}{2} \rceil", r"\lfloor \frac{x}{2} \rfloor + 1", r"\lceil x/2 \rceil"),
+    (r"\lceil x - \frac12 \rceil", r"\lfloor x + \frac12 \rfloor", r"\lceil x + \frac12 \rceil - 1"),
+]
+
+
+@pytest.mark.parametrize(("label", "wrong", "correct"), ROUNDED)
+def test_rounding_is_tried_at_integers_and_halves(label, wrong, correct):
+    assert not grade(rf"\boxed{{{wrong}}}", label).correct
+    assert grade(rf"\boxed{{{correct}}}", label).correct
+
+
 # A name x in a form with work left: each is x, wherever it has a value.
 NAMES_UNDONE = [
     r"\binom{x}{1}", r"\binom{x}{x-1}", r"\frac{x!}{(x-1)!}", "(x^{-1})^{-1}", r"\sqrt[3]{x^3}", r"(\sqrt{x})^2",
