@@ -40,6 +40,10 @@ INSIDE = frozenset({"of", "per", "the", "in", "a", "an"})
 
 # Words that may stand before a noun that is counted: 12 distinct ways.
 ADJECTIVES = frozenset("ordered distinct different possible real positive integer".split())
+# Likewise, if the problem asks "how many more".
+COMPARED = frozenset("more fewer less additional extra".split())
+# Nouns that are other words as well.
+NOUNS = frozenset({"cans", "logs", "times"})
 COMPOUND = frozenset({"m/s", "m/s^2", "m/s^{2}", "J/K", "N/m", "J/mol"})
 
 # Words of a problem that change a value or a claim, and so are never its unit.
@@ -153,7 +157,9 @@ def _key(unit: str, words: Collection[str], any_noun: bool, *, letters: bool, sp
             names[-1] += word
         elif word == "/":
             names.append(word)
-        elif (word in ADJECTIVES and not names and not is_last) or (word == "old" and names == ["year"]):
+        elif (word in ADJECTIVES | COMPARED.intersection(words) and not names and not is_last) or (
+            word == "old" and names == ["year"]
+        ):
             continue
         elif word in POWERS_AFTER and names:
             names[-1] += POWERS_AFTER[word]
@@ -184,7 +190,7 @@ def _name(word: str, words: Collection[str], any_noun: bool) -> str | None:
     name = SPELLINGS.get(word) or SPELLINGS.get(single) or single
     if name in UNITS or word in SPELLINGS:
         return name
-    parts = {word, single, *word.split("-"), *word}
+    parts = {*word} if word in NOUNS else {word, single, *word.split("-"), *word}
     if not parts.isdisjoint(NOT_UNITS) or ILLION.search(word) or not (word[0].isalpha() or word == "micro"):
         return None
     if not word.isascii():

@@ -422,7 +422,7 @@ def names_in(node: Node) -> frozenset[str]:
 def points(a: Node, b: Node) -> Iterator[Point]:
     """Yield the fixed irregular points at which two formulas are compared.
 
-    Letters such as n, and all names beside a gcd, are integers. Beside a floor, other names are integers at some points.
+    Letters such as n, and all names beside a gcd, are integers. Beside a floor, all names are integers at some points.
 
     Args:
         a: A formula.

@@ -213,6 +213,31 @@ def test_a_noun_of_a_chinese_problem_follows_a_number_without_a_space():
     assert [answer for answer in NO_NOUNS if grade(rf"\boxed{{{answer}}}", "25", prompt=APPLES).correct] == []
 
 
+# (problem, answers that count what the problem asks for, other answers)
+COUNTED = [
+    (
+        "There are 484 legs in the room. How many tables are in the room?",
+        ["5 tables", r"5 \text{ tables}"],
+        ["5 legs or 6"],
+    ),
+    ("He has 35 points in all, how many mistakes did he make?", ["5 mistakes"], ["5 mistakes more", "5 how"]),
+    (
+        "How many more cats than dogs are there?",
+        ["5 more cats", r"5\text{ more cats}"],
+        ["5 more", "5 fewer cats", "5 or more cats"],
+    ),
+    ("How many cats are there?", ["5 cats"], ["5 more cats", "5 times"]),
+    ("How many cans of stew are needed?", ["5 cans"], ["5 can", "5 can not"]),
+    ("How many times does he jump?", ["5 times"], ["5 times 6", "5 times more"]),
+]
+
+
+@pytest.mark.parametrize(("problem", "same", "other"), COUNTED)
+def test_what_the_problem_counts_may_follow_the_number(problem, same, other):
+    assert [answer for answer in same if not grade(rf"\boxed{{{answer}}}", "5", prompt=problem).correct] == []
+    assert [answer for answer in other if grade(rf"\boxed{{{answer}}}", "5", prompt=problem).correct] == []
+
+
 UNSEEN = [
     '<div style="visibility: hidden">{}</div>', '<p style="opacity:0">{}</p>', '<font color="white">{}</font>',
     '<span style="color: #FFF">{}</span>', '<span style="font-size:0">{}</span>', "![{}](plot.png)",
