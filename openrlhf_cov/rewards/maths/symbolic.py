@@ -26,6 +26,7 @@ from openrlhf_cov.rewards.maths.values import (
     names_in,
     numeric_value,
     points,
+    rounding_points,
 )
 
 MAX_DENOMINATORS = 4
@@ -240,7 +241,7 @@ def _same_function(a: Node, b: Node) -> bool:
     """Return True if two formulas agree wherever one of them has a value: a real one, or any if ``i`` is in one."""
     complex_values = a.has("i") or b.has("i")
     agreements = 0
-    for place, point in enumerate(points(a, b)):
+    for place, point in enumerate(itertools.chain(points(a, b), rounding_points(a, b))):
         verdict = _agree_at(a, b, point, complex_values, is_near=place < POINTS)
         if verdict is False:
             return False

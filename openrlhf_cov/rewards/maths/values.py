@@ -409,8 +409,7 @@ FAR = (150, 300, 450, 600, 10**6, 10**6, 10**12, 10**12)
 WHOLE_NAMES = tuple("ijklmnpqKMN")
 INTEGER_ONLY = frozenset({"gcd", "lcm"})
 ROUNDED = frozenset({"floor", "ceil"})
-# If a formula rounds, points at which all names are integers plus this number: a floor differs from a ceiling minus 1
-# only at integers.
+# Numbers of points, and what is added to an integer there.
 ROUNDED_AT = {1: Fraction(0), 2: Fraction(0), 3: Fraction(1, 2), 9: Fraction(0)}
 
 
@@ -422,23 +421,38 @@ def names_in(node: Node) -> frozenset[str]:
 def points(a: Node, b: Node) -> Iterator[Point]:
     """Yield the fixed irregular points at which two formulas are compared.
 
-    Letters such as n, and all names beside a gcd, are integers. Beside a floor, all names are integers at some points.
+    Letters such as n, and all names beside a gcd, are integers.
 
     Args:
         a: A formula.
         b: The formula that it is compared with. It has the same names.
     """
     names = sorted(names_in(a))
-    kinds = {part.kind for side in (a, b) for part in side.walk()}
-    has_divisors = not kinds.isdisjoint(INTEGER_ONLY)
-    rounded_at = {} if kinds.isdisjoint(ROUNDED) else ROUNDED_AT
+    has_divisors = any(side.has(kind) for side in (a, b) for kind in INTEGER_ONLY)
     for point in range(POINTS + len(FAR)):
-        values = {}
-        for place, name in enumerate(names):
-            is_whole = has_divisors or name.startswith(WHOLE_NAMES)
-            value = _coordinate(place, len(names), point, is_whole or point in rounded_at)
-            values[name] = value if is_whole else value + rounded_at.get(point, Fraction(0))
-        yield values
+        yield {
+            name: _coordinate(place, len(names), point, has_divisors or name.startswith(WHOLE_NAMES))
+            for place, name in enumerate(names)
+        }
+
+
+def rounding_points(a: Node, b: Node) -> Iterator[Point]:
+    """Yield points at which all names are integers, or integers and a half, if a formula has a floor or a ceiling.
+
+    A floor differs from a ceiling minus 1 only at integers.
+
+    Args:
+        a: A formula.
+        b: The formula that it is compared with. It has the same names.
+    """
+    if not any(side.has(kind) for side in (a, b) for kind in ROUNDED):
+        return
+    names = sorted(names_in(a))
+    for point, shift in ROUNDED_AT.items():
+        yield {
+            name: _coordinate(place, len(names), point, True) + (0 if name.startswith(WHOLE_NAMES) else shift)
+            for place, name in enumerate(names)
+        }
 
 
 def _coordinate(place: int, count: int, point: int, whole: bool) -> Fraction:
