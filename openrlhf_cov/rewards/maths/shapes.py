@@ -330,7 +330,7 @@ SECOND_LETTER = re.compile(
     r"(?<![a-z])(?:not|or|and|both|is|isn't|wrong|incorrect|false|maybe|unknown|unless|guess|none|all of|see|except|"
     r"but)(?![a-z])"
 )
-BASE_NAMES = dict(
+BASE_NAMES: dict[str, int] = dict(
     zip("two three four five six seven eight nine ten eleven twelve sixteen".split(), [*range(2, 13), 16], strict=True)
 )
 BASE = re.compile(
