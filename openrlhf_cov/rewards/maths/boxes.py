@@ -26,7 +26,7 @@ the answer behind it (``\boxed{5}``. Sorry, 6).
 import re
 from typing import NamedTuple
 
-from openrlhf_cov.rewards.maths.normalization import clean
+from openrlhf_cov.rewards.maths.normalization import CHARACTERS, SUBSCRIPTS, SUPERSCRIPTS, clean
 from openrlhf_cov.rewards.maths.numerals import parse_number
 from openrlhf_cov.rewards.maths.units import SPELLINGS, UNITS
 
@@ -38,7 +38,7 @@ COMMANDS = {
     "relation": "le ge leq geq leqslant geqslant nleq ngeq lt gt ll gg mid nmid prec succ",
     "operator": "cdot times div bmod mod pm mp ne neq neg lnot not choose cup cap setminus",
     "function": "sqrt frac dfrac tfrac binom sin cos tan cot sec csc arcsin arccos arctan ln log exp max min "
-    "lfloor rfloor lceil rceil",
+    "sinh cosh tanh det gcd lcm sum prod int lfloor rfloor lceil rceil",
     "bar": "vert lvert rvert",
     "factor": "pi alpha beta gamma delta epsilon varepsilon theta lambda mu nu rho sigma tau phi varphi chi psi omega "
     "infty",
@@ -53,12 +53,22 @@ TOKEN = re.compile(
     r"|(?P<end>\\\\|\$\$?|\\[()\[\]])"
     r"|(?P<thin>\\[,;:! ])|(?P<space>[ \t\n~&])"
     r"|(?P<operator>\\not\s?=?(?![a-z])|\\[{}]|\^|_(?=[\d{]))"
-    r"|(?P<font>\\(?:text\w{0,2}|math\w\w|mbox|emph)(?![a-zA-Z])\s?\{?)|\\(?P<command>[A-Za-z]+)"
+    r"|(?P<font>\\(?:text\w{0,2}|math\w\w|mbox|emph)(?![a-zA-Z])\s?\{?)"
+    r"|\\(?P<command>[A-Za-z]+)(?:(?<=sqrt)\s?\[[^\[\]]{1,20}\])?"
     r"|(?P<number>\d+|[.,](?=\d)|\{,\}(?=\d))|(?P<word>[A-Za-z]{2,})|(?P<letter>[A-Za-z])"
     r"|(?P<relation>[<>≤≥≠∣])|(?P<emphasis>\*\*|[_\"“”])|(?P<bar>\|)"
     r"|(?P<open>[({\[])|(?P<close>[)}\]])|(?P<sign>[-+*/!:])|(?P<mark>.)",
     re.DOTALL,
 )
+# Signs of Unicode as the tokens of LaTeX that they stand for. Dashes, quotation marks and marks of sentences are no
+# signs of formulas, the letter mu behind a box is one of a unit, and a raised dot may begin an item of a list.
+SIGNS = {
+    **{ord(sign): text for sign, text in CHARACTERS.items() if text.startswith("\\") and sign not in "\fµμ"},
+    **{digit: f"^{{{chr(new)}}}" for digit, new in SUPERSCRIPTS.items()},
+    **{digit: f"_{{{chr(new)}}}" for digit, new in SUBSCRIPTS.items()},
+    **str.maketrans(dict.fromkeys("·⋅∙•∗", "*") | dict.fromkeys("−﹣－", "-") | dict.fromkeys("÷∕⁄", "/")),
+    **str.maketrans({"＋": "+", "％": "%", "．": ".", "¬": r"\neg ", "‰": r"\cdot "}),
+}
 NO_VALUE = frozenset({"space", "thin", "font", "emphasis"})
 ALWAYS_PART = frozenset({"relation", "operator", "function", "factor"})
 OPERAND = frozenset({"number", "letter", "close"})
@@ -76,14 +86,26 @@ SCALE = (
 )
 SCALE_BEFORE = re.compile(
     rf"(?<![a-z])(?:{SCALE}|minus|negative|plus|twice|double|triple|(?:square|cube) (?:root )?of|half of|"
-    r"(?<!no )(?:greater|less|more|fewer|larger|smaller) than)\Z"
+    r"(?<!no )(?:greater|less|more|fewer|larger|smaller) than)\Z|[负負]\Z"
 )
-SCALE_AFTER = re.compile(rf"(?:{SCALE}|squared|cubed|factorial|plus|minus|divided by|multiplied by)(?![a-z])|times \d")
+# Chinese words for powers of ten; 千克 and the like are units, 百分点 is a percentage point.
+CHINESE_SCALE = "[十万萬亿億兆]|百(?!分)|千(?![克米瓦卡赫帕焦伏])|分之"
+SCALE_AFTER = re.compile(
+    rf"(?:{SCALE}|squared|cubed|factorial|plus|minus|divided by|multiplied by)(?![a-z])|times \d|{CHINESE_SCALE}"
+)
+# ，但这是错的; 。更正：6; ，或者 6; 。正确答案是 6
+CHINESE_DENIAL = (
+    r"[,，。;；]? ?(?:但|但是|而)?(?:这|它|这个答案|该答案)?(?:是|显然是|显然)?"
+    r"(?:错|不对|不正确|有误|不是(?:正确|答案|对的|解|[,，.。]|\Z))"
+)
+CHINESE_LEAD = "或者?|更正|抱歉|其实|应该?(?=[是为])|(?:正确)?答案(?=[是为])"
+CHINESE_ANSWER = rf"(?:\A|[.,;:!?(，。；：！？（] ?)(?:{CHINESE_LEAD})[,:，：]? ?(?:应该?)?[是为]? ?"
 DENIED_BEFORE = re.compile(
     r"(?:(?<![a-z])(?:not|never|isn't|no longer|cannot|rather than|instead of|other than|anything but|except|neither|"
     r"opposite of|negation of|unlikely|impossible|differs? from|different from|unequal|hardly|far from|wrong|"
     r"incorrect|reject|refuse|deny|doubt|false|untrue|(?:whoever|who) says)|n't)"
     r"(?: (?:be|equal|to|the|answer|is|say|claim|give|accept|that|it|write|final|could|believe)){0,6}[:,]?\Z"
+    r"|(?:不是|并非|不等于|不为|不会是|不可能是|不应是)(?:答案)? ?[:：]?\Z"
 )
 DENIED_AFTER = re.compile(
     r"(?:[-,.;–—]{0,2} ?(?:but |and )?(?:(?:which|that|this|it) ?)?)(?:"
@@ -97,12 +119,15 @@ DENIED_AFTER = re.compile(
     r"|(?:is|was) (?:my|our|the|a) (?:first |initial |original )?(?:guess|attempt|mistake|error)"
     r"|(?:is|was|does|would)n't"
     r"|(?:\(not|[-–—(:] ?(?:wrong|incorrect|false))|(?:\?|\.{2,6}) ?no(?:t|pe)?|no,? (?:wait|it is))(?![a-z])"
+    rf"|{CHINESE_DENIAL}"
 )
 # A number behind the box that is given as the answer, or as a second one.
 OTHER_ANSWER = re.compile(
-    r"(?:(?:\A|[.,;:!?)] ?)(?:or|actually|correction|sorry|rather|(?:no|wait)(?=[,:]))[,:]? "
-    r"(?:maybe |perhaps |it is |it's |i mean )?|"
-    r"(?<![a-z])the (?:final |correct |right |real )?answer is (?:actually |really )?)(?P<number>-?\d+(?:[.,/]\d+)?)"
+    r"(?:(?:\A|[.,;:!?()] ?)(?:or|actually|correction|sorry|rather|(?:no|wait)(?=[,:]))[,:]? "
+    r"(?:maybe |perhaps |it is |it's |i mean )?|\A\\(?:lor|vee) ?|"
+    r"(?<![a-z])the (?:final |correct |right |real )?answer is (?:actually |really )?|"
+    rf"{CHINESE_ANSWER})"
+    r"(?P<number>-?\d+(?:[.,/]\d+)?)"
 )
 # Signs of LaTeX and of Markdown between the words of a sentence.
 BETWEEN_WORDS = re.compile(r"\\(?:text\w*|mathrm|mbox)\s?\{|\\[\[\](),;:! ]|[\s$*{}~_]+")
@@ -250,7 +275,7 @@ def _group(tokens: list[Token]) -> Token:
 def tokenize(text: str) -> list[Token]:
     """Return the tokens of the text beside a box."""
     tokens = []
-    for match in TOKEN.finditer(text):
+    for match in TOKEN.finditer(text if text.isascii() else text.translate(SIGNS)):
         kind = str(match.lastgroup)
         if kind == "command":
             kind = KIND_OF_COMMAND.get(match["command"], "mark")

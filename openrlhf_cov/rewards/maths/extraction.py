@@ -17,7 +17,9 @@ NAMED_BOX = re.compile(r"[A-Za-z](?:_\w|_\{\w{1,6}\})?(?:\([A-Za-z]\))?\s?=\Z")
 MAX_BETWEEN = 120
 # Tokens between two boxes of one list.
 BETWEEN = frozenset({"space", "thin", "end", "font"})
-JOINING_WORDS = frozenset({",", ";", "and", "or", "}"})
+JOINING_WORDS = frozenset({",", ";", "and", "or", "}", r"\lor", r"\vee", r"\land", r"\wedge", *"，、；和或者及以与"})
+# Words behind one of those.
+DOUBTS = frozenset("maybe perhaps possibly else also alternatively".split())
 TURN_END = re.compile(
     r"<[|｜](?:im_end|endoftext|eot_id|end_of_text|end[▁_]of[▁_]sentence|end|im_start|start_header_id|user|assistant)"
     r"[|｜]>|</s>|<end_of_turn>|<eos>|\\end\s?\{document\}"
@@ -26,6 +28,11 @@ TURN_END = re.compile(
 IN_BOX = re.compile(r"\s*(?:<[^<>\s]{1,24}>\s*){0,4}\}")
 GROUP = r"\{(?:[^{}]|\{[^{}]*\})*\}"
 BOX_INSIDE = r"[^{}]{0,80}\\f?box(?:ed)?\s?\{[^{}]*\}[^{}]{0,80}"
+UNSEEN = "(?:white|transparent|#[fF]{3}(?:[fF]{3})?)"
+UNSEEN_STYLE = (
+    r"display\s?:\s?none|visibility\s?:\s?hidden|opacity\s?:\s?0(?![.\d])|font-size\s?:\s?0(?![.\d])|"
+    rf"(?<![\w-])color\s?[:=]\s?[\"']?{UNSEEN}"
+)
 # Text that its reader does not see, or sees crossed out.
 HIDDEN = re.compile(
     "|".join(
@@ -36,8 +43,9 @@ HIDDEN = re.compile(
             r"\\if(?:false|0).*?(?:\\fi(?![a-z])|\Z)",
             r"\\begin\s?\{comment\}.*?(?:\\end\s?\{comment\}|\Z)",
             # Commands around a box that take no room, cross it out or set it in white.
-            rf"\\(?:[hv]?phantom|[rl]lap|[xb]?cancel|sout|st|label|hbox|scalebox\{{0\}}|textcolor\s?\{{white\}})\s?\{{{BOX_INSIDE}\}}",
-            rf"\\color\s?\{{white\}}\s?\\boxed\s?{GROUP}",
+            rf"\\(?:[hv]?phantom|[rl]lap|[xb]?cancel|sout|st|label|hbox|scalebox\{{0\}}|transparent\{{0\}}|"
+            rf"textcolor\s?\{{{UNSEEN}\}})\s?\{{{BOX_INSIDE}\}}",
+            rf"\\color\s?\{{{UNSEEN}\}}\s?\\boxed\s?{GROUP}",
             rf"~~{BOX_INSIDE}~~",
             # Source text that is shown as such.
             rf"\\verb(?P<bar>[|!+]){BOX_INSIDE}(?P=bar)",
@@ -47,7 +55,9 @@ HIDDEN = re.compile(
             rf"\\[egx]?def\s?\\[A-Za-z]+[^{{}}\n]{{0,20}}\s?{GROUP}",
             # Parts of HTML.
             rf"<(?P<tag>del|strike|template|script)>{BOX_INSIDE}</(?P=tag)>",
-            rf"<span[^<>]{{0,80}}display\s?:\s?none[^<>]{{0,80}}>{BOX_INSIDE}</span>",
+            rf"<(?P<styled>span|div|p|font)\s[^<>]{{0,80}}(?:{UNSEEN_STYLE})[^<>]{{0,80}}>{BOX_INSIDE}</(?P=styled)>",
+            # The text of an image.
+            rf"!\[{BOX_INSIDE}\]\([^()\n]{{0,200}}\)|<img\s[^<>]{{0,80}}{BOX_INSIDE}>",
         )
     ),
     re.DOTALL | re.MULTILINE,
@@ -76,8 +86,12 @@ BLOCK = re.compile(
 # Characters of an answer that goes on over lines.
 MAX_BLOCK = 4_000
 REVISION = r"(?:no[,.:;!]|(?:or|not|wait|actually|alternatively|hmm|sorry|correction)(?![a-z]))"
-# The end of the sentence of an answer, and what follows; a sentence that takes the answer back is a part of it.
-SENTENCE_END = re.compile(rf"(?:[.!]\s+(?!(?i:{REVISION}))[A-Z\"'(].*|[.!?]\s*)\Z", re.DOTALL)
+# The end of the sentence of an answer, and what follows. A sentence that takes the answer back is a part of it, and so
+# is a factorial.
+EXCLAMATION = r"(?<![\d)}])(?<!\b[A-Za-z])!"
+SENTENCE_END = re.compile(
+    rf"(?:(?:\.|{EXCLAMATION})\s+(?!(?i:{REVISION}))[A-Z\"'(].*|(?:[.?]|{EXCLAMATION})\s*)\Z", re.DOTALL
+)
 
 
 def extract_answer(response: str, mode: str) -> str | None:
@@ -167,8 +181,10 @@ def _name_between(text: str) -> str | None:
     tokens = [token for token in tokenize(text) if token.kind not in BETWEEN]
     if not tokens and "\n" in text:
         return None
-    while tokens and tokens[0].text in JOINING_WORDS:
+    joined = False
+    while tokens and (tokens[0].text.lower() in JOINING_WORDS or (joined and tokens[0].text.lower() in DOUBTS)):
         tokens.pop(0)
+        joined = True
     name = "".join(token.text for token in tokens)
     return name if not name or NAMED_BOX.match(name) else None
 
@@ -198,9 +214,13 @@ def last_answer_tag(text: str) -> str | None:
 
 
 def last_gsm8k(text: str) -> str | None:
-    """Return the first content after the last ``####``; None without one."""
+    r"""Return the first content after the last ``####``, or of a ``\boxed{}`` in it; None without one."""
     _, mark, rest = text.rpartition(GSM8K_MARK)
-    return _first_content(rest) if mark else None
+    if not mark:
+        return None
+    content = _first_content(rest)
+    boxed = last_boxed(content)
+    return content if boxed is None else boxed
 
 
 def answer_of_solution(text: str) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from openrlhf_cov.rewards.maths import shapes
-from openrlhf_cov.rewards.maths.labels import NUMERIC, SCALAR, Label, sides_of, typed
+from openrlhf_cov.rewards.maths.labels import LEAD, NUMERIC, SCALAR, Label, sides_of, typed
 from openrlhf_cov.rewards.maths.latex import Refused, parse_formula
 from openrlhf_cov.rewards.maths.names import (
     COMPOSED_NAME,
@@ -57,11 +57,6 @@ Computed = Callable[[str, Label, ProblemText], Verdict]
 # Sides of a chain of equations, and characters of a side that is computed.
 MAX_SIDES = 8
 MAX_COMPUTATION = 60
-# Words before an answer that say that it is one.
-LEAD = re.compile(
-    r"\A(?:\\text\s?\{\s?)?(?:(?:The |the )?(?:final |correct )?[Aa]nswer\s?(?:is|:)\s?:?|"
-    r"(?:[Tt]hus|[Tt]herefore|[Hh]ence|[Ss]o),?\s)\s?\}?\s?|\A\\(?:therefore|implies)(?![a-z])\s?"
-)
 IMPLIES = re.compile(r"\\(?:implies|to)(?![a-z])")
 # What says that a decimal is rounded.
 ABOUT = re.compile(
@@ -84,6 +79,13 @@ ASKS_MODIFIED = re.compile(r"conjugat|differentiat|derivativ|change|difference|e
 ARGUMENT_WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{3,}")
 # How the value of an option begins: ``(B) 12``, and not ``(B) + 12``.
 OPTION_VALUE = re.compile(r"[\d\\.]|[A-Za-z]")
+# How the text of an option that the problem does not have may begin and end: not with an operator or a mark. Two
+# boxes for the letter and the text are one answer with a comma.
+OPTION_TEXT = re.compile(
+    r",?\s?(?:-?(?:[\d.]|\\(?:frac|sqrt|pi)(?![a-z]))|[A-Za-z(\[|]|\\(?!(?:ne|in|notin|approx|equiv|sim|to|times|cdot|div|"
+    r"pm|mp|cap|cup|setminus|neg|lnot|le|ge|vee|wedge|implies|iff)(?![a-z]))|[^\x00-\x7f]).*(?<![!?,;=+*/^_&#<>-])",
+    re.DOTALL,
+)
 # Signs that words may have beside those of their label.
 WORD_MARKS = frozenset(".,:;()-'’\"")
 STRAY_MARK = re.compile(r"'\Z|\?|[.!]{2}|[A-Za-z]\.[A-Za-z]\.?\Z|\A[-+!~¬]|\A\\(?:neg|lnot|sim|pm|mp)(?![a-z])")
@@ -121,9 +123,11 @@ def choice_of(text: str, problem: ProblemText) -> str | None:
     if match := LETTER.fullmatch(flat):
         return match["letter"]
     option = shapes.option_of(flat)
-    if option is None or SECOND_LETTER.search(option[1]) or re.match(r"[=+*/^_<>-]\s", option[1]):
+    if option is None or SECOND_LETTER.search(option[1]):
         return None
-    return option[0] if not problem.has_option(option[0]) or problem.has_option(*option) else None
+    if problem.has_option(*option):
+        return option[0]
+    return option[0] if not problem.has_option(option[0]) and OPTION_TEXT.fullmatch(option[1]) else None
 
 
 @dataclass(frozen=True)
@@ -193,6 +197,8 @@ class _Reader:
                 return self.as_equation(text, label)
             if name is not None:
                 sides = [side for side in sides[1:-1] if name_key(side) is None] + sides[-1:]  # AB = BC = 5
+        if label.percent and not self.problem.text and _mixes_scales(sides):
+            return False
         verdicts = [self.value(sides[-1], label)]
         verdicts += [_is_worked_out(side, label) or self.value(side, label) for side in sides[:-1]]
         return _all_true(verdicts)
@@ -311,7 +317,7 @@ class _Reader:
             if number and (not label.rational or self.problem.has_number(number.value)):
                 return False
             return self.computed(text.replace(",", "") if number else text, label, self.problem)
-        if number is None or not self.is_form_of(text, number, label):
+        if number is None or not self.is_form_of(text, number, label, percent=percent):
             is_rounded = label.kind == "decimal" and gold.digits >= SIGNIFICANT_DIGITS and percent == label.percent
             return self.computed(text, label, self.problem) if is_rounded else None
         if label.kind != "integer" and not self.has_form_asked_for(text, number, gold, label, percent=percent):
@@ -322,9 +328,9 @@ class _Reader:
         number, gold = self.same_scale(number, gold, label, percent=percent)
         return number.value == gold.value if percent else numbers_equal(number, gold)
 
-    def is_form_of(self, text: str, number: Number, label: Label) -> bool:
+    def is_form_of(self, text: str, number: Number, label: Label, *, percent: bool) -> bool:
         """Return True if a literal number has a form of its label: for an integer digits or scientific notation."""
-        if label.kind != "integer" or label.percent:
+        if label.kind != "integer" or (label.percent and not percent):  # 0.25 for 25 %
             return True
         if INTEGER.fullmatch(text) or SPACED_THOUSANDS.fullmatch(text.lstrip("+-")):
             return True
@@ -436,7 +442,8 @@ class _Reader:
         infinite = [INFINITY.fullmatch(side) for side in (text, label.text)]
         if any(infinite):
             return all(infinite) and len({found and found["minus"] for found in infinite}) == 1
-        return self.read(text, label)
+        # A name before an end, as in ``(a = 3, 5)``, is a part of no interval.
+        return None if len(sides_of(text)) > 1 else self.read(text, label)
 
     def read_family(self, text: str, label: Label) -> Verdict:
         r"""Read ``2k+1, k \in \mathbb{Z}`` for ``2n+1, n \in \mathbb{Z}``.
@@ -491,12 +498,12 @@ class _Reader:
         return self.computed(text, label, self.problem) if len(shapes.split(text, RELATION)) == 2 else None
 
     def read_base(self, text: str, label: Label) -> Verdict:
-        number = shapes.number_in_base(text)
+        number = shapes.number_in_base(_named(text)[1])
         return None if number is None else number == label.text
 
     def read_time(self, text: str, label: Label) -> Verdict:
         """Read a time of day that says whether it is before or after noon."""
-        time = shapes.time_of_day(text)
+        time = shapes.time_of_day(_named(text)[1])
         return None if time is None else time == (label.time, True)
 
     def read_choice(self, text: str, label: Label) -> Verdict:
@@ -564,6 +571,12 @@ def _match(items: Sequence, labels: Sequence, accepts: Callable[..., Verdict]) -
         else:
             verdict = None
     return verdict
+
+
+def _mixes_scales(sides: Sequence[str]) -> bool:
+    """Return True for a chain of numbers with two values, as ``25 = 0.25``, those with a percent sign left out."""
+    numbers = [(parse_number(split_percent(side)[0]), split_percent(side)[1]) for side in sides]
+    return len({number.value for number, percent in numbers if number and not percent}) > 1
 
 
 def _unbracketed(text: str) -> str:

@@ -40,6 +40,16 @@ ENVIRONMENT = re.compile(
 )
 # Labels of rows that have no answer.
 NOTHING = frozenset({"nan", r"\text{}", "inf", "-inf", "+inf", "infinity", "-infinity", ""})
+# Words before an answer that say that it is one.
+LEAD = re.compile(
+    r"\A(?:\\text\s?\{\s?)?(?:(?:The |the )?(?:final |correct )?[Aa]nswer\s?(?:is|:)\s?:?|"
+    r"(?:[Tt]hus|[Tt]herefore|[Hh]ence|[Ss]o),?\s)\s?\}?\s?|\A\\(?:therefore|implies)(?![a-z])\s?"
+)
+# What may also stand before a label, whose author means the value, and a decimal point without digits behind it.
+ABOUT = re.compile(r"\A\\(?:approx|sim)(?![a-z])\s?|\A~\s?")
+IDLE_POINT = re.compile(r"(?<=\d)\.(?=/\d)")
+# The letters of several options in one font.
+OPTIONS = re.compile(r"[A-H](?:\s?,\s?[A-H])+")
 # Levels of lists in lists.
 MAX_DEPTH = 4
 
@@ -86,7 +96,7 @@ def bare_answer(text: str) -> str:
     text = clean(_without_marks(text))
     environment = ENVIRONMENT.fullmatch(text)
     if environment and "&" not in text and r"\begin" not in environment["body"]:
-        text = environment["body"].strip(" \\")
+        text = environment["body"].strip()
     return without_end_mark(text).strip()
 
 
@@ -105,6 +115,7 @@ def read_label(label: str) -> Label:
     """Return the type of a label as it stands in the data."""
     inner = last_boxed(label, is_label=True)
     text = bare_answer((label if inner is None else inner).replace("np.", "").replace("math.", "")).rstrip(",;")
+    text = IDLE_POINT.sub("", ABOUT.sub("", LEAD.sub("", text)))
     key = compact(bare_answer(label))
     if key.casefold() in NOTHING:
         return Label("spelling", "", "")
@@ -119,8 +130,10 @@ def typed(text: str, depth: int = 0) -> Label:
         depth: Number of lists, tuples and the like around the text, which limits their nesting.
     """
     text = shapes.without_braces(text)
-    if (group := TEXT_GROUP.fullmatch(text)) and not WORDS.fullmatch(group[1].strip()):
-        text = group[1].strip()  # a number in another font
+    group = TEXT_GROUP.fullmatch(text)
+    inner = group[1].strip() if group else ""
+    if group and (OPTIONS.fullmatch(inner) or not WORDS.fullmatch(inner)):
+        text = inner  # a number or letters in another font
     label = Label("spelling", text, compact(text))
     return (
         _number(label)
@@ -163,6 +176,8 @@ def _word(label: Label) -> Label | None:
         return replace(label, kind="ratio", items=tuple(map(typed, items)))
     if INFINITY.fullmatch(text):
         return replace(label, kind="infinity")
+    if shapes.REALS.fullmatch(text):
+        return None
     flat = GROUP.sub("", text).strip()
     if flat.casefold().rstrip(".!") in YES_OR_NO:
         return replace(label, kind="word", text=shapes.text_key(flat))
@@ -200,7 +215,7 @@ def _matrix(label: Label, depth: int) -> Label | None:
 def _reals(label: Label, depth: int) -> Label | None:
     """Return a set of real numbers; ``(1, 2)`` is a tuple, ``[1, 2]`` an interval if its ends are in order."""
     found = shapes.real_set(label.text)
-    if found is None:
+    if found is None or all(piece.low == piece.high for piece in found.pieces):  # x = 1 or x = 2 is a list
         return None
     span = shapes.tuple_items(label.text)
     if span and "infty" not in label.text and span[0] in ("()", "[]"):
@@ -236,6 +251,8 @@ def _relation(label: Label, depth: int) -> Label | None:
     """Return a named value as the value and its name, and anything else with an equals sign as an equation."""
     sides = sides_of(label.text)
     if len(sides) > 1 and all(sides):
+        if len(sides) == 2 and name_key(sides[1]) and parse_number(sides[0]):
+            sides.reverse()  # 5 = x
         name = "" if has_derivative(label.text) else name_key(sides[0]) or tuple_name(sides[0])
         value = typed(sides[-1], depth + 1) if depth < MAX_DEPTH else label
         if name and value.kind not in ("spelling", "equation", "word") and not value.name:

@@ -53,9 +53,10 @@ DROPPED = frozenset(
 )
 
 # Signs after a backslash that only set spaces or allow a break.
-SPACING = frozenset(",;:!>/- \t\n")
+SPACING = frozenset(",;:!>/ \t\n")
 
-COMMAND = re.compile(r"\\(?:([a-zA-Z]+)\*?[ \t]*|(.))", re.DOTALL)
+# A star belongs to the command only before its argument: in ``\pi**2`` it is an operator.
+COMMAND = re.compile(r"\\(?:([a-zA-Z]+)(?:\*(?=\s?\{))?[ \t]*|(.))", re.DOTALL)
 MATH_DELIMITER = re.compile(r"(?<!\\)(?:\\[()\[\]]|\$+)")
 THOUSANDS_SPACE = re.compile(r"(?<=\d)(?:\\[,!;: ]|\{,\}|~)+(?=\d{3}(?!\d))")
 THOUSANDS_COMMA = re.compile(r"(?<=\d)(?:,\s*|\{,\})\\!\s*(?=\d)")
@@ -74,8 +75,10 @@ REFUSED = re.compile(
 # A number in a font of its own.
 FONT_NUMBER = re.compile(r"\\text\{\s?(-?[\d.,]*\d)\s?\}")
 INFIX_NAMES = {"over": "frac", "choose": "binom"}
-INFIX = re.compile(r"\{([^{}\\]{1,200})\\(over|choose)(?![a-z])([^{}\\]{1,200})\}")
+INFIX = re.compile(r"\{([^{}]{1,200}?)\\(over|choose)(?![a-z])([^{}]{1,200})\}")
 PRIME = re.compile(r"\^\s?(?:\{\s?'\s?\}|')")
+# A line break before a number or an operator. Behind a number it separates two answers.
+LINE_BREAK = re.compile(r"(?P<between>(?<=\d)[ \t]*(?:\\\\|\n)\s*(?=[-+.]?\d))|\\\\(?=[-+/=.<>\d])")
 # A space command that has lost what ends its name, as in ``\quadx``.
 GLUED_SPACE = re.compile(r"\\q?quad(?=[a-zA-Z])")
 # A wide space between two numbers, which separates them.
@@ -93,7 +96,8 @@ def clean(text: str) -> str:
     """
     text = _plain_characters(text)
     if r"\begin" not in text:
-        text = text.replace("\\\\", "\\")  # doubly escaped; in a matrix it separates rows
+        # Doubly escaped commands; in a matrix two backslashes separate rows.
+        text = LINE_BREAK.sub(lambda m: " " if m["between"] is None else ";", text).replace("\\\\", "\\")
     text = BRACED_COLON.sub(":", text)
     text = THOUSANDS_SPACE.sub("", THOUSANDS_COMMA.sub(",", text))
     text = MATH_DELIMITER.sub(" ", text).replace("~", " ")
@@ -117,6 +121,7 @@ def _is_invisible(char: str) -> bool:
 
 def without_end_mark(text: str) -> str:
     """Return a text without a full stop and line breaks at its end; dots that say "and so on" stay."""
+    text = text.rstrip(" \\")
     return text if text.endswith("..") else text.rstrip(" .\\")
 
 

@@ -9,7 +9,7 @@ from openrlhf_cov.rewards.maths.latex import MAX_NODES, FormulaKeys, Node, Refus
 from openrlhf_cov.rewards.maths.normalization import clean, compact
 from openrlhf_cov.rewards.maths.numerals import parse_number
 from openrlhf_cov.rewards.maths.shapes import GROUP
-from openrlhf_cov.rewards.maths.units import COUNTED_UNITS, POWERS, SPELLINGS, UNITS, singular
+from openrlhf_cov.rewards.maths.units import COMPARED, COUNTED_UNITS, POWERS, SPELLINGS, UNITS, singular
 
 # Characters of a problem that are read, from its end.
 MAX_PROBLEM = 8_000
@@ -105,10 +105,11 @@ WORD = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)*|[\u4e00-\u9fff]")
 # The words behind those that count: how many white cats, 5 dogs, in square feet.
 COUNTED = re.compile(
     r"(?:how many|how much|number of|total of|amount of|in|of|are|\d)\s"
-    r"((?:(?!(?:and|or|that|who|which|is|are|has|have|does|did|do|can|will|in|on|at|for|if|to|with|than|as)\s)"
+    r"((?:(?!(?:and|or|that|who|which|is|are|has|have|does|did|do|can|will|in|on|at|for|if|to|with|than|as|how|what|when)\s)"
     r"[A-Za-z-]{1,20}[ ,.?]{1,2}){1,3})",
     re.IGNORECASE,
 )
+HOW_MANY_MORE = re.compile(rf"how (?:many|much) ({'|'.join(sorted(COMPARED))})\b", re.IGNORECASE)
 TUPLE_OF_NAMES = re.compile(r"\((?:\\?[A-Za-z]+(?:_\w)?,)+\\?[A-Za-z]+(?:_\w)?\)")
 # Units of which one counts several things.
 SEVERAL = frozenset({"pair", "triple", "week", "decade", "century"})
@@ -132,8 +133,12 @@ class ProblemText:
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """The nouns that the problem counts, in the singular, and its runs of up to three Chinese characters."""
+        """The nouns that the problem counts, in the singular, and its runs of up to three Chinese characters.
+
+        With them stands "more", or a word like it, if the problem asks "how many more".
+        """
         found = {singular(word) for run in COUNTED.findall(self.text) for word in WORD.findall(run) if word.islower()}
+        found = (found - COMPARED) | {word.lower() for word in HOW_MANY_MORE.findall(self.text)}
         chinese = re.findall(r"[\u4e00-\u9fff]+", self.text)
         found |= {run[i : i + n] for run in chinese for n in (1, 2, 3) for i in range(len(run) - n + 1)}
         return frozenset(found)

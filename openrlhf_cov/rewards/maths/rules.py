@@ -22,25 +22,28 @@ from openrlhf_cov.rewards.maths.latex import (
     size,
     terms,
 )
+from openrlhf_cov.rewards.maths.polynomials import have_common_factor
 from openrlhf_cov.rewards.maths.prompt import FACTORS, SIMPLE_ROOTS, SQUARES, TERMS, ProblemText
-from openrlhf_cov.rewards.maths.values import FUNCTIONS, NoValue, Undecided, exact_root, numeric_value
+from openrlhf_cov.rewards.maths.values import FUNCTIONS, WHOLE_NAMES, NoValue, Undecided, exact_root, numeric_value
 
 # Family of functions or constants -> kinds of nodes.
 FAMILIES = {
     "trigonometric": "sin cos tan cot sec csc degrees", "inverse": "asin acos atan acot asec acsc",
     "hyperbolic": "sinh cosh tanh sech csch coth", "area": "asinh acosh atanh acoth", "log": "log", "exp": "e exp",
-    "pi": "pi", "i": "i", "abs": "abs", "rounding": "floor ceil", "factorial": "factorial binom", "whole": "gcd lcm",
-    "extreme": "min max", "sum": "sum prod", "calculus": "int lim",
+    "pi": "pi", "i": "i", "abs": "abs", "rounding": "floor ceil", "factorial": "factorial", "binomial": "binom",
+    "whole": "gcd lcm", "extreme": "min max", "sum": "sum prod", "calculus": "int lim",
 }  # fmt: skip
 FAMILY = {kind: family for family, kinds in FAMILIES.items() for kind in kinds.split()}
 # Families of a label -> families that its answers may use as well, because either can be written with the other.
 SYNONYMS = (
     ({"hyperbolic"}, {"exp"}), ({"exp"}, {"hyperbolic", "quotient"}), ({"area"}, {"log"}), ({"log"}, {"quotient"}),
-    ({"factorial"}, {"quotient"}), ({"i", "exp"}, {"trigonometric"}), ({"i", "trigonometric"}, {"exp"}),
-    ({"trigonometric"}, {"pi", "quotient"}), ({"inverse"}, {"pi"}),
+    ({"factorial"}, {"quotient", "binomial"}), ({"binomial"}, {"quotient", "factorial"}),
+    ({"i", "exp"}, {"trigonometric"}), ({"i", "trigonometric"}, {"exp"}), ({"trigonometric"}, {"pi", "quotient"}),
+    ({"inverse"}, {"pi"}),
 )  # fmt: skip
 ONE = Node("num", value=Fraction(1))
 COMPUTABLE = frozenset("num decimal neg add mul div pow factorial binom abs floor ceil gcd lcm min max".split())
+EXTREME_OR_WHOLE = frozenset("gcd lcm min max".split())
 PERIODIC = frozenset("sin cos tan cot sec csc".split())
 # Largest number below a root of which power factors are looked for.
 MAX_RADICAND = 10**6
@@ -113,7 +116,7 @@ def _allowed_families(label: Node) -> set[str]:
     own = families(label)
     allowed = own.union(*(others for needed, others in SYNONYMS if needed <= own))
     if label.has("sym"):
-        allowed.add("factorial")  # a binomial coefficient for n(n-1)/2; one of numbers is arithmetic
+        allowed.add("binomial")  # a binomial coefficient for n(n-1)/2; one of numbers is arithmetic
     return allowed
 
 
@@ -212,6 +215,8 @@ def _is_arithmetic(node: Node) -> bool:
         return False
     if all(literal(arg) is not None for arg in node.args) and node.kind in COMPUTABLE:
         return not _is_root(node) or _is_rational_root(node)
+    if _is_power_of_power(node) or _undoes(node):
+        return True
     if node.kind == "pow" and (literal(node.args[1]) or 0) > 1:
         base = node.args[0]
         has_number = any(literal(part) not in (None, 1) for part in factors(base)[1])  # (2n)^2
@@ -221,7 +226,11 @@ def _is_arithmetic(node: Node) -> bool:
     if node.kind == "add":
         found = [term for _, factor in terms(node) for term in _expanded(factor)]
         keys = [_key_without_number(term) for term in found if not _is_number(term)]
-        return len(found) - len(keys) > 1 or len(set(keys)) < len(keys)
+        if len(found) - len(keys) > 1 or len(set(keys)) < len(keys) or _has_squares_to_join(node):
+            return True
+        if _has_fractions_to_join(node):
+            return True
+        return any(part.kind in FUNCTIONS for part in node.walk()) and _is_simple_fraction(node)
     if node.kind in ("mul", "div"):
         _, above, below = factors(node)
         bottom = node.args[1]
@@ -231,6 +240,9 @@ def _is_arithmetic(node: Node) -> bool:
             or _has_common_factor(above, below)
             or _has_numbers_to_join(above, below)
             or _has_bases_to_join(above, below)
+            or _has_degrees_to_multiply(above + below)
+            or _has_factorials_to_cancel(above, below)
+            or any(have_common_factor(top, bottom) for top in above for bottom in below if bottom.kind == "add")
             or (all(arg.kind == "log" for arg in node.args) and _is_simple_fraction(node))
         )
     if node.kind == "root" and literal(node.args[0]) is not None:
@@ -269,6 +281,94 @@ def _has_numbers_to_join(above: list[Node], below: list[Node]) -> bool:
             counts[1 - side] += value.denominator != 1
             joined = joined * value if side == 0 else joined / value
     return max(counts) > 1 or (min(counts) == 1 and joined.denominator == 1)
+
+
+def _has_squares_to_join(node: Node) -> bool:
+    r"""Return True for a sum with ``\sin^2 x`` and ``\cos^2 x``, which are 1."""
+    squares = set()
+    for sign, term in terms(node):
+        _, above, below = factors(term)
+        for place, part in enumerate(above):
+            if part.kind == "pow" and literal(part.args[1]) == 2 and part.args[0].kind in ("sin", "cos"):
+                rest = above[:place] + above[place + 1 :] + [Node("div", (ONE, other)) for other in below]
+                keys = (sign, FormulaKeys(part.args[0].args[0]).key, *sorted(FormulaKeys(other).key for other in rest))
+                squares.add((part.args[0].kind, keys))
+    return any(("cos", keys) in squares for kind, keys in squares if kind == "sin")
+
+
+def _has_degrees_to_multiply(parts: list[Node]) -> bool:
+    r"""Return True for a number beside an angle, as in ``2 \cdot 9^\circ``."""
+    has_angle = any(part.kind == "degrees" and literal(part.args[0]) is not None for part in parts)
+    return has_angle and any(literal(part) not in (None, 1) for part in parts)
+
+
+def _has_fractions_to_join(node: Node) -> bool:
+    r"""Return True if fractions with one denominator can be cancelled together: ``\frac{x^2}{x-1}-\frac{x}{x-1}``."""
+    fractions: dict[str, list[Node]] = {}
+    bottoms: dict[str, Node] = {}
+    for sign, term in terms(node):
+        _, above, below = factors(term)
+        sums = [part for part in below if part.kind == "add" and part.has("sym")]
+        if len(sums) == len(below) == 1:
+            top = reduce(lambda a, b: Node("mul", (a, b)), above, ONE)
+            key = FormulaKeys(sums[0]).key
+            bottoms[key] = sums[0]
+            fractions.setdefault(key, []).append(top if sign > 0 else Node("neg", (top,)))
+    return any(
+        len(tops) > 1 and have_common_factor(reduce(lambda a, b: Node("add", (a, b)), tops), bottoms[key])
+        for key, tops in fractions.items()
+    )
+
+
+def _has_factorials_to_cancel(above: list[Node], below: list[Node]) -> bool:
+    """Return True for a quotient of factorials of neighbouring formulas, as ``n!/(n-1)!``."""
+    sides = [
+        [part.args[0] for part in side if part.kind == "factorial" and part.has("sym")] for side in (above, below)
+    ]
+    return any(_difference(top, bottom) is not None for top in sides[0] for bottom in sides[1])
+
+
+def _difference(a: Node, b: Node) -> Fraction | None:
+    """Return the number by which two sums differ; None if they differ by more than a number."""
+    numbers = []
+    keys = []
+    for side in (a, b):
+        found = terms(side)
+        numbers.append(sum((sign * (literal(term) or 0) for sign, term in found), Fraction(0)))
+        keys.append(sorted((sign, FormulaKeys(term).key) for sign, term in found if literal(term) is None))
+    return numbers[0] - numbers[1] if keys[0] == keys[1] else None
+
+
+def _is_power_of_power(node: Node) -> bool:
+    r"""Return True for a power or a root of a power that is an integer power: ``\sqrt{x^2}``, ``(x^{-1})^{-1}``."""
+    outer = _exponent(node)
+    inner = _exponent(node.args[0]) if outer is not None else None
+    return inner is not None and outer is not None and (outer * inner).denominator == 1 and node.args[0].has("sym")
+
+
+def _exponent(node: Node) -> Fraction | None:
+    if node.kind == "pow":
+        return literal(node.args[1])
+    index = literal(node.args[1]) if node.kind == "root" else None
+    return 1 / index if index else None
+
+
+def _undoes(node: Node) -> bool:
+    r"""Return True for a function of its own inverse, as ``\tan(\arctan x)``, ``\ln e^x`` and ``e^{2\ln x}``."""
+    inside = node.args[0]
+    if {node.kind, inside.kind} in ({kind, f"a{kind}"} for kind in (node.kind, inside.kind)):
+        return True
+    if node.kind == "log" and (inside.kind == "exp" or (inside.kind == "pow" and inside.args[0].kind == "e")):
+        return True
+    if node.kind == "div" and node.args[1].kind == "log" and inside.kind == "log" and inside.args[0].kind == "pow":
+        return FormulaKeys(inside.args[0].args[0]).key == FormulaKeys(node.args[1].args[0]).key  # \log_2 2^n
+    if node.kind == "exp" or (node.kind == "pow" and inside.kind == "e"):
+        for _, term in terms(node.args[-1]):
+            _, above, below = factors(term)
+            rest = [part for part in above if literal(part) is None]
+            if not below and len(rest) == 1 and rest[0].kind == "log":
+                return True
+    return False
 
 
 def _has_common_factor(above: list[Node], below: list[Node]) -> bool:
@@ -420,7 +520,7 @@ def _is_simple_fraction(node: Node) -> bool:
 
 def has_idle_part(node: Node) -> bool:
     """Return True for a part without effect: a factor 1 or 0, a term 0, a power of or to 1 or 0, (-1)^(2n), two signs,
-    an integer as a fraction, or a sign that can stand before a function.
+    an integer as a fraction, or a sign that can stand before a function or a power.
     """
     for part in node.walk():
         values = [literal(arg) for arg in part.args]
@@ -438,13 +538,23 @@ def has_idle_part(node: Node) -> bool:
             return True
         if part.kind in ("pow", "root") and (values[1] in (0, 1) or values[0] in (0, 1)):
             return True
-        if part.kind == "pow" and part.args[0].kind == "neg" and _is_even_number(part.args[1]):
+        if part.kind == "pow" and values[1] == -1 and values[0] is not None:
+            return True  # (1/4)^{-1}
+        if part.kind == "pow" and part.args[0].kind == "neg" and (values[1] or Fraction(1, 2)).denominator == 1:
             return True
         if part.kind == "pow" and values[0] == -1 and any(map(_is_even_number, factors(part.args[1])[1])):
             return True
         if part.kind == "neg" and (_is_negative(part.args[0]) or values[0] == 0):
             return True
         if part.kind in EVEN_FUNCTIONS | PERIODIC and _is_negative(part.args[0]):
+            return True
+        if part.kind == "binom" and (values[1] in (0, 1) or _difference(*part.args) in (0, 1)):
+            return True
+        if (part.kind in ("floor", "ceil") and _is_whole(part.args[0])) or (
+            part.kind == "abs" and part.args[0].kind == "abs"
+        ):
+            return True
+        if part.kind in EXTREME_OR_WHOLE and len({FormulaKeys(arg).key for arg in part.args}) < len(part.args):
             return True
     return False
 
@@ -457,6 +567,19 @@ def _is_even_number(node: Node) -> bool:
 def has_decimal_power(node: Node) -> bool:
     """Return True for a power such as ``3^{0.5}``."""
     return any(part.kind == "pow" and part.args[1].has("decimal") for part in node.walk())
+
+
+def _is_whole(node: Node) -> bool:
+    """Return True for a formula that is an integer if names such as n are integers."""
+    if node.kind == "sym":
+        return node.name.startswith(WHOLE_NAMES)
+    if node.kind == "num":
+        return node.value.denominator == 1
+    if node.kind == "pow" and (literal(node.args[1]) or 0) < 0:
+        return False
+    return node.kind in ("add", "neg", "mul", "pow", "factorial", "binom", "floor", "ceil") and all(
+        map(_is_whole, node.args)
+    )
 
 
 def _is_negative(node: Node) -> bool:

@@ -330,7 +330,13 @@ SECOND_LETTER = re.compile(
     r"(?<![a-z])(?:not|or|and|both|is|isn't|wrong|incorrect|false|maybe|unknown|unless|guess|none|all of|see|except|"
     r"but)(?![a-z])"
 )
-BASE = re.compile(r"\(?(?P<digits>-?\d[0-9A-F]*)\)?\s?_\s?(?:\{\s?(?P<b>\d{1,2})\s?\}|(?P<b1>\d{1,2}))")
+BASE_NAMES: dict[str, int] = dict(
+    zip("two three four five six seven eight nine ten eleven twelve sixteen".split(), [*range(2, 13), 16], strict=True)
+)
+BASE = re.compile(
+    r"\(?(?P<digits>-?\d[0-9A-F]*)\)?\s?_\s?(?:\{\s?\(?(?P<b>-?\d{1,2})\)?\s?\}|(?P<b1>\d{1,2})|"
+    rf"\{{\s?(?:\\text\s?\{{)?\s?(?P<name>{'|'.join(BASE_NAMES)})\s?\}}{{1,2}})"
+)
 TO = re.compile(r":|\\text\s?\{\s?to\s?\}|(?<=\d)\sto\s(?=\d)")
 TIME = re.compile(
     r"(?P<hour>\d{1,2})(?:\s?[:.]\s?(?P<minute>\d\d)(?:\s?:\s?(?P<second>\d\d))?)?\s?"
@@ -376,7 +382,9 @@ def ratio_items(text: str) -> list[str] | None:
 def number_in_base(text: str) -> str | None:
     """Return the digits and the base of ``12_5`` as ``12 5``."""
     match = BASE.fullmatch(text)
-    return None if match is None else f"{match['digits']} {match['b'] or match['b1']}"
+    if match is None:
+        return None
+    return f"{match['digits']} {match['b'] or match['b1'] or BASE_NAMES[match['name']]}"
 
 
 def time_of_day(text: str) -> tuple[tuple[int, int, int], bool] | None:
@@ -392,7 +400,8 @@ def time_of_day(text: str) -> tuple[tuple[int, int, int], bool] | None:
         return None
     hour, minute, second = (int(match[part] or match[part + "24"] or 0) for part in ("hour", "minute", "second"))
     half = (match["half"] or match["word"] or "").lower()
-    if hour > 24 or max(minute, second) > 59:
+    is_contradiction = hour > 12 and half not in ("", "p")  # 15:30 AM
+    if hour > 24 or max(minute, second) > 59 or is_contradiction:
         return None
     if half and hour <= 12:
         hour = hour % 12 + 12 * (half in ("p", "noon"))

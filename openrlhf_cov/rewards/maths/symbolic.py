@@ -18,6 +18,7 @@ from openrlhf_cov.rewards.maths.shapes import EQUALS, RELATION, split
 from openrlhf_cov.rewards.maths.values import (
     POINTS,
     NoValue,
+    OutOfRange,
     Point,
     Undecided,
     difference,
@@ -25,6 +26,7 @@ from openrlhf_cov.rewards.maths.values import (
     names_in,
     numeric_value,
     points,
+    rounding_points,
 )
 
 MAX_DENOMINATORS = 4
@@ -80,6 +82,9 @@ def computed(text: str, label: Label, problem: ProblemText) -> Verdict:
     has_unfit_part = has_idle_part(answer) > has_idle_part(form) or has_decimal_power(answer)
     if form is gold and FormulaKeys(answer).key == FormulaKeys(gold).key and not has_unfit_part:
         return True
+    value = exact_value(gold) if label.rational else None
+    if value is not None and problem.has_number(value):
+        return False  # the problem has the number and asks for the form of the label, as "write 1/4 as a sum" does
     if misses_request(answer, form, problem) or breaks_form(answer, form) or problem.is_repeated_in(answer, form):
         return False
     return any(formulas_equal(renamed, gold) for renamed in _renamings(answer, gold, problem))
@@ -169,9 +174,11 @@ def _sign(text: str, parts: list[str]) -> str:
 def _is_unfit_relation(answer: list[Node], gold: list[Node], problem: ProblemText) -> bool:
     """Return True if a side of an answer breaks a rule of form, or if both sides stand in the problem."""
     keys = [FormulaKeys(side).key for side in answer]
+    whole = Node("list", tuple(gold))
+    if any(map(has_idle_part, answer)) and not has_idle_part(whole):
+        return True
     if sorted(keys) == sorted(FormulaKeys(side).key for side in gold):
         return False
-    whole = Node("list", tuple(gold))
     if any(breaks_form(side, whole, in_equation=True) for side in answer if side.args):
         return True
     return all(key in problem.formulas or literal(side) is not None for key, side in zip(keys, answer, strict=True))
@@ -234,7 +241,7 @@ def _same_function(a: Node, b: Node) -> bool:
     """Return True if two formulas agree wherever one of them has a value: a real one, or any if ``i`` is in one."""
     complex_values = a.has("i") or b.has("i")
     agreements = 0
-    for place, point in enumerate(points(a, b)):
+    for place, point in enumerate(itertools.chain(points(a, b), rounding_points(a, b))):
         verdict = _agree_at(a, b, point, complex_values, is_near=place < POINTS)
         if verdict is False:
             return False
@@ -256,8 +263,9 @@ def _agree_at(a: Node, b: Node, point: Point, complex_values: bool, *, is_near: 
     except Undecided:  # only far away may a plain formula take too many digits; near it is made to
         if not is_near:
             return None
-    except NoValue:  # one side has no value here, which is wrong where the other side has one
-        pass
+    except NoValue as error:  # one side has no value here, which is wrong where the other side has one
+        if isinstance(error, OutOfRange) and len(point) > 1:
+            return None  # such as (m-n)! for m < n, where a problem may say that m is larger
     return is_equal if any(_has_value(side, point, complex_values) for side in (a, b)) else None
 
 

@@ -40,6 +40,10 @@ INSIDE = frozenset({"of", "per", "the", "in", "a", "an"})
 
 # Words that may stand before a noun that is counted: 12 distinct ways.
 ADJECTIVES = frozenset("ordered distinct different possible real positive integer".split())
+# Likewise, if the problem asks "how many more".
+COMPARED = frozenset("more fewer less additional extra".split())
+# Nouns that are other words as well.
+NOUNS = frozenset({"cans", "logs", "times"})
 COMPOUND = frozenset({"m/s", "m/s^2", "m/s^{2}", "J/K", "N/m", "J/mol"})
 
 # Words of a problem that change a value or a claim, and so are never its unit.
@@ -51,15 +55,17 @@ NOT_UNITS = frozenset(
     "nan inf infinity undefined to power sqrt squared cubed root factorial percentile percentage percent "
     "fewer above below loss unless against xor neither divided multiplied choose negative positive twice "
     "thrice double doubled triple tripled halved guess guesses option options else otherwise instead never unknown "
-    "error zero one two three four five six seven eight nine ten eleven twelve twenty thirty forty fifty "
+    "error zero one two three four five six seven eight nine ten eleven twelve thirteen "
+    "fourteen fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty "
     "sixty seventy eighty ninety halves third thirds quarter quarters fourth fourths fifth fifths sixth sixths "
     "seventh eighths eighth ninth tenth tenths hundredth hundredths thousandth thousandths mil bn product sum "
     "kilo mega crore lakh tens gross grand googol myriad by through until at with squares cubes radical difference "
     "quotient ratio exponent multiple multiples reciprocal inverse opposite equals equal answer value values solution "
     "pi mean average remainder sine cosine tangent log logarithm true both all any other another answers "
     "does do did is are was were can will would should could has have had be been than then how many much what "
-    "which who whose find compute determine evaluate solve".split()
-) | set("一二三四五六七八九十百千万亿兆半零两分之倍成折")
+    "which who whose find compute determine evaluate solve under down off reverse reversed subtraction subtracted "
+    "excluding removed".split()
+) | set("一二三四五六七八九十百千万亿兆半零两分之倍成折或且减乘除少不非负余超于")
 ILLION = re.compile(r"ill(?:ion|iard)s?\Z|(?:eleven|twelf|teen|tie|hundred|thousand|million)ths?\Z")
 
 # Where a unit may begin: a word, a command, a bracket or a slash.
@@ -151,7 +157,9 @@ def _key(unit: str, words: Collection[str], any_noun: bool, *, letters: bool, sp
             names[-1] += word
         elif word == "/":
             names.append(word)
-        elif (word in ADJECTIVES and not names and not is_last) or (word == "old" and names == ["year"]):
+        elif (word in ADJECTIVES | COMPARED.intersection(words) and not names and not is_last) or (
+            word == "old" and names == ["year"]
+        ):
             continue
         elif word in POWERS_AFTER and names:
             names[-1] += POWERS_AFTER[word]
@@ -166,10 +174,12 @@ def _key(unit: str, words: Collection[str], any_noun: bool, *, letters: bool, sp
                 return None
             names.append(name + prefix)
             prefix = ""
-    if not names or prefix or names[-1] in INSIDE or names[-1] == "/" or len(names) > MAX_WORDS:
+    if not names or prefix or names[-1] in INSIDE or names[-1].startswith("/") or len(names) > MAX_WORDS:
         return None
     is_quotient = names[0] == "/" and r"\text" in unit
-    if not (marked or spaced or is_quotient or names[0].partition("^")[0] in UNITS):
+    # Chinese writes no space before a unit.
+    is_chinese = not names[0].isascii()
+    if not (marked or spaced or is_quotient or is_chinese or names[0].partition("^")[0] in UNITS):
         return None
     return " ".join(name for name in names if name not in GENERIC)
 
@@ -180,7 +190,7 @@ def _name(word: str, words: Collection[str], any_noun: bool) -> str | None:
     name = SPELLINGS.get(word) or SPELLINGS.get(single) or single
     if name in UNITS or word in SPELLINGS:
         return name
-    parts = {word, single, *word.split("-"), *word}
+    parts = {*word} if word in NOUNS else {word, single, *word.split("-"), *word}
     if not parts.isdisjoint(NOT_UNITS) or ILLION.search(word) or not (word[0].isalpha() or word == "micro"):
         return None
     if not word.isascii():

@@ -39,6 +39,13 @@ class NoValue(ArithmeticError):
     """Raised if a formula has no value at a point."""
 
 
+class OutOfRange(NoValue):
+    """Raised at a factorial of a negative integer, or a binomial coefficient of one.
+
+    What these stand for depends on the formula that a person has in mind, so that such a point decides nothing.
+    """
+
+
 def exact_value(node: Node, names: Point | None = None) -> Fraction | None:
     """Return the value of a formula as a fraction; None if it is irrational, undefined or very long.
 
@@ -298,6 +305,8 @@ class _Evaluation:
         whole = all(map(mpmath.isint, values))
         if not all(map(_is_real, values)) or not (whole or self.names):
             raise NoValue("factorial of a fraction or of a complex number")
+        if whole and values[0] < 0:
+            raise OutOfRange("factorial of a negative integer")
         if any(abs(value) > (MAX_MAGNITUDE if whole else MAX_GAMMA) for value in values):
             raise Undecided("factorial of a large number")
         self.demand += 0 if whole else max(0, *map(_magnitude, values)) + 8
@@ -399,6 +408,9 @@ POSITIVE = 8
 FAR = (150, 300, 450, 600, 10**6, 10**6, 10**12, 10**12)
 WHOLE_NAMES = tuple("ijklmnpqKMN")
 INTEGER_ONLY = frozenset({"gcd", "lcm"})
+ROUNDED = frozenset({"floor", "ceil"})
+# Numbers of points, and what is added to an integer there.
+ROUNDED_AT = {1: Fraction(0), 2: Fraction(0), 3: Fraction(1, 2), 9: Fraction(0)}
 
 
 def names_in(node: Node) -> frozenset[str]:
@@ -424,6 +436,25 @@ def points(a: Node, b: Node) -> Iterator[Point]:
         }
 
 
+def rounding_points(a: Node, b: Node) -> Iterator[Point]:
+    """Yield points at which all names are integers, or integers and a half, if a formula has a floor or a ceiling.
+
+    A floor differs from a ceiling minus 1 only at integers.
+
+    Args:
+        a: A formula.
+        b: The formula that it is compared with. It has the same names.
+    """
+    if not any(side.has(kind) for side in (a, b) for kind in ROUNDED):
+        return
+    names = sorted(names_in(a))
+    for point, shift in ROUNDED_AT.items():
+        yield {
+            name: _coordinate(place, len(names), point, True) + (0 if name.startswith(WHOLE_NAMES) else shift)
+            for place, name in enumerate(names)
+        }
+
+
 def _coordinate(place: int, count: int, point: int, whole: bool) -> Fraction:
     """Return a fixed coordinate of one of ``count`` names at a near point or, from ``POINTS`` on, at a far one.
 
@@ -431,11 +462,16 @@ def _coordinate(place: int, count: int, point: int, whole: bool) -> Fraction:
     more than six names one of six) is negative: names are lengths and the like more often than not, and where two are
     negative, ``\\sqrt{a}\\sqrt{b}`` differs from ``\\sqrt{ab}``. Every second far point is positive.
     """
-    mixed = (place * 7919 + point * 104729 + 12345) * 2654435761 % 2**32
     far = FAR[point - POINTS] if point >= POINTS else 0
     if whole:
-        low = point + place if point in (1, 2) else 3 + mixed % 8 + 8 * place
+        # By these factors any two names have all pairs of remainders by 2 and by 3, and any three names all remainders
+        # by 2. With the low bits of ``mixed`` the sum of two names would be odd at every point.
+        drawn = (place * 141_023 + point * 628_961 + 12_345) * 2_654_435_761 % 2**32 >> 24
+        # The names are in ascending order or, at the last near points, in descending order, as max(m, n) needs both.
+        rank = count - 1 - place if POSITIVE <= point < POINTS else place
+        low = point + place if point in (1, 2) else 3 + drawn % 8 + 8 * rank
         return Fraction(low + far)
+    mixed = (place * 7919 + point * 104729 + 12345) * 2654435761 % 2**32
     medium = Fraction(mixed % 99991, 37321) + Fraction(1, 3)
     small = Fraction(mixed % 99991 + 1, 100_003)
     large = 3 * medium + 1
