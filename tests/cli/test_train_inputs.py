@@ -84,7 +84,7 @@ KL_LOSS = "--algo.kl.use_loss --algo.kl.init_coef 1e-3"
 CHUNKS = f"{TWO} --rollout.micro_batch_size 4 {NO_KL}"
 PARALLEL = "--ds.tensor_parallel_size 2 --ds.param_dtype bf16"
 NO_TOKEN_LEFT = "no token is left for the prompt"
-DATASET, EVAL, CHAT = "--data.prompt_dataset {}", "--eval.dataset {}", "--data.apply_chat_template"
+DATASET, EVAL, CHAT = "--data.prompt_dataset {}", "--eval.steps 5 --eval.dataset {}", "--data.apply_chat_template"
 MODEL = "--actor.model_name_or_path"
 BENCH = "--eval.steps 1 --eval.dataset bench:"
 
@@ -143,10 +143,10 @@ REFUSED = [
     ("--data.max_len 32769", "--data.max_len 32769 is more than the 32768 positions of the model"),
     # Data.
     (f"{DATASET}/no.jsonl", f"{DATASET}/no.jsonl: no such file"),
-    (f"{EVAL}/no.jsonl", f"{EVAL}/no.jsonl: no such file"),
+    (f"{EVAL}/no.jsonl", "--eval.dataset {}/no.jsonl: no such file"),
     (f"{DATASET}/train.jsonl,{{}}/no.jsonl", f"{DATASET}/no.jsonl: no such file"),
     (f"{DATASET}/empty.jsonl", f"{DATASET}/empty.jsonl is empty"),
-    (f"{EVAL}/empty.jsonl", f"{EVAL}/empty.jsonl is empty"),
+    (f"{EVAL}/empty.jsonl", "--eval.dataset {}/empty.jsonl is empty"),
     (f"{DATASET}/bad.jsonl", f"{DATASET}/bad.jsonl cannot be read: "),
     ("--data.input_key question", "question: {}/train.jsonl has no such key; it has input, label"),
     ("--data.label_key answer", "--data.label_key answer: {}/train.jsonl has no such key; it has input, label"),
@@ -364,6 +364,8 @@ def test_nested_keys_are_read_in_every_format(check, refusal, tmp_path, flag, na
     place = tmp_path / name
     FORMATS[name](place)
     changes = {"--data.prompt_dataset": place, flag: place, "--data.input_key": "prompt"}
+    if flag == "--eval.dataset":
+        changes["--eval.steps"] = 5
     check(changes | {"--data.label_key": "reward_model.gold"}, CHAT)
     message = refusal(changes | {"--data.label_key": "reward_model.answer"}, CHAT)
     there = (str(place), "prompt, reward_model, reward_model.gold")

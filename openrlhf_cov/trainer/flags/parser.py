@@ -31,6 +31,7 @@ from openrlhf_cov.trainer.flags.normalise import normalise
 from openrlhf_cov.trainer.flags.presets import PRESETS, flags_of_preset, follow_given, words_of
 from openrlhf_cov.trainer.flags.ranges import range_faults
 from openrlhf_cov.trainer.flags.reward_flags import fault_without_file
+from openrlhf_cov.trainer.flags.unread import combination_faults, unread_upstream_flags
 from openrlhf_cov.trainer.flags.upstream import add_upstream_arguments
 from openrlhf_cov.utils.config_flags import add_config_arguments, given_flags
 from openrlhf_cov.utils.terminal import Parser, say
@@ -141,7 +142,8 @@ class CovArgumentParser(Parser):
         self.set_defaults(**values)
         follow_given(parsed.preset, values, vars(super().parse_args(argv)), given)
         self.set_defaults(**values)
-        self.set_by_preset = {name: value for name, value in values.items() if name not in given}
+        # None: the preset leaves a flag at OpenRLHF's default, because of another one on the command line.
+        self.set_by_preset = {name: value for name, value in values.items() if name not in given and value is not None}
         return super().parse_args(argv)
 
     def declare(self) -> None:
@@ -186,6 +188,8 @@ class CovArgumentParser(Parser):
         self._name_all_linear(args)
         self._check_sampling(args, given)
         self._check_evaluation(args, given)
+        for reason in (*unread_upstream_flags(vars(args), given), *combination_faults(vars(args))):
+            self.error(reason)
         if not any(getattr(args, name) for name in REWARD_FLAGS):
             self.error(
                 "--reward.remote_url is missing: a run needs a reward; give a reward_func.py or a server, or "
