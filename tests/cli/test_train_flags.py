@@ -51,6 +51,11 @@ REFUSED = [
     (f"{KL} --actor.dual 10", ["--actor.dual_clip", "--kl_cov_keep_ppo_clip"]),
     ("--sampling_max_stale 2", ["--sampling_max_staleness", "--algo.dynamic_filtering_enable"]),
     (f"{OUR_REWARD} --code_timeout 9", ["--code_timeout", "got math"]),
+    (
+        f"{OUR_REWARD} --reward_source gsm8k --reward_grader published",
+        ["--reward_grader only applies to --reward_source math or row, got gsm8k"],
+    ),
+    (f"{OUR_REWARD} --reward_source code --reward_format any", ["--reward_format only applies to", "got code"]),
     # Settings of the package's grader that a server does not get, even if they have the default value.
     (f"{SERVER} --reward_format boxed", ["--reward_format has no effect", OF_SERVER, "openrlhf-cov serve-reward"]),
     (f"{SERVER} --reward_grader published", ["--reward_grader has no effect", OF_SERVER]),

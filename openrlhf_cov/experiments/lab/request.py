@@ -110,7 +110,12 @@ class LabRequest:
         given = given_flags(parser.parse_args, list(words), args)
         if "shortcut_share" in given and args.task not in SHORTCUT_TASKS:
             raise ValueError(f"--shortcut_share has no effect with --task {args.task}; drop it or use --task shortcut")
-        return cls(words, args, LabSettings.from_args(args), configured(args, given))
+        if args.random_reward and args.replay_dir is not None:
+            raise ValueError("--random_reward has no effect with --replay_dir, which has the rewards; drop it")
+        settings = LabSettings.from_args(args)
+        config = configured(args, given)
+        _check_micro_batches(settings, config)
+        return cls(words, args, settings, config)
 
     @property
     def base_policies(self) -> Path:
@@ -229,6 +234,19 @@ def configured(args: Any, given: Collection[str]) -> CovConfig:
     for reason in (*unread_flags(config, given), *unread_clip(config, clip), *refused):
         raise ValueError(reason)
     return config
+
+
+def _check_micro_batches(settings: LabSettings, config: CovConfig) -> None:
+    """Raise ValueError if ``--cov_scope micro_batch`` would select among all samples of an optimizer step.
+
+    The run would be that of ``--cov_scope global`` under another name.
+    """
+    samples = settings.prompts * settings.group // settings.updates
+    if config.cov_scope == "micro_batch" and not 0 < settings.micro_batch < samples:
+        raise ValueError(
+            f"--cov_scope micro_batch has no effect with --train.micro_batch_size {settings.micro_batch}: one "
+            f"micro-batch has all {samples} samples of an optimizer step; give 1 to {samples - 1}"
+        )
 
 
 def prepare(request: LabRequest) -> Any:

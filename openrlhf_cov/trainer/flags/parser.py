@@ -26,11 +26,12 @@ from openrlhf_cov.models.method import CORRECT, fills
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.slots import SLOTS, UNCLIPPED, ClipRange, Surrogate, TokenPenalty
 from openrlhf_cov.models.unread_settings import OWN_FLAGS, unread_flags
+from openrlhf_cov.rewards.unread_by_rule import unread_settings
 from openrlhf_cov.settings import flag_of
 from openrlhf_cov.trainer.flags.normalise import normalise
 from openrlhf_cov.trainer.flags.presets import PRESETS, flags_of_preset, follow_given, words_of
 from openrlhf_cov.trainer.flags.ranges import range_faults
-from openrlhf_cov.trainer.flags.reward_flags import fault_without_file
+from openrlhf_cov.trainer.flags.reward_flags import OF_BENCHMARKS, fault_without_file
 from openrlhf_cov.trainer.flags.unread import combination_faults, unread_upstream_flags
 from openrlhf_cov.trainer.flags.upstream import add_upstream_arguments
 from openrlhf_cov.utils.config_flags import add_config_arguments, given_flags
@@ -246,15 +247,16 @@ class CovArgumentParser(Parser):
     def _check_sampling(self, args: argparse.Namespace, given: set[str]) -> None:
         """Refuse what dynamic sampling, or the reward, would ignore."""
         filters = getattr(args, "algo.dynamic_filtering_enable")
-        source = args.reward_source
         is_ours = Path(str(getattr(args, "reward.remote_url"))).parts[-3:] == OUR_REWARD
         benchmarks = (getattr(args, "eval.dataset") or "").startswith("bench:")
-        reads_programs = source in ("code", "row") or benchmarks or not is_ours
         for name in sorted(given):
             if name.startswith("sampling_") and not filters:
                 self.error(f"--{name} only applies with --algo.dynamic_filtering_enable; drop it or add that")
-            if name.startswith("code_") and not reads_programs:
-                self.error(f"--{name} only applies to --reward_source code or row, got {source}; drop it or set one")
+        # Benchmarks have rules of their own, which read all but the grader.
+        read_by_benchmarks = OF_BENCHMARKS if benchmarks else ()
+        if is_ours:
+            for reason in unread_settings(RewardConfig.from_args(args), given - set(read_by_benchmarks)):
+                self.error(reason)
         if getattr(args, "train.agent_func_path") and "reward.remote_url" in given:
             self.error("--reward.remote_url has no effect with --train.agent_func_path; drop one of the two")
         if fault := fault_without_file(vars(args), given):

@@ -188,8 +188,9 @@ def follow_given(name: str, values: dict[str, Any], parsed: Mapping[str, Any], g
     """Change values of a preset that depend on flags that the command line sets otherwise.
 
     With another number of GPUs the engines still take all of them. Engines of asynchronous training do not sleep. A
-    PPO clip that is given as ``--actor.eps_clip`` replaces the range of the preset, which would win over it. The update
-    of ``on-policy`` still has all samples of another rollout, and with dynamic sampling none of an older policy.
+    PPO clip that is given as ``--actor.eps_clip`` replaces the range of the preset, which would win over it. The
+    update of ``on-policy`` still has all samples of another rollout, and with dynamic sampling none of an older
+    policy.
 
     Args:
         name: The preset.
