@@ -179,6 +179,8 @@ REFUSED = {
         (f"{LAB} --updates 3", ["--updates 3: must divide the 512 samples"]),
         (f"{LAB} --rollout.n_samples_per_prompt 1", ["--rollout.n_samples_per_prompt 1: must be at least 2"]),
         (f"{LAB} --cov_type kl_cov --kl_cov_ratio 0.2", ["--kl_cov_ratio"]),
+        # A command has one correct response, so all correct responses have the same weight.
+        (f"{LAB} --method ucpo", ["--method ucpo has no effect with --task commands", "use --task shortcut"]),
         # The rewards of a replay are recorded.
         (f"{LAB} --random_reward --replay_dir notes", ["--random_reward has no effect with --replay_dir"]),
         # 64 prompts x 8 responses / 8 updates are 64 samples of an update.

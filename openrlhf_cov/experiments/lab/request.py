@@ -42,6 +42,8 @@ MAX_THREADS = 1024
 
 # Keys of ``openrlhf_cov.experiments.lab.tasks.TASKS``, which takes PyTorch to import.
 TASKS = ("commands", "addition", "code", "shortcut", "shortcut_large", "tail", "graph_paths", "two_peaks")
+# Those of them whose prompts have a single correct response each.
+ONE_ANSWER_TASKS = ("commands", "tail")
 # Those of them with a shortcut.
 SHORTCUT_TASKS = ("shortcut", "shortcut_large")
 
@@ -114,6 +116,13 @@ class LabRequest:
             raise ValueError("--random_reward has no effect with --replay_dir, which has the rewards; drop it")
         settings = LabSettings.from_args(args)
         config = configured(args, given)
+        estimator = config.estimator
+        # A random reward counts any response as correct.
+        if estimator and estimator.slot.one_answer and args.task in ONE_ANSWER_TASKS and not args.random_reward:
+            raise ValueError(
+                f"{estimator.flag} has no effect with --task {args.task}, whose prompts have one correct response: "
+                f"{estimator.slot.one_answer}; use --task shortcut"
+            )
         _check_micro_batches(settings, config)
         return cls(words, args, settings, config)
 
