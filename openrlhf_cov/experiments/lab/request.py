@@ -328,6 +328,8 @@ def _train(lab: Any, request: LabRequest) -> dict[str, float]:
     write_settings(output, request.flags)
     for name in (METRICS_FILE, EVAL_FILE, RESULT_FILE):
         (output / name).unlink(missing_ok=True)  # of an interrupted run, which is made again: it takes a minute
+    for message in one_update_messages(request):
+        say(f"{message}\n")
     metrics = MetricsLog(output / METRICS_FILE)
     evaluations = MetricsLog(output / EVAL_FILE)
     trackers = Trackers(tracker_names(request.args.log_to), output, request.flags)
@@ -369,6 +371,24 @@ def _train(lab: Any, request: LabRequest) -> dict[str, float]:
     return result
 
 
+def one_update_messages(request: LabRequest) -> list[str]:
+    """Return why methods or the PPO clip have no effect in a run with one update per rollout, a message for each."""
+    if request.settings.updates > 1:
+        return []
+    found = [
+        f"{method.flag} with one update per rollout: {method.one_update}; raise --updates"
+        for method in request.config.methods
+        if method.one_update
+    ]
+    low, high = request.settings.clip
+    if low != high and request.config.at(0).ppo_clip is None:
+        found.append(
+            f"--actor.eps_clip_low_high {low:g} {high:g} with one update per rollout: nothing is clipped, the policy "
+            "is still the one that sampled; raise --updates"
+        )
+    return found
+
+
 def idle_messages(request: LabRequest, values: Mapping[str, float]) -> list[str]:
     """Return why methods of a run had no effect in a global step, a message for each such method.
 
@@ -376,7 +396,10 @@ def idle_messages(request: LabRequest, values: Mapping[str, float]) -> list[str]
         request: The run.
         values: The metrics of the step, by name.
     """
-    found = [method.idle(values, request.settings.updates) for method in request.config.methods]
+    updates = request.settings.updates
+    # What one update means is said before the first step.
+    methods = [method for method in request.config.methods if updates > 1 or not method.one_update]
+    found = [method.idle(values, updates) for method in methods]
     return [message.replace(MORE_UPDATES, "raise --updates") for message in found if message]
 
 
