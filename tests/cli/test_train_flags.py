@@ -159,6 +159,13 @@ REFUSED = [
         "--data.chat_template_kwargs {}",
         ["--data.chat_template_kwargs only applies with --data.apply_chat_template or --eval.template chat"],
     ),
+    # Rewards come from one file, or from addresses.
+    ("--reward.remote_url a.py,b.py", ["--reward.remote_url a.py,b.py: a file gives all rewards", "alone"]),
+    ("--reward.remote_url a.py,http://h:1", ["--reward.remote_url a.py,http://h:1: a file gives all rewards"]),
+    ("--reward.remote_url reward.txt", ["--reward.remote_url reward.txt: must be a file that ends in .py, or"]),
+    ("--reward.remote_url http://", ["--reward.remote_url http://: must be a file that ends in .py, or addresses"]),
+    ("--reward.remote_url http://h:1,", ["--reward.remote_url http://h:1,: must be a file that ends in .py, or"]),
+    ("--reward.remote_url http://[h:1", ["--reward.remote_url http://[h:1: must be a file that ends in .py, or"]),
     # Flags of OpenRLHF that a run would ignore because of its other flags.
     (f"--preset grpo --algo.kl.use_loss {EIGHT}", ["--algo.kl.use_loss has no effect", "--algo.kl.init_coef 0"]),
     ("--preset grpo --algo.kl.estimator k3", ["--algo.kl.estimator k3 has no effect", "give a coefficient above 0"]),

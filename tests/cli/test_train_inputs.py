@@ -63,6 +63,7 @@ TEXTS = {
     "none.py": "def other(): pass",
     "import.py": "import no_such_module_here",
     "syntax.py": "def reward_func(:",
+    "exit.py": "import sys; sys.exit(3)",
     "any.py": "def reward_func(queries, prompts, labels): ...",
     "made.py": "def reward_func(queries, prompts, labels): ...\ndef make_reward_func(config): return reward_func",
 }
@@ -147,6 +148,9 @@ REFUSED = [
     (f"{DATASET}/train.jsonl,{{}}/no.jsonl", f"{DATASET}/no.jsonl: no such file"),
     (f"{DATASET}/empty.jsonl", f"{DATASET}/empty.jsonl is empty"),
     (f"{EVAL}/empty.jsonl", "--eval.dataset {}/empty.jsonl is empty"),
+    (f"{DATASET}/train.jsonl,", "train.jsonl,: a name is empty; give files or names on the hub"),
+    # The second line begins with {"input": ", which are 11 bytes.
+    (f"{DATASET}/latin.jsonl", f"{DATASET}/latin.jsonl, line 2: byte 12 is not UTF-8"),
     (f"{DATASET}/bad.jsonl", f"{DATASET}/bad.jsonl cannot be read: "),
     ("--data.input_key question", "question: {}/train.jsonl has no such key; it has input, label"),
     ("--data.label_key answer", "--data.label_key answer: {}/train.jsonl has no such key; it has input, label"),
@@ -184,6 +188,8 @@ REFUSED = [
     ("--reward.remote_url {}/nowhere.py", "--reward.remote_url {}/nowhere.py: no such file"),
     ("--reward.remote_url {}/none.py", "{}/none.py has no function reward_func(queries, prompts, labels)"),
     ("--reward.remote_url {}/import.py", "{}/import.py cannot be imported: ModuleNotFoundError: No module named"),
+    ("--reward.remote_url {}/exit.py", "--reward.remote_url {}/exit.py cannot be imported: SystemExit: 3"),
+    ("--logger.tensorboard_dir {}/any.py", "--logger.tensorboard_dir {}/any.py: {}/any.py is a file; give a folder"),
     ("--reward.remote_url {}/syntax.py", "{}/syntax.py cannot be imported: SyntaxError: "),
     # The function of a file gets no settings without make_reward_func(config).
     (
@@ -244,6 +250,7 @@ def files(tmp_path, write_rows, make_model):
         write_rows(tmp_path / name, rows)
     for name, text in TEXTS.items():
         (tmp_path / name).write_text(text)
+    (tmp_path / "latin.jsonl").write_bytes(b'{"input": "1+1=", "label": "2"}\n{"input": "\xe9", "label": "4"}\n')
     for name, parts in MODELS.items():
         make_model(tmp_path / name, parts)
     return tmp_path
@@ -252,7 +259,7 @@ def files(tmp_path, write_rows, make_model):
 @pytest.mark.parametrize(("flags", "said"), REFUSED, ids=[flags for flags, _ in REFUSED])
 def test_inputs_that_cannot_train_are_refused(refusal, files, flags, said):
     message = refusal((), *flags.format(files, files).split())
-    assert said.format(files, files) in message
+    assert said.format(*[files] * 3) in message
     assert "\n" not in message
 
 
@@ -310,6 +317,27 @@ def test_a_damaged_model_is_refused(refusal, inputs, name, content, said):
     message = refusal()
     assert message.startswith(f"{MODEL} {folder}: {said}")
     assert "\n" not in message
+
+
+def test_a_model_without_a_shard_of_its_index_is_refused(refusal, check, inputs):
+    folder = inputs[MODEL]
+    shards = [f"model-0000{n}-of-00003.safetensors" for n in (1, 2, 3)]
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": dict(zip("abc", shards, strict=True))})
+    )
+    (folder / shards[0]).write_text("weights")
+    assert refusal().startswith(f"{MODEL} {folder}: {shards[1]} is missing (2 files of the index are)")
+    for shard in shards:
+        (folder / shard).write_text("weights")
+    check()
+
+
+def test_a_chat_template_that_the_tokenizer_lacks_is_refused(refusal, check, loadable_model):
+    short = {"--data.max_len": 48, "--rollout.max_new_tokens": 24}
+    assert refusal(short, CHAT).startswith(f"{CHAT}: the tokenizer of {MODEL} {loadable_model} has no chat template")
+    (loadable_model / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    check(short, CHAT)
 
 
 @pytest.mark.parametrize("name", preflight.CONFIG_FILES)

@@ -31,7 +31,7 @@ from openrlhf_cov.settings import flag_of
 from openrlhf_cov.trainer.flags.normalise import normalise
 from openrlhf_cov.trainer.flags.presets import PRESETS, flags_of_preset, follow_given, words_of
 from openrlhf_cov.trainer.flags.ranges import range_faults
-from openrlhf_cov.trainer.flags.reward_flags import OF_BENCHMARKS, fault_without_file
+from openrlhf_cov.trainer.flags.reward_flags import OF_BENCHMARKS, fault_of_place, fault_without_file
 from openrlhf_cov.trainer.flags.unread import combination_faults, unread_upstream_flags
 from openrlhf_cov.trainer.flags.upstream import add_upstream_arguments
 from openrlhf_cov.utils.config_flags import add_config_arguments, given_flags
@@ -259,8 +259,9 @@ class CovArgumentParser(Parser):
                 self.error(reason)
         if getattr(args, "train.agent_func_path") and "reward.remote_url" in given:
             self.error("--reward.remote_url has no effect with --train.agent_func_path; drop one of the two")
-        if fault := fault_without_file(vars(args), given):
-            self.error(fault)
+        for fault in (fault_of_place(getattr(args, "reward.remote_url")), fault_without_file(vars(args), given)):
+            if fault is not None:
+                self.error(fault)
         generated = getattr(args, "rollout.vllm_generate_batch_size")
         batch = getattr(args, "rollout.batch_size")
         if filters and generated not in (None, batch):

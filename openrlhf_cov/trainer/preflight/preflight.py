@@ -19,6 +19,7 @@ from openrlhf_cov.trainer.checkpoint.checkpoints import uses_checkpoints
 from openrlhf_cov.trainer.flags.reward_flags import fault_of_file
 from openrlhf_cov.trainer.preflight import check_data, check_recordings, check_run, check_upstream
 from openrlhf_cov.utils.json_lines import parse_object, read_bounded
+from openrlhf_cov.utils.output_folders import check_folder
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +80,9 @@ def check(
                     _check_shape(args, config)
                     if args.ds.lora.rank and (fault := check_upstream.lora_model_fault(args, config)):
                         raise UsageError(fault)
+    if args.logger.tensorboard_dir:
+        with attempt():
+            check_folder(Path(args.logger.tensorboard_dir), "--logger.tensorboard_dir")
     with attempt():
         if args.actor.model_name_or_path not in known:
             check_run.check_entropies(args)
@@ -113,6 +117,9 @@ def _check_inputs(args: SimpleNamespace, attempt: Callable[[], AbstractContextMa
         reward = load_reward(args.reward.remote_url)
         if fault := fault_of_file(args, reward):
             raise UsageError(fault)
+    if ask_tokenizer:
+        with attempt():
+            check_data.check_chat_template(args)
     source = ("--data.prompt_dataset", data.prompt_dataset, "--data.prompt_split", data.prompt_split)
     rows = _check_rows(args, source, reward, attempt)
     if rows is not None:
@@ -234,10 +241,35 @@ def check_model(flag: str, path: str | None, *, required: bool, trusted: bool) -
         missing.append(f"weights ({' or '.join(check_run.WEIGHT_FILES)})")
     if missing:
         raise UsageError(f"{flag} {path} is not a Hugging Face model folder: no {', no '.join(missing)}")
+    if absent := _missing_shards(folder):
+        raise UsageError(
+            f"{flag} {path}: {absent[0]} is missing ({len(absent)} files of the index are); copy or download the "
+            "model again"
+        )
     empty = [file.name for file in weights if file.stat().st_size == 0]
     if empty:
         raise UsageError(f"{flag} {path}: {empty[0]} is empty; copy or download the model again")
     return _checked_config(flag, path, "config.json is not that of a model", trusted)
+
+
+def _missing_shards(folder: Path) -> list[str]:
+    """Return the files that the index of a model's weights names and its folder lacks.
+
+    The index that transformers reads decides: that of safetensors, unless one file has all weights.
+    """
+    for whole in ("model.safetensors", "pytorch_model.bin"):
+        if (folder / whole).is_file():
+            return []
+        index = folder / f"{whole}.index.json"
+        if not index.is_file():
+            continue
+        try:
+            shards = parse_object(read_bounded(index)).get("weight_map")
+        except (OSError, ValueError):
+            return []  # transformers says what is wrong with it
+        names = {str(name) for name in shards.values()} if isinstance(shards, dict) else set()
+        return sorted(name for name in names if not (folder / name).is_file())
+    return []
 
 
 def load_reward(remote_url: list[str] | None) -> ModuleType | None:
@@ -258,7 +290,7 @@ def load_reward(remote_url: list[str] | None) -> ModuleType | None:
         return load_reward_module(path)
     except MissingRewardFunction as error:
         raise UsageError(f"--reward.remote_url {error}") from error
-    except Exception as error:  # user code may fail in any way while it is imported
+    except (Exception, SystemExit) as error:  # user code may fail in any way while it is imported, and end the process
         raise UsageError(f"--reward.remote_url {path} cannot be imported: {type(error).__name__}: {error}") from error
 
 
