@@ -64,6 +64,8 @@ TEXTS = {
     "import.py": "import no_such_module_here",
     "syntax.py": "def reward_func(:",
     "exit.py": "import sys; sys.exit(3)",
+    "agent.py": "from openrlhf.utils.agent import AgentExecutorBase\nclass AgentExecutor(AgentExecutorBase): ...",
+    "no_agent.py": "class AgentExecutor: ...",
     "any.py": "def reward_func(queries, prompts, labels): ...",
     "made.py": "def reward_func(queries, prompts, labels): ...\ndef make_reward_func(config): return reward_func",
 }
@@ -338,6 +340,32 @@ def test_a_chat_template_that_the_tokenizer_lacks_is_refused(refusal, check, loa
     assert refusal(short, CHAT).startswith(f"{CHAT}: the tokenizer of {MODEL} {loadable_model} has no chat template")
     (loadable_model / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
     check(short, CHAT)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nowhere.py", "no such file"),
+        ("none.jsonl", "no such file, or its name does not end in .py"),
+        ("syntax.py", "cannot be imported: SyntaxError"),
+        ("exit.py", "cannot be imported: SystemExit: 3"),
+        ("none.py", "has no class AgentExecutor that inherits from"),
+        ("no_agent.py", "has no class AgentExecutor that inherits from"),
+    ],
+)
+def test_an_agent_that_the_engines_cannot_use_is_refused(refusal, check, inputs, files, name, said):
+    del inputs["--reward.remote_url"]
+    message = refusal({"--train.agent_func_path": files / name})
+    assert message.startswith(f"--train.agent_func_path {files / name}")
+    assert said in message
+    check({"--train.agent_func_path": files / "agent.py"})
+
+
+def test_a_balancing_loss_needs_experts(refusal, check, inputs):
+    flags = ("--actor.aux_loss_coef", "0.1")
+    assert refusal((), *flags).startswith("--actor.aux_loss_coef 0.1 has no effect: ")
+    (inputs[MODEL] / "config.json").write_text(json.dumps({"model_type": "qwen2_moe"}))
+    check((), *flags)
 
 
 @pytest.mark.parametrize("name", preflight.CONFIG_FILES)
