@@ -211,6 +211,7 @@ REFUSED = {
         ("--output new --base_seed -1", ["--base_seed -1: must be numbers from 0"]),
         ("--output new --pack a --unpack b", ["give one of the two"]),
         ("--output new --unpack missing", ["--unpack missing: no such file"]),
+        ("--output new --unpack file --task tail", ["--task has no effect with --unpack, which takes all policies"]),
     ],
     "reproduce": [
         ("--figure 7 --scale tiny", ["--scale tiny: figure 7 has none: the embedded tasks have one size"]),
