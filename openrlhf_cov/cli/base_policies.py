@@ -11,6 +11,7 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.experiments.lab import request as lab
 from openrlhf_cov.experiments.lab.base_policy_archive import add_to_manifest, make, pack, unpack
 from openrlhf_cov.experiments.tiny_task.catalogue import check_sandbox
+from openrlhf_cov.utils.config_flags import given_flags
 from openrlhf_cov.utils.output_folders import alone_in, check_folder
 from openrlhf_cov.utils.terminal import Parser, say
 
@@ -55,12 +56,16 @@ def build_parser() -> Parser:
 @program("openrlhf-cov base-policies")
 def main(argv: Sequence[str] | None = None) -> None:
     """Make, pack or unpack base policies; exit status 2 with one line on stderr for a refused request."""
-    args = build_parser().parse_args(sys.argv[1:] if argv is None else list(argv))
+    parser = build_parser()
+    words = sys.argv[1:] if argv is None else list(argv)
+    args = parser.parse_args(words)
     output: Path = args.output or lab.base_policies()
     if any(not 0 <= seed < 2**31 for seed in args.base_seed):
         raise UsageError(f"--base_seed {' '.join(map(str, args.base_seed))}: must be numbers from 0 to 2^31 - 1")
     if args.pack and args.unpack:
         raise UsageError("--pack writes an archive and --unpack reads one; give one of the two")
+    if args.unpack and (unread := sorted(given_flags(parser.parse_args, words, args) & {"task", "base_seed"})):
+        raise UsageError(f"--{unread[0]} has no effect with --unpack, which takes all policies of the file; drop it")
     check_folder(output)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if args.unpack:

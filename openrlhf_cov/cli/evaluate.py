@@ -3,6 +3,7 @@
 import argparse
 import sys
 import time
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from openrlhf_cov.evaluation.results import REPORT_FILE, write_results
 from openrlhf_cov.evaluation.tables import table
 from openrlhf_cov.rewards.pool import shared_pool
 from openrlhf_cov.trainer import evaluation_backends
+from openrlhf_cov.utils.config_flags import given_flags
 from openrlhf_cov.utils.output_folders import check_folder
 from openrlhf_cov.utils.terminal import clean_logs, say
 
@@ -45,11 +47,13 @@ KEPT = "what was generated is kept, the same command continues"
 def main(argv: list[str] | None = None) -> int:
     """Print the table of scores. Exit status 2 with one line on stderr for bad input, 1 for a run that stopped itself,
     130 or 143 for one that was interrupted; what was generated until then is kept."""
-    args = build_parser().parse_args(argv)
+    parser = build_parser()
+    args = parser.parse_args(argv)
     clean_logs()
     if args.list:
         say(benchmarks.table() + "\n")
         return 0
+    _refuse_unread(args, given_flags(parser.parse_args, argv, args))
     try:
         if args.write_data:
             return _write_data(args)
@@ -58,6 +62,16 @@ def main(argv: list[str] | None = None) -> int:
         return _evaluate(args)
     except RunStopped as error:
         raise RunStopped(f"{error}; {KEPT}") from error
+
+
+def _refuse_unread(args: argparse.Namespace, given: AbstractSet[str]) -> None:
+    """Raise UsageError for a flag of sampling that ``--regrade`` or ``--write_data`` would ignore."""
+    for mode, read, why in (
+        ("write_data", {"benchmarks", "data_dir"}, "writes problems and stops"),
+        ("regrade", {"output", *GRADING_FLAGS}, "grades what was generated"),
+    ):
+        if unread := sorted(given - {mode} - read) if getattr(args, mode) else ():
+            raise UsageError(f"--{unread[0]} has no effect with --{mode}, which {why}; drop one of the two")
 
 
 def check_inputs(args: argparse.Namespace) -> None:

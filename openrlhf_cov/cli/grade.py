@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable
+from dataclasses import fields
 from pathlib import Path
 
 from tqdm import tqdm
@@ -12,10 +13,17 @@ from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards import response_files
 from openrlhf_cov.rewards.grades import Grade
-from openrlhf_cov.utils.config_flags import add_config_arguments
+from openrlhf_cov.rewards.unread_by_rule import UNREAD_BY, unread_settings
+from openrlhf_cov.utils.config_flags import add_config_arguments, given_flags
 from openrlhf_cov.utils.json_lines import write_lines
 from openrlhf_cov.utils.output_folders import check_file
 from openrlhf_cov.utils.terminal import Parser, say
+
+# Settings of a training: they make rewards of grades, or say what becomes of truncated responses and bad labels.
+OF_TRAINING = (
+    *("reward_incorrect", "reward_format_bonus", "reward_keep_truncated", "reward_skip_bad_labels"),
+    "reward_max_error_frac",
+)
 
 
 def build_parser() -> Parser:
@@ -37,15 +45,24 @@ def build_parser() -> Parser:
         action="store_true",
         help="grade by both graders, strict and published, and show where they differ",
     )
-    add_config_arguments(parser, "rewards", RewardConfig)
+    own = [entry.name for entry in fields(RewardConfig) if entry.name not in OF_TRAINING]
+    add_config_arguments(parser, "rewards", RewardConfig, own)
+    parser.set_defaults(**{entry.name: entry.default for entry in fields(RewardConfig) if entry.name in OF_TRAINING})
     return parser
 
 
 @program("openrlhf-cov grade")
 def main(argv: list[str] | None = None) -> None:
     """Print the summary; exit status 2 with one line on stderr for a bad file or flag."""
-    args = build_parser().parse_args(argv)
+    parser = build_parser()
+    args = parser.parse_args(argv)
     config = RewardConfig.from_args(args)
+    for reason in unread_settings(config, given_flags(parser.parse_args, argv, args)):
+        raise UsageError(reason)
+    if args.compare and config.reward_source in UNREAD_BY["reward_grader"][0]:
+        raise UsageError(
+            f"--compare: by --reward_source {config.reward_source} both graders are the same; drop one of the two"
+        )
     if args.output and args.output.resolve() == args.file.resolve():
         raise UsageError(f"--output {args.output} is the file of the responses; give another file")
     if args.output:

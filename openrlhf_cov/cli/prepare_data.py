@@ -9,7 +9,7 @@ from typing import Any
 from tqdm import tqdm
 
 from openrlhf_cov.cli.entry_point import program
-from openrlhf_cov.data.inputs import TRAINING_SETS, DatasetPart, Keys, check_sources, open_sources
+from openrlhf_cov.data.inputs import TRAINING_SETS, DatasetPart, Keys, check_sources, open_sources, unread_part
 from openrlhf_cov.data.output import DROPPED, MANIFEST, TRAIN, write_training_set
 from openrlhf_cov.data.overlap import EvaluationSets, read_evaluation_sets
 from openrlhf_cov.data.selection import REASONS
@@ -142,8 +142,11 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(f"--eval_ngram {args.eval_ngram}: must be a number of words of at least 1, or 0 for off")
     if args.eval_ngram and not args.eval_dir:
         raise UsageError("--eval_ngram needs --eval_dir, a folder of evaluation sets")
+    if fault := unread_part(args.dataset, args.data_dir, DatasetPart(split=args.split, subset=args.subset)):
+        raise UsageError(fault)
     if output.exists() and not output.is_dir():
         raise UsageError(f"--output {output} is a file; choose a folder")
+    check_folder(output)
     if output.is_dir() and {path.name for path in output.iterdir()} - LEFT and not (output / MANIFEST).is_file():
         raise UsageError(f"--output {output} is not empty and holds no {MANIFEST}; choose another folder")
     check_own("--output", output / MANIFEST, b'"openrlhf_cov": ')

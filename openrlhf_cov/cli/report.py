@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from openrlhf_cov.analysis.naming import NAMINGS
+from openrlhf_cov.analysis.naming import NAMINGS, SHORT_NAMES
 from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.json_lines import write_lines
@@ -18,6 +18,7 @@ from openrlhf_cov.utils.terminal import Parser, one_line, say
 if TYPE_CHECKING:
     from openrlhf_cov.analysis.report.contents import Options
 
+DEFAULT_FORMATS = "svg,png"
 # Value of --entropy -> column.
 ENTROPIES = {"token": "entropy/mean", "response": "entropy/response_mean"}
 
@@ -81,7 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="predict a, b and the ceiling for a model of this size; needs --size",
     )
     files = parser.add_argument_group("files")
-    files.add_argument("--formats", default="svg,png", help="formats of the figures (default: svg,png)")
+    files.add_argument("--formats", help=f"formats of the figures (default: {DEFAULT_FORMATS})")
     files.add_argument("--no_page", action="store_true", help="write the figures only, without report.html")
     files.add_argument("--export", metavar="FILE", help="write the numbers as JSON to this file; -: to stdout")
     return parser
@@ -149,7 +150,15 @@ def parse_mapping(words: Sequence[str] | None) -> Mapping[str, str] | str | None
             raise UsageError(
                 f"--mapping {word}: must be one of {names}, or pairs OURS=THEIRS; name the runs before the flags"
             )
-    return {ours: theirs for ours, _, theirs in pairs}
+    found: dict[str, str] = {}
+    for ours, _, theirs in pairs:
+        name = SHORT_NAMES.get(ours, ours)
+        if name in found:
+            raise UsageError(
+                f"--mapping {ours}={theirs}: {name} is mapped to {found[name]} as well; drop one of the two"
+            )
+        found[name] = theirs
+    return found
 
 
 def parse_sizes(words: Sequence[str]) -> dict[str, float]:
@@ -206,6 +215,10 @@ def check_flags(args: argparse.Namespace) -> tuple[tuple[str, ...], "Options", M
 
     if not args.output and not args.export:
         args.output = default_output(args.runs)
+    if not args.output:
+        for flag, is_given in (("--formats", args.formats is not None), ("--no_page", args.no_page)):
+            if is_given:
+                raise UsageError(f"{flag} has no effect with --export alone, which draws nothing; add --output DIR")
     check_places(args.output, args.export)
     if not 0.0 < args.forecast < 1.0:
         raise UsageError(f"--forecast {args.forecast:g}: must be a fraction between 0 and 1")
@@ -224,7 +237,19 @@ def check_flags(args: argparse.Namespace) -> tuple[tuple[str, ...], "Options", M
         sizes=parse_sizes(args.size),
         extrapolate_to=args.extrapolate,
     )
-    return parse_formats(args.formats), options, parse_mapping(args.mapping)
+    mapping = parse_mapping(args.mapping)
+    if mapping is not None and all(map(_is_own_run, args.runs)):
+        raise UsageError(
+            f"--mapping {' '.join(args.mapping)} has no effect: the runs have a {METRICS_FILE}, whose names are "
+            "known; drop it"
+        )
+    formats = DEFAULT_FORMATS if args.formats is None else args.formats
+    return parse_formats(formats), options, mapping
+
+
+def _is_own_run(path: Path) -> bool:
+    """Return True for a run folder of this package, or its metrics."""
+    return path.name == METRICS_FILE or (path / METRICS_FILE).exists()
 
 
 if __name__ == "__main__":

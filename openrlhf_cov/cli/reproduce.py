@@ -33,6 +33,7 @@ from openrlhf_cov.utils.output_folders import check_folder
 from openrlhf_cov.utils.terminal import Parser, refuse, say
 
 NAME = "openrlhf-cov reproduce"
+DATA_DIR = Path("/data")
 LAYOUT_OF_RUN = ("--dry_run", "--dry_run_gpus", "8", "--dry_run_gpu_memory", "80", "--dry_run_nodes")
 
 
@@ -60,9 +61,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--data_dir",
         type=Path,
-        default=Path("/data"),
         metavar="DIR",
-        help="folder of the training sets and of eval/ (default: /data)",
+        help=f"folder of the training sets and of eval/, at the paper's scale (default: {DATA_DIR})",
     )
     parser.add_argument(
         "--steps",
@@ -115,6 +115,12 @@ def plan_of(args: argparse.Namespace) -> Reproduction:
     steps = shown.steps if args.steps is None else args.steps
     if steps < 2:
         raise UsageError(f"--steps {steps}: must be at least 2")
+    if args.steps is not None and not is_tiny:
+        raise UsageError(f"--steps {steps} has no effect at the paper's scale; drop it, or add --scale tiny")
+    if args.data_dir and is_tiny:
+        raise UsageError(
+            f"--data_dir {args.data_dir} has no effect with --scale tiny, whose tasks are embedded; drop it"
+        )
     if is_tiny and shown.not_tiny:
         raise UsageError(f"--scale tiny: {number} has none: {shown.not_tiny}; leave the flag out")
     if args.collect and not args.run:
@@ -129,7 +135,7 @@ def plan_of(args: argparse.Namespace) -> Reproduction:
         is_tiny=is_tiny,
         steps=steps,
         output=output,
-        data_dir=args.data_dir.absolute(),
+        data_dir=(args.data_dir or DATA_DIR).absolute(),
     )
 
 

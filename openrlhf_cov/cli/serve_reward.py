@@ -14,10 +14,12 @@ from pathlib import Path
 from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.cluster.packages import SERVICE, require, require_grader
 from openrlhf_cov.config import RewardConfig
+from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards.limits import REWARD_TOKEN, ServiceLimits
 from openrlhf_cov.rewards.service_token import read_token
 from openrlhf_cov.rewards.serving import listen, serve
-from openrlhf_cov.utils.config_flags import add_config_arguments
+from openrlhf_cov.rewards.unread_by_rule import unread_settings
+from openrlhf_cov.utils.config_flags import add_config_arguments, given_flags
 from openrlhf_cov.utils.terminal import Parser, clean_logs
 
 # Settings of the trainer's side: nobody tells the service which response was truncated, and it reads no data.
@@ -47,9 +49,12 @@ def build_parser() -> Parser:
 @program("openrlhf-cov serve-reward")
 def main(argv: list[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT: exit status 0. Exit status 2 with one line for anything the user can mend."""
-    args = build_parser().parse_args(argv)
+    parser = build_parser()
+    args = parser.parse_args(argv)
     require(SERVICE)
     config = RewardConfig.from_args(args)
+    for reason in unread_settings(config, given_flags(parser.parse_args, argv, args)):
+        raise UsageError(reason)
     limits = ServiceLimits.from_args(args)
     require_grader(config.reward_grader)
     token = read_token(args.token_file)

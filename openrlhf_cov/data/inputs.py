@@ -193,6 +193,26 @@ def check_sources(datasets: str, data_dir: Path | None) -> None:
             raise _unknown(name)
 
 
+def unread_part(datasets: str, data_dir: Path | None, part: DatasetPart) -> str | None:
+    """Return why a flag of ``openrlhf-cov prepare`` would have no effect on its inputs; None if all have one.
+
+    Args:
+        datasets: The value of ``--dataset``.
+        data_dir: Folder of the sets known by name.
+        part: Part of folders and of data sets on the hub.
+    """
+    names = _names(datasets)
+    if data_dir is not None and not any(name in TRAINING_SETS for name in names):
+        return f"--data_dir {data_dir} has no effect: no input is one of {', '.join(TRAINING_SETS)}; drop it"
+    if any(name not in TRAINING_SETS and not Path(name).is_file() for name in names):
+        return None
+    given = [("split", part.split, DatasetPart.split), ("subset", part.subset, DatasetPart.subset)]
+    for flag, value, default in given:
+        if value != default:
+            return f"--{flag} {value} has no effect on files and named sets: they have no {flag}s; drop it"
+    return None
+
+
 def _names(datasets: str) -> list[str]:
     return [datasets] if _is_place(datasets) else [name.strip() for name in datasets.split(",")]
 

@@ -169,6 +169,8 @@ class Estimator(Slot):
     anchor_policy: str | None = None
     # Why the method becomes another one where a rollout has one prompt, for a warning.
     one_prompt: str | None = None
+    # Why the method has no effect where a prompt has a single correct response, so that all correct samples are equal.
+    one_answer: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

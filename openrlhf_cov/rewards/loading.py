@@ -23,13 +23,29 @@ def load_reward_module(path: str | Path) -> ModuleType:
         OSError: The file cannot be read.
         Exception: The code of the file raised it.
     """
-    spec = importlib.util.spec_from_file_location("reward_func", path)
+    module = load_module("reward_func", path)
+    if not callable(getattr(module, "reward_func", None)):
+        raise MissingRewardFunction(f"{path} has no function reward_func(queries, prompts, labels)")
+    return module
+
+
+def load_module(name: str, path: str | Path) -> ModuleType:
+    """Return the module of a file.
+
+    Args:
+        name: The name of the module.
+        path: The file.
+
+    Raises:
+        ImportError: The name of the file does not end in ``.py``.
+        OSError: The file cannot be read.
+        Exception: The code of the file raised it.
+    """
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is no Python file; give a file whose name ends in .py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    if not callable(getattr(module, "reward_func", None)):
-        raise MissingRewardFunction(f"{path} has no function reward_func(queries, prompts, labels)")
     return module
 
 

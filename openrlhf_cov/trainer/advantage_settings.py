@@ -7,11 +7,9 @@ from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.slots import ProcessEstimator
+from openrlhf_cov.trainer.flags.unread import DISCOUNTED, WHITENED
 
 logger = init_logger(__name__)
-
-# Estimators whose advantages are whitened over all tokens of a step.
-WHITENED = ("gae", "reinforce", "reinforce_baseline")
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class AdvantageSettings:
         advantage = args.algo.advantage
         kl = args.algo.kl
         gamma = advantage.gamma
-        if gamma != 1.0 and advantage.estimator not in ("gae", "reinforce"):
+        if gamma != 1.0 and advantage.estimator not in DISCOUNTED:
             logger.warning(f"--algo.advantage.gamma {gamma:g} has no effect with {advantage.estimator}: 1 is taken")
             gamma = 1.0
         clip = args.reward.clip_range

@@ -48,6 +48,8 @@ def open_backend(args: argparse.Namespace) -> "Engines | Server":
         EngineConfig(vllm_max_num_seqs=args.max_num_seqs, vllm_max_num_batched_tokens=args.max_num_batched_tokens)
     except ValueError as error:
         raise UsageError(str(error).replace("--vllm.", "--")) from error
+    if args.base_url == "":  # as of a variable that is not set: engines would start here instead
+        raise UsageError("--base_url is empty; give http://HOST:PORT/v1, or drop it")
     if args.max_retries < 0:
         raise UsageError(f"--max_retries {args.max_retries}: must be at least 0")
     defaults = Parser()

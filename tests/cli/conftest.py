@@ -96,7 +96,8 @@ def write_rows() -> Callable[[Path, list[dict]], Path]:
 @pytest.fixture
 def make_model() -> Callable[..., Path]:
     """Function (folder, names of its files) -> the new folder of a model; the files are what a check reads of them."""
-    content = {"config.json": json.dumps({"model_type": "qwen2"}), "tokenizer_config.json": "{}"}
+    chat = json.dumps({"chat_template": "{{ messages[0]['content'] }}"})
+    content = {"config.json": json.dumps({"model_type": "qwen2"}), "tokenizer_config.json": chat}
 
     def make(folder: Path, files=("config.json", "tokenizer_config.json", "model.safetensors")) -> Path:
         folder.mkdir()

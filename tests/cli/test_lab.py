@@ -51,8 +51,12 @@ def test_a_run_writes_what_other_commands_read(tmp_path, base_policies, capsys):
     [
         # No token of this policy has such a covariance.
         ("--method clip_cov --clip_cov_lb 50 --clip_cov_ub 60", "step 1: no token had its covariance between"),
-        # After the only update of a rollout nothing is trained on its samples. The advice has a flag of the lab.
-        ("--method kl_cov --updates 1", "KL-Cov needs more than one update per rollout: raise --updates"),
+        # After the only update of a rollout nothing is trained on its samples.
+        ("--method kl_cov --updates 1", "--method kl_cov with one update per rollout: it has no effect"),
+        ("--method cispo --updates 1", "--method cispo with one update per rollout: its cap has no effect"),
+        ("--actor.eps_clip_low_high 0.2 0.28 --updates 1", "--actor.eps_clip_low_high 0.2 0.28 with one update"),
+        ("--method cispo", None),
+        ("--method clip_b --updates 1", None),
         # All tokens are in the band.
         ("--method clip_cov --clip_cov_lb=-50 --clip_cov_ub 60", None),
     ],
@@ -60,7 +64,8 @@ def test_a_run_writes_what_other_commands_read(tmp_path, base_policies, capsys):
 def test_a_method_without_effect_is_warned_of_once(tmp_path, base_policies, capsys, flags, warning):
     lab.main(["--output", str(tmp_path / "run"), *base_policies, *SHORT, *flags.split()])
     lines = capsys.readouterr().out.splitlines()
-    warnings = [line for line in lines if line.startswith("step ") and ": reward" not in line]
+    warnings = [line for line in lines if line.startswith(("step ", "--")) and ": reward" not in line]
+    assert all("--train.batch_size" not in line for line in warnings)  # the advice has a flag of the lab
     assert len(warnings) == (0 if warning is None else 1)
     assert warning is None or warning in warnings[0]
 

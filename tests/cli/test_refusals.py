@@ -27,6 +27,7 @@ FILES = {
     ),
     "far/third/metrics.jsonl": '{"step": 1, "reward": 0.5, "entropy/mean": 1.0}\n',
     "unknown.csv": "step,foo,bar\n1,2,3\n",
+    "twice.csv": "step,actor/entropy,actor/entropy\n1,0.5,0.7\n",
     "verl.csv": "step,actor/entropy,critic/score/mean\n1,0.5,0.5\n",
     "rows.jsonl": '{"response": "so \\\\boxed{5}", "answer": "5", "prompt": "?"}\n',
     "no_key.jsonl": "{}\n",
@@ -57,6 +58,7 @@ LONG = "n" * 300
 REPORT = "run --export law.json"
 PREPARE = "--dataset own.jsonl --output new"
 EVALUATE = "--model tiny --base_url {url} --benchmarks sums.jsonl --output new --temperature 0.6 --samples 3"
+BY_MICRO_BATCH = "--method kl_cov --cov_scope micro_batch"
 LAB = "--output new --base_policies base"
 
 REFUSED = {
@@ -82,7 +84,7 @@ REFUSED = {
         ("nowhere --export file/x", ["--export file/x: there is no folder file; make it, or give another file"]),
         ("run far/third", ["the runs are in different folders", "--output DIR"]),
         (f"{REPORT} --forecast 1", ["--forecast 1: "]),
-        (f"{REPORT} --formats pdf", ["--formats pdf: "]),
+        ("run --output new --formats pdf", ["--formats pdf: "]),
         (f"{REPORT} --metric rewards", ["--metric rewards: did you mean reward? "]),
         (f"{REPORT} --size run=many", ["--size run=many: "]),
         (f"{REPORT} --size 7e9", ["--size 7e9: "]),
@@ -93,6 +95,18 @@ REFUSED = {
         (f"{REPORT} --size run=7e9 --extrapolate -1", ["--extrapolate -1: "]),
         (f"{REPORT} --mapping ver", ["--mapping ver: "]),
         (f"{REPORT} --mapping entropy=", ["--mapping entropy=: "]),
+        # Flags that nothing would read.
+        (f"{REPORT} --mapping verl", ["--mapping verl has no effect: the runs have a metrics.jsonl"]),
+        (
+            "verl.csv --mapping entropy=actor/entropy entropy/mean=critic/score/mean --export law.json",
+            ["--mapping entropy/mean=critic/score/mean: entropy/mean is mapped to actor/entropy as well"],
+        ),
+        (
+            f"{REPORT} --formats svg",
+            ["--formats has no effect with --export alone, which draws nothing; add --output"],
+        ),
+        (f"{REPORT} --no_page", ["--no_page has no effect with --export alone"]),
+        ("twice.csv --export law.json", ["twice.csv: two columns are called 'actor/entropy'; rename one of them"]),
         ("unknown.csv --export law.json", ["unknown.csv: none of its columns is known, bar, foo; map them"]),
         ("verl.csv --mapping trl --export law.json", ["none of its columns is known, actor/entropy, critic/score/"]),
     ],
@@ -120,6 +134,19 @@ REFUSED = {
         ("rows.jsonl --output rows.jsonl", ["--output rows.jsonl is the file of the responses"]),
         ("rows.jsonl --output notes/README.md", ["--output notes/README.md", "not of this command"]),
         ("rows.jsonl --compare --reward_grader published", ["--compare grades by both graders; drop --reward_grader"]),
+        # Settings that the rule does not read, and settings of a training.
+        ("rows.jsonl --code_timeout 9", ["--code_timeout only applies to --reward_source code or row, got math"]),
+        (
+            "rows.jsonl --reward_source gsm8k --reward_grader published",
+            ["--reward_grader only applies to --reward_source math or row, got gsm8k"],
+        ),
+        (
+            "rows.jsonl --reward_source code --reward_format any",
+            ["--reward_format only applies to --reward_source math, gsm8k, choice or row, got code"],
+        ),
+        ("rows.jsonl --compare --reward_source choice", ["--compare: by --reward_source choice both graders"]),
+        ("rows.jsonl --reward_incorrect -1", ["--reward_incorrect -1: unknown flag"]),
+        ("rows.jsonl --reward_skip_bad_labels", ["--reward_skip_bad_labels: unknown flag"]),
         ("rows.jsonl --prompt_key asked", ["line 1 has no key 'asked'; it has "]),
         ("rows.jsonl --thinking_markers '<a>' '<a>'", ["'<a>' '<a>': the two markers must be different"]),
     ],
@@ -131,6 +158,11 @@ REFUSED = {
         (f"{PREPARE} --output cut_lab", ["--output cut_lab is not empty and holds no manifest.json"]),
         (f"{PREPARE} --output notes", ["--output notes/manifest.json", "not of this command"]),
         (f"{PREPARE} --output file", ["--output file is a file; choose a folder"]),
+        (f"{PREPARE} --output file/x", ["--output file/x: ", "file is a file; give a folder"]),
+        # A file and a named set have no splits, and only named sets are in --data_dir.
+        (f"{PREPARE} --split test", ["--split test has no effect on files and named sets"]),
+        (f"{PREPARE} --subset main", ["--subset main has no effect on files and named sets"]),
+        (f"{PREPARE} --data_dir notes", ["--data_dir notes has no effect: no input is one of dapo-math-17k, "]),
         # With the right key the command could read and replace its own output.
         (
             "--dataset made/train.jsonl --problem_key prompt --output made",
@@ -147,6 +179,16 @@ REFUSED = {
         (f"{LAB} --updates 3", ["--updates 3: must divide the 512 samples"]),
         (f"{LAB} --rollout.n_samples_per_prompt 1", ["--rollout.n_samples_per_prompt 1: must be at least 2"]),
         (f"{LAB} --cov_type kl_cov --kl_cov_ratio 0.2", ["--kl_cov_ratio"]),
+        # A command has one correct response, so all correct responses have the same weight.
+        (f"{LAB} --method ucpo", ["--method ucpo has no effect with --task commands", "use --task shortcut"]),
+        # The rewards of a replay are recorded.
+        (f"{LAB} --random_reward --replay_dir notes", ["--random_reward has no effect with --replay_dir"]),
+        # 64 prompts x 8 responses / 8 updates are 64 samples of an update.
+        (f"{LAB} {BY_MICRO_BATCH}", ["--train.micro_batch_size 0: one micro-batch has all 64 samples", "1 to 63"]),
+        (
+            f"{LAB} {BY_MICRO_BATCH} --train.micro_batch_size 64",
+            ["--cov_scope micro_batch has no effect with", " 64: "],
+        ),
         (f"{LAB} --method nonsense", ["--method nonsense"]),
         (f"{LAB} --cov_type kl_cov --actor.eps_clip_low_high 0.2 0.2", ["which has no PPO clip"]),
         (f"{LAB} --method prime", ["--method prime needs a process reward model, which the lab does not have"]),
@@ -169,11 +211,14 @@ REFUSED = {
         ("--output new --base_seed -1", ["--base_seed -1: must be numbers from 0"]),
         ("--output new --pack a --unpack b", ["give one of the two"]),
         ("--output new --unpack missing", ["--unpack missing: no such file"]),
+        ("--output new --unpack file --task tail", ["--task has no effect with --unpack, which takes all policies"]),
     ],
     "reproduce": [
         ("--figure 7 --scale tiny", ["--scale tiny: figure 7 has none: the embedded tasks have one size"]),
         ("--figure 8 --collect docs", ["--collect copies what --run makes; add --run"]),
         ("--figure 8 --steps 1", ["--steps 1: must be at least 2"]),
+        ("--figure 8 --steps 5", ["--steps 5 has no effect at the paper's scale; drop it, or add --scale tiny"]),
+        ("--figure 8 --scale tiny --data_dir notes", ["--data_dir notes has no effect with --scale tiny"]),
         ("--figure 8 --run --output file", ["file is a file; give a folder"]),
     ],
     "demo": [
@@ -184,6 +229,10 @@ REFUSED = {
         ("--folder half_task", ["--folder half_task is not empty and holds no finished task 'addition'"]),
         # 95 problems are 2 steps of 32 prompts and a rest.
         ("--folder task --steps 3", ["--steps 3 is more than the task gives: 95 training problems are 2 steps of 32"]),
+    ],
+    "fetch-smollm2": [
+        ("--output notes", ["--output notes is not empty; choose another folder"]),
+        ("--output file/x", ["--output file/x: ", "file is a file; give a folder"]),
     ],
     "tiny-task": [
         ("--output task", ["task holds a task with other settings (seed 1, not 0); choose another --output"]),
@@ -204,6 +253,7 @@ REFUSED = {
         ("--token_file blank.token", ["--token_file blank.token holds no token"]),
         ("--token_file comma.token", ["--token_file comma.token holds no token"]),
         ("--reward_timeout 0", ["--reward_timeout 0.0: must be a number of seconds in (0, 86400]"]),
+        ("--code_timeout 9", ["--code_timeout only applies to --reward_source code or row, got math"]),
         ("--max_queries 0", ["--max_queries 0: must lie between 1 and 2^20"]),
         ("--max_req 1", ["--max_req 1: unknown flag; "]),
         # Flags of the trainer's side of a reward.
@@ -261,6 +311,10 @@ REFUSED = {
         (f"{EVALUATE} --concurrency 0", ["--concurrency 0: must be at least 1"]),
         (f"{EVALUATE} --reward_timeout 0", ["--reward_timeout 0.0: must be a number of seconds in (0, 86400]"]),
         (f"{EVALUATE} --smaples 2", ["--smaples 2: unknown flag; did you mean --samples?"]),
+        (f"{EVALUATE} --base_url ''", ["--base_url is empty; give http://HOST:PORT/v1, or drop it"]),
+        # What is generated already, and problems, have no sampling.
+        ("--regrade --output grpo --temperature 1", ["--temperature has no effect with --regrade, which grades what"]),
+        ("--benchmarks sums.jsonl --write_data new --samples 4", ["--samples has no effect with --write_data"]),
         ("--benchmarks sums.jsonl --write_data file", ["--write_data file: file is a file"]),
     ],
     # The name of a command itself.

@@ -70,6 +70,13 @@ REFUSED = [
     (LAB, {"colour": 1}, "", "colour: no such field; choose from title"),
     (LAB, {"test": "--samples 4"}, "", "test has no effect"),
     (LAB, {}, "--jobs 0", "--jobs 0: must be at least 1"),
+    # Finalists run again with seeds of their own.
+    (
+        LAB,
+        {"tuning": {"seeds": [9], "finalists": 2}},
+        "",
+        "tuning.finalists: 2 has no effect without tuning.final_see",
+    ),
     # What the study sets itself, in any spelling.
     (LAB, {"flags": "--outp elsewhere"}, "", "flags: --outp is what the study sets itself"),
     (LAB, {"flags": "--train.seed=3"}, "", "flags: --train.seed is what the study sets itself"),
@@ -133,6 +140,30 @@ def test_a_refused_request_is_one_line_and_writes_nothing(
     assert said.replace("{}", str(tmp_path)) in error
     assert {each.name for each in tmp_path.iterdir()} == {"short.yaml", "fifo"}
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("study.html", "mine", "study.html is there and not of this command"),
+        ("study.md", "# Notes", "study.md is there and not of this command"),
+        ("study.html", "<title>Study: A &amp; B</title>", "study.html is of the study 'A & B'; choose another folder"),
+    ],
+)
+def test_a_page_of_something_else_is_kept(tmp_path, spec_file, run_command, name, content, said):
+    output = tmp_path / "out"
+    output.mkdir()
+    (output / name).write_text(content)
+    status, out, error = run_command("study", spec_file(**LAB), "--output", output, "--page")
+    assert (status, out, error.count("\n")) == (2, "", 1)
+    assert said in error
+    assert {path.name: path.read_text() for path in output.iterdir()} == {name: content}
+
+
+def test_a_page_of_the_study_is_written_again(tmp_path, spec_file, run_command):
+    spec = spec_file(**(LAB | {"title": 'A < B & "C"'}))
+    for _ in range(2):
+        assert run_command("study", spec, "--output", tmp_path / "out", "--page")[0] == 0
 
 
 @pytest.mark.parametrize("kind", ["folder", "fifo", "missing", "huge"])

@@ -199,13 +199,15 @@ def as_list(value):
     return list(value) if isinstance(value, (list, tuple)) else value
 
 
+# The clip range of a preset gives way to the flag for both sides of it.
+@pytest.mark.parametrize("given", [["--actor.adam.lr", "3e-6"], ["--actor.eps_clip", "0.3"]])
 @pytest.mark.parametrize("name", PRESETS)
-def test_what_is_printed_makes_the_same_run_without_the_preset(monkeypatch, name):
+def test_what_is_printed_makes_the_same_run_without_the_preset(monkeypatch, name, given):
     monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: False)
     parser = CovArgumentParser()
-    args = vars(parser.parse_args([*REWARD, "--preset", name, "--actor.adam.lr", "3e-6"]))
-    assert "--actor.adam.lr" not in words_of(parser)
-    written = vars(CovArgumentParser().parse_args([*REWARD, *words_of(parser), "--actor.adam.lr", "3e-6"]))
+    args = vars(parser.parse_args([*REWARD, "--preset", name, *given]))
+    assert given[0] not in words_of(parser)
+    written = vars(CovArgumentParser().parse_args([*REWARD, *words_of(parser), *given]))
     times = ("logger.wandb.run_name", "logger.tensorboard_run_name")  # have the time of day
     values = {name: (as_list(value), as_list(args[name])) for name, value in written.items() if name not in times}
     assert {name: pair for name, pair in values.items() if pair[0] != pair[1]} == {}

@@ -21,9 +21,13 @@ SERVER = "--reward.remote_url http://127.0.0.1:1/?token=t0ken"
 OF_SERVER = "with a server in --reward.remote_url, which grades by settings of its own"
 REWARD_MODEL = "--reward.remote_url= --reward.model_name_or_path m"
 OUR_REWARD = "--reward.remote_url openrlhf_cov/rewards/reward_func.py"
-BENCH = "--eval.dataset bench:aime24"
+BENCH = "--eval.dataset bench:aime24 --eval.steps 5"
 EVALUATES = "--eval.dataset problems.jsonl --eval.steps 5"
 BY_RESPONSE = "--actor.loss_agg_mode seq-mean-token-mean"
+CORRECTION = "--algo.advantage.is_correction_"
+CORRECTED = f"{CORRECTION}level token"
+GSPO_CLIP = "--actor.policy_loss_type gspo --actor.eps_clip_low_high 3e-4 4e-4"
+CONSTANT = "--actor.lr_scheduler constant"
 NOT_PERCENT = "fractions, not percent (0.2 % is 2e-3)"
 
 # Flags, and what the one line contains: the flag, the value, and what to do.
@@ -47,6 +51,11 @@ REFUSED = [
     (f"{KL} --actor.dual 10", ["--actor.dual_clip", "--kl_cov_keep_ppo_clip"]),
     ("--sampling_max_stale 2", ["--sampling_max_staleness", "--algo.dynamic_filtering_enable"]),
     (f"{OUR_REWARD} --code_timeout 9", ["--code_timeout", "got math"]),
+    (
+        f"{OUR_REWARD} --reward_source gsm8k --reward_grader published",
+        ["--reward_grader only applies to --reward_source math or row, got gsm8k"],
+    ),
+    (f"{OUR_REWARD} --reward_source code --reward_format any", ["--reward_format only applies to", "got code"]),
     # Settings of the package's grader that a server does not get, even if they have the default value.
     (f"{SERVER} --reward_format boxed", ["--reward_format has no effect", OF_SERVER, "openrlhf-cov serve-reward"]),
     (f"{SERVER} --reward_grader published", ["--reward_grader has no effect", OF_SERVER]),
@@ -150,6 +159,69 @@ REFUSED = [
         "--data.chat_template_kwargs {}",
         ["--data.chat_template_kwargs only applies with --data.apply_chat_template or --eval.template chat"],
     ),
+    # Rewards come from one file, or from addresses.
+    ("--reward.remote_url a.py,b.py", ["--reward.remote_url a.py,b.py: a file gives all rewards", "alone"]),
+    ("--reward.remote_url a.py,http://h:1", ["--reward.remote_url a.py,http://h:1: a file gives all rewards"]),
+    ("--reward.remote_url reward.txt", ["--reward.remote_url reward.txt: must be a file that ends in .py, or"]),
+    ("--reward.remote_url http://", ["--reward.remote_url http://: must be a file that ends in .py, or addresses"]),
+    ("--reward.remote_url http://h:1,", ["--reward.remote_url http://h:1,: must be a file that ends in .py, or"]),
+    ("--reward.remote_url http://[h:1", ["--reward.remote_url http://[h:1: must be a file that ends in .py, or"]),
+    # Flags of OpenRLHF that a run would ignore because of its other flags.
+    (f"--preset grpo --algo.kl.use_loss {EIGHT}", ["--algo.kl.use_loss has no effect", "--algo.kl.init_coef 0"]),
+    ("--preset grpo --algo.kl.estimator k3", ["--algo.kl.estimator k3 has no effect", "give a coefficient above 0"]),
+    ("--algo.kl.init_coef 0 --algo.kl.target 6", ["--algo.kl.target 6 has no effect", "--algo.kl.init_coef 0"]),
+    ("--algo.kl.horizon 9", ["--algo.kl.horizon 9 only applies with --algo.kl.target"]),
+    ("--algo.kl.unbiased_gradient", ["--algo.kl.unbiased_gradient only applies with --algo.kl.use_loss"]),
+    (f"{GROUPS} --algo.advantage.gamma 0.9", ["--algo.advantage.gamma 0.9 has no effect", "group_norm", "drop it"]),
+    (f"{GROUPS} --algo.advantage.lambd 0.9", ["--algo.advantage.lambd 0.9 has no effect", "group_norm", "drop it"]),
+    (f"{GROUPS} --algo.advantage.no_std_norm", ["--algo.advantage.no_std_norm has no effect", "choose dr_grpo"]),
+    (f"{GROUPS} --critic.adam.lr 1e-5", ["--critic.adam.lr 1e-05 has no effect", "group_norm, which has no critic"]),
+    (f"{GROUPS} --critic.model_name_or_path m", ["--critic.model_name_or_path m has no effect", "no critic"]),
+    (f"{QAE} --critic.freezing_steps 9", ["--critic.freezing_steps 9 has no effect", "group_norm"]),
+    (f"{CORRECTION}mode clip", [f"{CORRECTION}mode clip only applies with {CORRECTION}level token or seq"]),
+    (f"{CORRECTION}threshold 0.5 2", [f"{CORRECTION}threshold 0.5 2 only applies with {CORRECTION}level"]),
+    (f"{CORRECTED} {GSPO_CLIP} {CORRECTION}gating tv", [f"{CORRECTION}gating tv has no effect", "gspo"]),
+    (f"{GSPO_CLIP} --actor.loss_agg_mode token-mean", ["--actor.loss_agg_mode token-mean has no effect", "gspo"]),
+    (
+        "--actor.eps_clip 0.3 --actor.eps_clip_low_high 0.2 0.28",
+        ["--actor.eps_clip 0.3 has no effect with --actor.eps_clip_low_high 0.2 0.28", "drop one of the two"],
+    ),
+    ("--algo.dynamic_filtering_range 0.2 0.8", ["range 0.2 0.8 only applies with --algo.dynamic_filtering_enable"]),
+    ("--reward.overlong_penalty_factor 2", ["factor 2 only applies with --reward.overlong_buffer_len"]),
+    ("--train.ema_beta 0.9", ["--train.ema_beta 0.9 only applies with --train.enable_ema"]),
+    ("--train.async_queue_size 2", ["--train.async_queue_size 2 only applies with --train.async_enable"]),
+    (
+        f"{KL} --cov_scope micro_batch --train.dynamic_batch_enable --train.micro_batch_size 4",
+        ["--train.micro_batch_size 4 has no effect", "--train.dynamic_batch_enable", "--cov_scope micro_batch"],
+    ),
+    (f"{CONSTANT} --actor.lr_warmup_ratio 0.1", ["--actor.lr_warmup_ratio 0.1 has no effect", "constant_with_warmup"]),
+    ("--preset grpo --actor.lr_warmup_ratio 0.1", ["--actor.lr_warmup_ratio 0.1 has no effect with", "constant"]),
+    ("--actor.lr_scheduler linear --actor.min_lr_ratio 0.5", ["--actor.min_lr_ratio 0.5 has no effect", "linear"]),
+    ("--critic.lr_scheduler constant --critic.min_lr_ratio 0.5", ["--critic.min_lr_ratio 0.5 has no effect"]),
+    ("--actor.muon.lr 0.1", ["--actor.muon.lr 0.1 only applies with --actor.optim muon"]),
+    ("--data.apply_chat_template --data.input_template Q:{}", ["--data.input_template Q:{} has no effect"]),
+    ("--eval.steps 5", ["--eval.steps 5 only applies with --eval.dataset"]),
+    (f"{BENCH} --eval.split test", ["--eval.split test has no effect with --eval.dataset bench:"]),
+    ("--eval.dataset problems.jsonl", ["--eval.dataset problems.jsonl is never evaluated; add --eval.steps"]),
+    ("--logger.wandb.project p", ["--logger.wandb.project p only applies with --logger.wandb.key"]),
+    # Values that would end a run after its engines have started.
+    ("--actor.lr_scheduler cosin", ["--actor.lr_scheduler cosin: must be one of ", "cosine"]),
+    # It takes a metric with every step, which DeepSpeed does not give.
+    ("--critic.lr_scheduler reduce_lr_on_plateau", ["--critic.lr_scheduler reduce_lr_on_plateau: must be one of "]),
+    ("--vllm.sync_backend mpi", ["--vllm.sync_backend mpi: must be nccl or gloo"]),
+    (
+        "--reward.overlong_buffer_len 30 --rollout.max_new_tokens 24",
+        ["--reward.overlong_buffer_len 30 is more than --rollout.max_new_tokens 24"],
+    ),
+    ("--reward.overlong_buffer_len 4096", ["--reward.overlong_buffer_len 4096 is more than --data.max_len 2048"]),
+    (f"{CORRECTION}level seq {CORRECTION}mode clip", [f"{CORRECTION}mode clip", f"give {CORRECTION}level token"]),
+    # A divergence has an upper bound alone, and the default of the flag is a range.
+    (f"{CORRECTED} {CORRECTION}gating tv", [f"{CORRECTION}gating tv", f"{CORRECTION}threshold 0.5 5", "one number"]),
+    ("--data.input_template Q:", ["--data.input_template 'Q:': it has no {} for the prompt"]),
+    # LaTeX has braces of its own, and a second place would end the run.
+    ("--data.input_template {}\\boxed{}", ["--data.input_template '{}", "\\boxed{{}}"]),
+    ("--data.input_template {}{x}", ["--data.input_template '{}{x}'"]),
+    ("--ds.lora.rank 99999999999", ["--ds.lora.rank 1e+11: must lie in [0, 65536]"]),
 ]
 
 
@@ -231,7 +303,22 @@ TAKEN = [
         {"entropy_target": 0.2, "actor.entropy_coef": 0.0},
     ),
     ("--method repo_r", {"actor.entropy_coef": None}),
+    # A clip on the command line takes the place of the range of a preset.
+    ("--preset dapo --actor.eps_clip 0.3", {"actor.eps_clip": 0.3, "actor.eps_clip_low_high": None}),
+    ("--preset dapo", {"actor.eps_clip_low_high": [0.2, 0.28]}),
     # What some flags refuse, others allow.
+    ("--algo.kl.init_coef 0 --algo.kl.use_loss", {"algo.kl.use_loss": True}),  # 0 is said beside it
+    ("--preset grpo --algo.kl.init_coef 1e-3 --algo.kl.use_loss", {"algo.kl.init_coef": 1e-3}),
+    (f"{GROUPS} --algo.advantage.gamma 1 --algo.advantage.lambd 1", {"algo.advantage.gamma": 1.0}),  # as it is
+    ("--algo.advantage.estimator reinforce_baseline --algo.advantage.no_std_norm", {"algo.advantage.lambd": 1}),
+    (f"{GROUPS} --critic.num_gpus_per_node 2", {"critic.num_gpus_per_node": 2}),  # places what a run may lack
+    (f"{CORRECTED} {CORRECTION}gating tv {CORRECTION}threshold 0.1", {f"{CORRECTION[2:]}threshold": [0.1]}),
+    (f"{CONSTANT} --actor.lr_warmup_ratio 0", {"actor.lr_warmup_ratio": 0.0}),
+    ("--actor.lr_scheduler constant_with_warmup --actor.lr_warmup_ratio 0.1", {"actor.lr_warmup_ratio": 0.1}),
+    ("--data.input_template {}\\boxed{{}}", {"data.input_template": "{}\\boxed{{}}"}),
+    ("--eval.dataset problems.jsonl --eval.at_start", {"eval.steps": -1}),
+    (f"{KL} --cov_scope micro_batch --train.micro_batch_size 4", {"train.micro_batch_size": 4}),
+    ("--reward.overlong_buffer_len 24 --rollout.max_new_tokens 24", {"reward.overlong_penalty_factor": 1}),
     ("--method adaptive_entropy --entropy_bonus 0.01", {"entropy_bonus": 0.01}),
     (f"--method clip_b {BY_RESPONSE}", {"method": "clip_b"}),
     (f"--method clip_b,maxrl {GROUPS}", {"method": "clip_b,maxrl"}),
@@ -265,7 +352,7 @@ TAKEN = [
     (f"{EVALUATES} --ckpt.best_metric_key eval_task_pass1", {"ckpt.best_metric_key": "eval_task_pass1"}),
     # Limits of programs apply where programs run.
     (f"{OUR_REWARD} --code_timeout 9 --reward_source row", {"code_timeout": 9.0}),
-    (f"{OUR_REWARD} --code_timeout 9 --eval.dataset bench:code_basics", {"code_timeout": 9.0}),
+    (f"{OUR_REWARD} --code_timeout 9 --eval.dataset bench:code_basics --eval.at_start", {"code_timeout": 9.0}),
     ("--reward.remote_url mine/reward_func.py --code_timeout 9", {"code_timeout": 9.0}),
     # The trainer reads these for any server: of failed and of truncated responses, and the labels of rows.
     (
@@ -324,7 +411,7 @@ def test_flags_become_the_settings_of_the_loss(parse, flags, settings):
 
 def test_arguments_of_a_chat_template_have_one_spelling(parse_nested):
     flags = ["--data.chat_template_kwargs", '{"b":1, "a" : 2}']
-    for more in ("--data.apply_chat_template", "--eval.dataset bench:aime24 --eval.template chat"):
+    for more in ("--data.apply_chat_template", f"{BENCH} --eval.template chat"):
         # Spaces and order make no other run.
         assert parse_nested(*RUN.split(), *flags, *more.split()).chat_template_kwargs == '{"a": 2, "b": 1}'
 

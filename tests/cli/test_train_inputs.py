@@ -63,6 +63,9 @@ TEXTS = {
     "none.py": "def other(): pass",
     "import.py": "import no_such_module_here",
     "syntax.py": "def reward_func(:",
+    "exit.py": "import sys; sys.exit(3)",
+    "agent.py": "from openrlhf.utils.agent import AgentExecutorBase\nclass AgentExecutor(AgentExecutorBase): ...",
+    "no_agent.py": "class AgentExecutor: ...",
     "any.py": "def reward_func(queries, prompts, labels): ...",
     "made.py": "def reward_func(queries, prompts, labels): ...\ndef make_reward_func(config): return reward_func",
 }
@@ -84,7 +87,7 @@ KL_LOSS = "--algo.kl.use_loss --algo.kl.init_coef 1e-3"
 CHUNKS = f"{TWO} --rollout.micro_batch_size 4 {NO_KL}"
 PARALLEL = "--ds.tensor_parallel_size 2 --ds.param_dtype bf16"
 NO_TOKEN_LEFT = "no token is left for the prompt"
-DATASET, EVAL, CHAT = "--data.prompt_dataset {}", "--eval.dataset {}", "--data.apply_chat_template"
+DATASET, EVAL, CHAT = "--data.prompt_dataset {}", "--eval.steps 5 --eval.dataset {}", "--data.apply_chat_template"
 MODEL = "--actor.model_name_or_path"
 BENCH = "--eval.steps 1 --eval.dataset bench:"
 
@@ -143,10 +146,13 @@ REFUSED = [
     ("--data.max_len 32769", "--data.max_len 32769 is more than the 32768 positions of the model"),
     # Data.
     (f"{DATASET}/no.jsonl", f"{DATASET}/no.jsonl: no such file"),
-    (f"{EVAL}/no.jsonl", f"{EVAL}/no.jsonl: no such file"),
+    (f"{EVAL}/no.jsonl", "--eval.dataset {}/no.jsonl: no such file"),
     (f"{DATASET}/train.jsonl,{{}}/no.jsonl", f"{DATASET}/no.jsonl: no such file"),
     (f"{DATASET}/empty.jsonl", f"{DATASET}/empty.jsonl is empty"),
-    (f"{EVAL}/empty.jsonl", f"{EVAL}/empty.jsonl is empty"),
+    (f"{EVAL}/empty.jsonl", "--eval.dataset {}/empty.jsonl is empty"),
+    (f"{DATASET}/train.jsonl,", "train.jsonl,: a name is empty; give files or names on the hub"),
+    # The second line begins with {"input": ", which are 11 bytes.
+    (f"{DATASET}/latin.jsonl", f"{DATASET}/latin.jsonl, line 2: byte 12 is not UTF-8"),
     (f"{DATASET}/bad.jsonl", f"{DATASET}/bad.jsonl cannot be read: "),
     ("--data.input_key question", "question: {}/train.jsonl has no such key; it has input, label"),
     ("--data.label_key answer", "--data.label_key answer: {}/train.jsonl has no such key; it has input, label"),
@@ -184,6 +190,8 @@ REFUSED = [
     ("--reward.remote_url {}/nowhere.py", "--reward.remote_url {}/nowhere.py: no such file"),
     ("--reward.remote_url {}/none.py", "{}/none.py has no function reward_func(queries, prompts, labels)"),
     ("--reward.remote_url {}/import.py", "{}/import.py cannot be imported: ModuleNotFoundError: No module named"),
+    ("--reward.remote_url {}/exit.py", "--reward.remote_url {}/exit.py cannot be imported: SystemExit: 3"),
+    ("--logger.tensorboard_dir {}/any.py", "--logger.tensorboard_dir {}/any.py: {}/any.py is a file; give a folder"),
     ("--reward.remote_url {}/syntax.py", "{}/syntax.py cannot be imported: SyntaxError: "),
     # The function of a file gets no settings without make_reward_func(config).
     (
@@ -244,6 +252,7 @@ def files(tmp_path, write_rows, make_model):
         write_rows(tmp_path / name, rows)
     for name, text in TEXTS.items():
         (tmp_path / name).write_text(text)
+    (tmp_path / "latin.jsonl").write_bytes(b'{"input": "1+1=", "label": "2"}\n{"input": "\xe9", "label": "4"}\n')
     for name, parts in MODELS.items():
         make_model(tmp_path / name, parts)
     return tmp_path
@@ -252,7 +261,7 @@ def files(tmp_path, write_rows, make_model):
 @pytest.mark.parametrize(("flags", "said"), REFUSED, ids=[flags for flags, _ in REFUSED])
 def test_inputs_that_cannot_train_are_refused(refusal, files, flags, said):
     message = refusal((), *flags.format(files, files).split())
-    assert said.format(files, files) in message
+    assert said.format(*[files] * 3) in message
     assert "\n" not in message
 
 
@@ -312,6 +321,53 @@ def test_a_damaged_model_is_refused(refusal, inputs, name, content, said):
     assert "\n" not in message
 
 
+def test_a_model_without_a_shard_of_its_index_is_refused(refusal, check, inputs):
+    folder = inputs[MODEL]
+    shards = [f"model-0000{n}-of-00003.safetensors" for n in (1, 2, 3)]
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": dict(zip("abc", shards, strict=True))})
+    )
+    (folder / shards[0]).write_text("weights")
+    assert refusal().startswith(f"{MODEL} {folder}: {shards[1]} is missing (2 files of the index are)")
+    for shard in shards:
+        (folder / shard).write_text("weights")
+    check()
+
+
+def test_a_chat_template_that_the_tokenizer_lacks_is_refused(refusal, check, loadable_model):
+    short = {"--data.max_len": 48, "--rollout.max_new_tokens": 24}
+    assert refusal(short, CHAT).startswith(f"{CHAT}: the tokenizer of {MODEL} {loadable_model} has no chat template")
+    (loadable_model / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    check(short, CHAT)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nowhere.py", "no such file"),
+        ("none.jsonl", "no such file, or its name does not end in .py"),
+        ("syntax.py", "cannot be imported: SyntaxError"),
+        ("exit.py", "cannot be imported: SystemExit: 3"),
+        ("none.py", "has no class AgentExecutor that inherits from"),
+        ("no_agent.py", "has no class AgentExecutor that inherits from"),
+    ],
+)
+def test_an_agent_that_the_engines_cannot_use_is_refused(refusal, check, inputs, files, name, said):
+    del inputs["--reward.remote_url"]
+    message = refusal({"--train.agent_func_path": files / name})
+    assert message.startswith(f"--train.agent_func_path {files / name}")
+    assert said in message
+    check({"--train.agent_func_path": files / "agent.py"})
+
+
+def test_a_balancing_loss_needs_experts(refusal, check, inputs):
+    flags = ("--actor.aux_loss_coef", "0.1")
+    assert refusal((), *flags).startswith("--actor.aux_loss_coef 0.1 has no effect: ")
+    (inputs[MODEL] / "config.json").write_text(json.dumps({"model_type": "qwen2_moe"}))
+    check((), *flags)
+
+
 @pytest.mark.parametrize("name", preflight.CONFIG_FILES)
 def test_a_model_with_code_of_its_own_is_refused_without_the_flag(refusal, check, make_model, tmp_path, name):
     folder = make_model(tmp_path / "own")
@@ -364,6 +420,8 @@ def test_nested_keys_are_read_in_every_format(check, refusal, tmp_path, flag, na
     place = tmp_path / name
     FORMATS[name](place)
     changes = {"--data.prompt_dataset": place, flag: place, "--data.input_key": "prompt"}
+    if flag == "--eval.dataset":
+        changes["--eval.steps"] = 5
     check(changes | {"--data.label_key": "reward_model.gold"}, CHAT)
     message = refusal(changes | {"--data.label_key": "reward_model.answer"}, CHAT)
     there = (str(place), "prompt, reward_model, reward_model.gold")

@@ -350,7 +350,8 @@ def test_every_difference_is_in_one_line_and_all_have_to_be_accepted(resumed, re
         "--rollout_limit 9 --actor.lr_scheduler constant --ckpt.allow_changed actor.lr_scheduler",
         "--ckpt.output_dir {}/elsewhere",
         "--vllm.num_engines 2 --ckpt.save_steps 7",
-        "--train.micro_batch_size 2 --logger.logging_steps 3 --eval.temperature 0.1",
+        "--train.micro_batch_size 2 --logger.logging_steps 3",
+        "--eval.dataset {0}/train.jsonl --eval.steps 9 --eval.temperature 0.1",
     ],
 )
 def test_what_does_not_determine_a_run_may_change(resumed, tmp_path, flags):

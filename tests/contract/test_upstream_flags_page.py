@@ -35,8 +35,7 @@ RUNS = {
         "train.colocate_actor_ref train.micro_batch_size vllm.num_engines"
     ),
     "tests/e2e/test_upstream_flags.py::test_gspo_with_a_corrected_mismatch_and_an_evaluation_on_a_file": (
-        "actor.dual_clip actor.policy_loss_type algo.advantage.is_correction_gating algo.advantage.is_correction_mode "
-        "algo.advantage.is_correction_threshold algo.advantage.no_std_norm algo.kl.unbiased_gradient "
+        "actor.dual_clip actor.policy_loss_type algo.kl.unbiased_gradient "
         "ckpt.best_metric_key data.input_template data.prompt_split ds.attn_implementation eval.split "
         "eval.temperature logger.logging_steps rollout.temperature train.seed vllm.enable_prefix_caching "
         "vllm.enforce_eager vllm.sync_backend"
@@ -46,7 +45,9 @@ RUNS = {
         "actor.eps_clip_low_high actor.loss_agg_mode"
     ),
     "tests/e2e/test_upstream_flags.py::test_a_critic_that_muon_trains_under_another_name_of_its_head": (
-        "actor.eps_clip actor.num_nodes critic.adam.betas critic.adam.eps critic.adam.weight_decay "
+        "actor.eps_clip actor.num_nodes algo.advantage.is_correction_gating algo.advantage.is_correction_mode "
+        "algo.advantage.is_correction_threshold algo.advantage.no_std_norm critic.adam.betas critic.adam.eps "
+        "critic.adam.weight_decay "
         "critic.lr_warmup_ratio critic.max_norm critic.min_lr_ratio critic.muon.lr critic.muon.momentum "
         "critic.num_nodes critic.optim ds.value_head_prefix ref.num_nodes reward.num_nodes vllm.tensor_parallel_size"
     ),

@@ -104,9 +104,7 @@ def test_gspo_with_a_corrected_mismatch_and_an_evaluation_on_a_file(run_trainer,
     flags = [*task.flags(folder), "--data.input_template", "{}"]
     flags += f"""
         --actor.policy_loss_type gspo --actor.eps_clip_low_high 3e-4 4e-4 --actor.dual_clip 3
-        --algo.advantage.no_std_norm --algo.kl.unbiased_gradient --algo.advantage.is_correction_level token
-        --algo.advantage.is_correction_mode clip --algo.advantage.is_correction_gating ratio
-        --algo.advantage.is_correction_threshold 0.5 2 --rollout.temperature 0.9 --train.seed 7
+        --algo.kl.unbiased_gradient --algo.advantage.is_correction_level token --rollout.temperature 0.9 --train.seed 7
         --data.prompt_split train --logger.logging_steps 2 --vllm.enable_prefix_caching --vllm.enforce_eager
         --ds.attn_implementation eager --vllm.sync_backend gloo --ckpt.best_metric_key none
         --eval.dataset {task.train} --eval.split train --eval.temperature 0.6 --eval.n_samples_per_prompt 1
@@ -126,6 +124,9 @@ def test_a_critic_that_muon_trains_under_another_name_of_its_head(run_trainer, t
         --critic.adam.lr 1e-4 --critic.adam.betas 0.9 0.99 --critic.adam.eps 1e-7 --critic.adam.weight_decay 0.01
         --critic.lr_warmup_ratio 0.5 --critic.min_lr_ratio 0.5 --critic.num_nodes 1 --actor.num_nodes 1
         --ref.num_nodes 1 --reward.num_nodes 1 --actor.eps_clip 0.1 --vllm.tensor_parallel_size 1
+        --algo.advantage.no_std_norm --algo.advantage.is_correction_level token
+        --algo.advantage.is_correction_mode clip --algo.advantage.is_correction_gating ratio
+        --algo.advantage.is_correction_threshold 0.5 2
     """.split()
     run = run_trainer(flags, folder, ray)
     assert_finite_steps(run)

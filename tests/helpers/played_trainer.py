@@ -10,7 +10,7 @@ from openrlhf_cov.experiments.study.ray_runs import RayStudy
 from openrlhf_cov.experiments.study.spec_file import read_spec
 
 ASKED = "--benchmarks aime24 --samples 4"
-FLAGS = "--actor.model_name_or_path m --data.prompt_dataset d --reward.remote_url r --vllm.num_engines 1"
+FLAGS = "--actor.model_name_or_path m --data.prompt_dataset d --reward.remote_url r.py --vllm.num_engines 1"
 TEST = {"kinds": ["easy", "hard"], "samples": 4, "greedy": [1, 0], "right": [4, 1]}
 
 

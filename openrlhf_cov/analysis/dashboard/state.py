@@ -267,8 +267,9 @@ class RunState:
     has_started: bool = True
 
     def age(self, now: float) -> float:
-        """Return the seconds since the newest step; 0 where the clock of the run is ahead of ours."""
-        return max(0.0, now - self.last_time)
+        """Return the seconds since the newest step: 0 if the run's clock is ahead of ours, NaN without a time."""
+        age = now - self.last_time
+        return age if math.isnan(age) else max(0.0, age)  # ``max`` takes 0 for the larger one of 0 and NaN
 
     def activity(self, now: float) -> Activity:
         """Return what the run does at the Unix time ``now`` in seconds."""

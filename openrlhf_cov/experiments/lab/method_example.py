@@ -30,8 +30,10 @@ def example_command(method: Method) -> list[str]:
 
 def needed_flags(method: Method) -> list[str]:
     """Return the flags without which the lab refuses a method: those that make it act."""
-    try:
-        LabRequest.of(build_parser(), ["--output", "unused", *method.flag.split()])
-    except ValueError:
-        return ["--entropy_target", str(EXAMPLE_TARGET)]
-    return []
+    for flags in ([], ["--task", "shortcut"]):
+        try:
+            LabRequest.of(build_parser(), ["--output", "unused", *method.flag.split(), *flags])
+        except ValueError:
+            continue
+        return flags
+    return ["--entropy_target", str(EXAMPLE_TARGET)]

@@ -42,6 +42,8 @@ MAX_THREADS = 1024
 
 # Keys of ``openrlhf_cov.experiments.lab.tasks.TASKS``, which takes PyTorch to import.
 TASKS = ("commands", "addition", "code", "shortcut", "shortcut_large", "tail", "graph_paths", "two_peaks")
+# Those of them whose prompts have a single correct response each.
+ONE_ANSWER_TASKS = ("commands", "tail")
 # Those of them with a shortcut.
 SHORTCUT_TASKS = ("shortcut", "shortcut_large")
 
@@ -110,7 +112,19 @@ class LabRequest:
         given = given_flags(parser.parse_args, list(words), args)
         if "shortcut_share" in given and args.task not in SHORTCUT_TASKS:
             raise ValueError(f"--shortcut_share has no effect with --task {args.task}; drop it or use --task shortcut")
-        return cls(words, args, LabSettings.from_args(args), configured(args, given))
+        if args.random_reward and args.replay_dir is not None:
+            raise ValueError("--random_reward has no effect with --replay_dir, which has the rewards; drop it")
+        settings = LabSettings.from_args(args)
+        config = configured(args, given)
+        estimator = config.estimator
+        # A random reward counts any response as correct.
+        if estimator and estimator.slot.one_answer and args.task in ONE_ANSWER_TASKS and not args.random_reward:
+            raise ValueError(
+                f"{estimator.flag} has no effect with --task {args.task}, whose prompts have one correct response: "
+                f"{estimator.slot.one_answer}; use --task shortcut"
+            )
+        _check_micro_batches(settings, config)
+        return cls(words, args, settings, config)
 
     @property
     def base_policies(self) -> Path:
@@ -231,6 +245,19 @@ def configured(args: Any, given: Collection[str]) -> CovConfig:
     return config
 
 
+def _check_micro_batches(settings: LabSettings, config: CovConfig) -> None:
+    """Raise ValueError if ``--cov_scope micro_batch`` would select among all samples of an optimizer step.
+
+    The run would be that of ``--cov_scope global`` under another name.
+    """
+    samples = settings.prompts * settings.group // settings.updates
+    if config.cov_scope == "micro_batch" and not 0 < settings.micro_batch < samples:
+        raise ValueError(
+            f"--cov_scope micro_batch has no effect with --train.micro_batch_size {settings.micro_batch}: one "
+            f"micro-batch has all {samples} samples of an optimizer step; give 1 to {samples - 1}"
+        )
+
+
 def prepare(request: LabRequest) -> Any:
     """Return the ``Lab`` of a run, with the base policy made or read. Nothing is written to the run's folder.
 
@@ -301,6 +328,8 @@ def _train(lab: Any, request: LabRequest) -> dict[str, float]:
     write_settings(output, request.flags)
     for name in (METRICS_FILE, EVAL_FILE, RESULT_FILE):
         (output / name).unlink(missing_ok=True)  # of an interrupted run, which is made again: it takes a minute
+    for message in one_update_messages(request):
+        say(f"{message}\n")
     metrics = MetricsLog(output / METRICS_FILE)
     evaluations = MetricsLog(output / EVAL_FILE)
     trackers = Trackers(tracker_names(request.args.log_to), output, request.flags)
@@ -342,6 +371,24 @@ def _train(lab: Any, request: LabRequest) -> dict[str, float]:
     return result
 
 
+def one_update_messages(request: LabRequest) -> list[str]:
+    """Return why methods or the PPO clip have no effect in a run with one update per rollout, a message for each."""
+    if request.settings.updates > 1:
+        return []
+    found = [
+        f"{method.flag} with one update per rollout: {method.one_update}; raise --updates"
+        for method in request.config.methods
+        if method.one_update
+    ]
+    low, high = request.settings.clip
+    if low != high and request.config.at(0).ppo_clip is None:
+        found.append(
+            f"--actor.eps_clip_low_high {low:g} {high:g} with one update per rollout: nothing is clipped, the policy "
+            "is still the one that sampled; raise --updates"
+        )
+    return found
+
+
 def idle_messages(request: LabRequest, values: Mapping[str, float]) -> list[str]:
     """Return why methods of a run had no effect in a global step, a message for each such method.
 
@@ -349,7 +396,10 @@ def idle_messages(request: LabRequest, values: Mapping[str, float]) -> list[str]
         request: The run.
         values: The metrics of the step, by name.
     """
-    found = [method.idle(values, request.settings.updates) for method in request.config.methods]
+    updates = request.settings.updates
+    # What one update means is said before the first step.
+    methods = [method for method in request.config.methods if updates > 1 or not method.one_update]
+    found = [method.idle(values, updates) for method in methods]
     return [message.replace(MORE_UPDATES, "raise --updates") for message in found if message]
 
 

@@ -1,6 +1,8 @@
 """The missing runs of a study, made side by side, and the page and files that are written from the finished ones."""
 
 import argparse
+import html
+import re
 import sys
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -27,6 +29,8 @@ STUDIES: dict[tuple[str, str], type[Study]] = {
 
 PAGE_FILE = "study.html"
 TABLE_FILE = "study.md"
+# The title in a page.
+TITLE = re.compile(r"<title>Study: (.*?)</title>", re.DOTALL)
 
 # Failures without a success after which no further run is begun.
 HOPELESS = 3
@@ -55,8 +59,34 @@ def study_of(args: argparse.Namespace) -> Study:
     study = STUDIES[written, engine](spec, output.absolute(), base_policies.absolute())
     study.check(args.spec)
     check_folder(study.output)
+    _check_page(study.output, spec.title)
     check_folder(study.base_policies, "--base_policies")
     return study
+
+
+def _check_page(output: Path, title: str) -> None:
+    """Check that the page in a folder is that of a study, which is replaced.
+
+    Raises:
+        UsageError: The folder has a page or a table of another study, or of something else.
+    """
+    page = output / PAGE_FILE
+    if not page.is_file():
+        if (output / TABLE_FILE).exists():  # the page is written first
+            raise UsageError(
+                f"--output {output}: {TABLE_FILE} is there and not of this command; choose another folder"
+            )
+        return
+    with page.open("rb") as file:
+        head = file.read(1 << 12).decode("utf-8", "replace")
+    found = TITLE.search(head)
+    if found is None:
+        raise UsageError(f"--output {output}: {PAGE_FILE} is there and not of this command; choose another folder")
+    if (other := html.unescape(found[1])) != title:
+        raise UsageError(
+            f"--output {output}: {PAGE_FILE} is of the study {other!r}; choose another folder, or delete the page if "
+            "only the title has changed"
+        )
 
 
 def packed(study: Study, path: Path) -> set[StudyRun]:

@@ -301,6 +301,11 @@ def _check_seeds(fields: SpecFields, spec: Spec) -> None:
     tuning = spec.tuning
     if repeated := set(tuning.seeds) & set(tuning.final_seeds):
         raise ValueError(f"tuning.final_seeds: {min(repeated)} is one of tuning.seeds")
+    if tuning.finalists > 1 and not tuning.final_seeds:
+        raise ValueError(
+            f"tuning.finalists: {tuning.finalists} has no effect without tuning.final_seeds, with which they run "
+            "again; add these, or drop it"
+        )
     for place, seeds in (
         ("seeds", fields.seeds),
         *((f"method {method.name}: seeds", method.seeds) for method in spec.methods),

@@ -95,6 +95,11 @@ METHOD = Method(
     source="arXiv 2605.00365",
     summary="shifts advantage from probable to improbable correct responses",
     settings=UcpoSettings,
-    slot=Estimator(estimate=estimate, stands_for="group_norm", two_valued=True),
+    slot=Estimator(
+        estimate=estimate,
+        stands_for="group_norm",
+        two_valued=True,
+        one_answer="all correct responses to a prompt are equally probable, and the advantages are GRPO's",
+    ),
     refuses=refuses,
 )

@@ -26,11 +26,13 @@ from openrlhf_cov.models.method import CORRECT, fills
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.slots import SLOTS, UNCLIPPED, ClipRange, Surrogate, TokenPenalty
 from openrlhf_cov.models.unread_settings import OWN_FLAGS, unread_flags
+from openrlhf_cov.rewards.unread_by_rule import unread_settings
 from openrlhf_cov.settings import flag_of
 from openrlhf_cov.trainer.flags.normalise import normalise
 from openrlhf_cov.trainer.flags.presets import PRESETS, flags_of_preset, follow_given, words_of
 from openrlhf_cov.trainer.flags.ranges import range_faults
-from openrlhf_cov.trainer.flags.reward_flags import fault_without_file
+from openrlhf_cov.trainer.flags.reward_flags import OF_BENCHMARKS, fault_of_place, fault_without_file
+from openrlhf_cov.trainer.flags.unread import combination_faults, unread_upstream_flags
 from openrlhf_cov.trainer.flags.upstream import add_upstream_arguments
 from openrlhf_cov.utils.config_flags import add_config_arguments, given_flags
 from openrlhf_cov.utils.terminal import Parser, say
@@ -141,7 +143,8 @@ class CovArgumentParser(Parser):
         self.set_defaults(**values)
         follow_given(parsed.preset, values, vars(super().parse_args(argv)), given)
         self.set_defaults(**values)
-        self.set_by_preset = {name: value for name, value in values.items() if name not in given}
+        # None: the preset leaves a flag at OpenRLHF's default, because of another one on the command line.
+        self.set_by_preset = {name: value for name, value in values.items() if name not in given and value is not None}
         return super().parse_args(argv)
 
     def declare(self) -> None:
@@ -186,6 +189,8 @@ class CovArgumentParser(Parser):
         self._name_all_linear(args)
         self._check_sampling(args, given)
         self._check_evaluation(args, given)
+        for reason in (*unread_upstream_flags(vars(args), given), *combination_faults(vars(args))):
+            self.error(reason)
         if not any(getattr(args, name) for name in REWARD_FLAGS):
             self.error(
                 "--reward.remote_url is missing: a run needs a reward; give a reward_func.py or a server, or "
@@ -242,19 +247,21 @@ class CovArgumentParser(Parser):
     def _check_sampling(self, args: argparse.Namespace, given: set[str]) -> None:
         """Refuse what dynamic sampling, or the reward, would ignore."""
         filters = getattr(args, "algo.dynamic_filtering_enable")
-        source = args.reward_source
         is_ours = Path(str(getattr(args, "reward.remote_url"))).parts[-3:] == OUR_REWARD
         benchmarks = (getattr(args, "eval.dataset") or "").startswith("bench:")
-        reads_programs = source in ("code", "row") or benchmarks or not is_ours
         for name in sorted(given):
             if name.startswith("sampling_") and not filters:
                 self.error(f"--{name} only applies with --algo.dynamic_filtering_enable; drop it or add that")
-            if name.startswith("code_") and not reads_programs:
-                self.error(f"--{name} only applies to --reward_source code or row, got {source}; drop it or set one")
+        # Benchmarks have rules of their own, which read all but the grader.
+        read_by_benchmarks = OF_BENCHMARKS if benchmarks else ()
+        if is_ours:
+            for reason in unread_settings(RewardConfig.from_args(args), given - set(read_by_benchmarks)):
+                self.error(reason)
         if getattr(args, "train.agent_func_path") and "reward.remote_url" in given:
             self.error("--reward.remote_url has no effect with --train.agent_func_path; drop one of the two")
-        if fault := fault_without_file(vars(args), given):
-            self.error(fault)
+        for fault in (fault_of_place(getattr(args, "reward.remote_url")), fault_without_file(vars(args), given)):
+            if fault is not None:
+                self.error(fault)
         generated = getattr(args, "rollout.vllm_generate_batch_size")
         batch = getattr(args, "rollout.batch_size")
         if filters and generated not in (None, batch):

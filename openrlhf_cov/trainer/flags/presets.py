@@ -187,7 +187,8 @@ def words_of(flags: Mapping[str, str]) -> list[str]:
 def follow_given(name: str, values: dict[str, Any], parsed: Mapping[str, Any], given: Collection[str]) -> None:
     """Change values of a preset that depend on flags that the command line sets otherwise.
 
-    With another number of GPUs the engines still take all of them. Engines of asynchronous training do not sleep. The
+    With another number of GPUs the engines still take all of them. Engines of asynchronous training do not sleep. A
+    PPO clip that is given as ``--actor.eps_clip`` replaces the range of the preset, which would win over it. The
     update of ``on-policy`` still has all samples of another rollout, and with dynamic sampling none of an older
     policy.
 
@@ -202,6 +203,8 @@ def follow_given(name: str, values: dict[str, Any], parsed: Mapping[str, Any], g
         values["vllm.num_engines"] = max(1, gpus // parsed["vllm.tensor_parallel_size"])
     if parsed["train.async_enable"] and "vllm.enable_sleep" not in given:
         values["vllm.enable_sleep"] = False  # the engines generate while the policy trains
+    if "actor.eps_clip" in given and "actor.eps_clip_low_high" in values:
+        values["actor.eps_clip_low_high"] = None
     if name != "on-policy":
         return
     if "train.batch_size" not in given:

@@ -60,7 +60,7 @@ RANGES = {
     "vllm.gpu_memory_utilization": "(0, 1]",
     "ckpt.max_mem": "(0, inf]",
     "ds.zero_stage": "[0, 3]",
-    "ds.lora.rank": "[0, inf)",
+    "ds.lora.rank": "[0, 65536]",
     "ds.lora.dropout": "[0, 1)",
 }
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.evaluation.flags import GRADING_FLAGS
@@ -52,6 +53,31 @@ def fault_without_file(flags: Mapping[str, Any], given: Iterable[str]) -> str | 
     if (flags["eval.dataset"] or "").startswith("bench:"):
         reads |= set(OF_BENCHMARKS)
     return next((f"--{name} has no effect {reason}" for name in _settings(given) if name not in reads), None)
+
+
+def fault_of_place(remote_url: str | None) -> str | None:
+    """Return why ``--reward.remote_url`` names no reward function and no servers; None if it does, or is missing.
+
+    Args:
+        remote_url: The flag as one string: a file, or addresses separated by commas.
+    """
+    if not remote_url:
+        return None
+    places = remote_url.split(",")
+    flag = f"--reward.remote_url {remote_url}"
+    if any(place.endswith(".py") for place in places) and len(places) > 1:
+        return f"{flag}: a file gives all rewards and the other places have no effect; give the file alone"
+    if places[0].endswith(".py") or all(map(_is_address, places)):
+        return None
+    return f"{flag}: must be a file that ends in .py, or addresses such as http://HOST:PORT, separated by commas"
+
+
+def _is_address(text: str) -> bool:
+    try:
+        address = urlsplit(text)
+        return address.scheme in ("http", "https") and bool(address.hostname) and not any(map(str.isspace, text))
+    except ValueError:  # brackets that do not match
+        return False
 
 
 def fault_of_file(args: SimpleNamespace, module: ModuleType | None) -> str | None:

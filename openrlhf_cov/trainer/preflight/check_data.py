@@ -10,6 +10,7 @@ from datasets import DatasetDict
 from openrlhf.datasets.utils import blending_datasets
 from openrlhf.utils.logging_utils import init_logger
 from openrlhf.utils.utils import get_strategy
+from transformers import AutoTokenizer
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.data.columns import WRITTEN_MESSAGES
@@ -43,12 +44,16 @@ def load_rows(args: SimpleNamespace, flag: str, names: str | None, split_flag: s
         raise UsageError(f"{flag} is missing: give a JSON Lines file or a dataset on the hub")
     for name in names.split(","):
         path = name.split("@")[0].strip()
+        if not path:
+            raise UsageError(f"{flag} {names}: a name is empty; give files or names on the hub, separated by commas")
         if not Path(path).expanduser().exists():
             refuse_local_name(flag, path, "file")
         if Path(path).is_file():
             refuse_suffix(path, flag)
         if Path(path).is_file() and Path(path).stat().st_size == 0:
             raise UsageError(f"{flag} {path} is empty")
+        if Path(path).is_file() and Path(path).suffix in (".json", ".jsonl"):
+            _check_encoding(flag, Path(path))
     probabilities = args.data.prompt_probs if flag == "--data.prompt_dataset" else None
     strategy = SimpleNamespace(args=args, print=logger.info, is_rank_0=lambda: True)
     try:
@@ -68,6 +73,45 @@ def load_rows(args: SimpleNamespace, flag: str, names: str | None, split_flag: s
         if key is not None and not _has_key(rows, key):
             raise UsageError(f"{key_flag} {key}: {names} has no such key; it has {', '.join(_keys_of(rows))}")
     return rows
+
+
+def _check_encoding(flag: str, path: Path) -> None:
+    """Check that a file is UTF-8. The datasets library reads any bytes, and fails when a text is used.
+
+    Raises:
+        UsageError: A line is not UTF-8.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise UsageError(
+                    f"{flag} {path}, line {number}: byte {error.start + 1} is not UTF-8; save the file as UTF-8"
+                ) from error
+
+
+def check_chat_template(args: SimpleNamespace) -> None:
+    """Check that the tokenizer of the policy has the chat template that ``--data.apply_chat_template`` needs.
+
+    Raises:
+        UsageError: It has none.
+    """
+    if not args.data.apply_chat_template or args.data.max_images_per_prompt > 0:
+        return  # the processor of a model with images may have the template
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            args.actor.model_name_or_path,
+            trust_remote_code=args.trust_remote_code,
+            use_fast=not args.data.disable_fast_tokenizer,
+        )
+    except Exception:  # the checks of the model say what is wrong with it
+        return
+    if not tokenizer.chat_template:
+        raise UsageError(
+            "--data.apply_chat_template: the tokenizer of --actor.model_name_or_path "
+            f"{args.actor.model_name_or_path} has no chat template; drop the flag, or take a model with one"
+        )
 
 
 def check_prompts(names: str, data: SimpleNamespace, rows: Any) -> None:

@@ -14,11 +14,12 @@ from openrlhf_cov.data.templates import own_template_warning
 from openrlhf_cov.errors import UsageError, reason_of
 from openrlhf_cov.evaluation import benchmarks
 from openrlhf_cov.models.cov_config import process_reward_of
-from openrlhf_cov.rewards.loading import MissingRewardFunction, load_reward_module
+from openrlhf_cov.rewards.loading import MissingRewardFunction, load_module, load_reward_module
 from openrlhf_cov.trainer.checkpoint.checkpoints import uses_checkpoints
 from openrlhf_cov.trainer.flags.reward_flags import fault_of_file
 from openrlhf_cov.trainer.preflight import check_data, check_recordings, check_run, check_upstream
 from openrlhf_cov.utils.json_lines import parse_object, read_bounded
+from openrlhf_cov.utils.output_folders import check_folder
 
 logger = logging.getLogger(__name__)
 
@@ -77,8 +78,12 @@ def check(
                 config = check_model(flag, path, required=is_actor, trusted=args.trust_remote_code)
                 if is_actor:
                     _check_shape(args, config)
+                    _check_experts(args, config)
                     if args.ds.lora.rank and (fault := check_upstream.lora_model_fault(args, config)):
                         raise UsageError(fault)
+    if args.logger.tensorboard_dir:
+        with attempt():
+            check_folder(Path(args.logger.tensorboard_dir), "--logger.tensorboard_dir")
     with attempt():
         if args.actor.model_name_or_path not in known:
             check_run.check_entropies(args)
@@ -113,6 +118,12 @@ def _check_inputs(args: SimpleNamespace, attempt: Callable[[], AbstractContextMa
         reward = load_reward(args.reward.remote_url)
         if fault := fault_of_file(args, reward):
             raise UsageError(fault)
+    if ask_tokenizer:
+        with attempt():
+            check_data.check_chat_template(args)
+    if args.train.agent_func_path:
+        with attempt():
+            check_agent(args.train.agent_func_path)
     source = ("--data.prompt_dataset", data.prompt_dataset, "--data.prompt_split", data.prompt_split)
     rows = _check_rows(args, source, reward, attempt)
     if rows is not None:
@@ -207,6 +218,15 @@ def _check_shape(args: SimpleNamespace, config: Mapping[str, Any]) -> None:
         raise UsageError(fault)
 
 
+def _check_experts(args: SimpleNamespace, config: Mapping[str, Any]) -> None:
+    """Refuse ``--actor.aux_loss_coef`` for a model that has no experts; OpenRLHF finds them by the same setting."""
+    if args.actor.aux_loss_coef and config and "output_router_logits" not in config:
+        raise UsageError(
+            f"--actor.aux_loss_coef {args.actor.aux_loss_coef:g} has no effect: --actor.model_name_or_path "
+            f"{args.actor.model_name_or_path} has no experts to balance; drop it"
+        )
+
+
 def check_model(flag: str, path: str | None, *, required: bool, trusted: bool) -> Mapping[str, Any]:
     """Return the config of a model; {} where no model is named and none is required.
 
@@ -234,10 +254,35 @@ def check_model(flag: str, path: str | None, *, required: bool, trusted: bool) -
         missing.append(f"weights ({' or '.join(check_run.WEIGHT_FILES)})")
     if missing:
         raise UsageError(f"{flag} {path} is not a Hugging Face model folder: no {', no '.join(missing)}")
+    if absent := _missing_shards(folder):
+        raise UsageError(
+            f"{flag} {path}: {absent[0]} is missing ({len(absent)} files of the index are); copy or download the "
+            "model again"
+        )
     empty = [file.name for file in weights if file.stat().st_size == 0]
     if empty:
         raise UsageError(f"{flag} {path}: {empty[0]} is empty; copy or download the model again")
     return _checked_config(flag, path, "config.json is not that of a model", trusted)
+
+
+def _missing_shards(folder: Path) -> list[str]:
+    """Return the files that the index of a model's weights names and its folder lacks.
+
+    The index that transformers reads decides: that of safetensors, unless one file has all weights.
+    """
+    for whole in ("model.safetensors", "pytorch_model.bin"):
+        if (folder / whole).is_file():
+            return []
+        index = folder / f"{whole}.index.json"
+        if not index.is_file():
+            continue
+        try:
+            shards = parse_object(read_bounded(index)).get("weight_map")
+        except (OSError, ValueError):
+            return []  # transformers says what is wrong with it
+        names = {str(name) for name in shards.values()} if isinstance(shards, dict) else set()
+        return sorted(name for name in names if not (folder / name).is_file())
+    return []
 
 
 def load_reward(remote_url: list[str] | None) -> ModuleType | None:
@@ -258,8 +303,33 @@ def load_reward(remote_url: list[str] | None) -> ModuleType | None:
         return load_reward_module(path)
     except MissingRewardFunction as error:
         raise UsageError(f"--reward.remote_url {error}") from error
-    except Exception as error:  # user code may fail in any way while it is imported
+    except (Exception, SystemExit) as error:  # user code may fail in any way while it is imported, and end the process
         raise UsageError(f"--reward.remote_url {path} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def check_agent(agent_func_path: str) -> None:
+    """Check that the file of an agent has a class that the engines can use. The file is imported.
+
+    Args:
+        agent_func_path: ``--train.agent_func_path``.
+
+    Raises:
+        UsageError: The file does not exist, cannot be imported or defines no executor.
+    """
+    from openrlhf.utils.agent import AgentExecutorBase
+
+    flag = f"--train.agent_func_path {agent_func_path}"
+    path = Path(agent_func_path)
+    if path.suffix != ".py" or not path.is_file():
+        raise UsageError(f"{flag}: no such file, or its name does not end in .py")
+    try:
+        executor = load_module("agent_module", path).__dict__.get("AgentExecutor")
+    except (Exception, SystemExit) as error:  # user code may fail in any way
+        raise UsageError(f"{flag} cannot be imported: {type(error).__name__}: {error}") from error
+    if not (isinstance(executor, type) and issubclass(executor, AgentExecutorBase)):
+        raise UsageError(
+            f"{flag} has no class AgentExecutor that inherits from openrlhf.utils.agent.AgentExecutorBase"
+        )
 
 
 def _checked_config(flag: str, model: str, refusal: str, trusted: bool) -> Mapping[str, Any]:

@@ -80,6 +80,13 @@ def test_a_log_of_others_has_no_age(folder):
     assert state.activity(START + 1e6).state == "read"
 
 
+def test_a_log_without_times_has_no_age(folder):
+    state = build(read_run(folder().add(1, 2).path, columns=["reward"]))
+    assert math.isnan(state.age(START))
+    found = state.activity(START)
+    assert (found.state, found.text) == ("running", "time of the last step unknown")
+
+
 @pytest.mark.parametrize("columns", [["reward"], ["timing/step_total"], ["time", "entropy/mean"]])
 def test_logs_that_lack_metrics(folder, columns):
     state = build(read_run(folder().add(1, 2).path, columns=columns))

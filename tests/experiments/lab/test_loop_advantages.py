@@ -82,7 +82,7 @@ def entropies(mask):
 
 def of_the_laboratory(task, policy, flags, lengths, entropy, rewards):
     """The ``RolloutTokens`` of responses of these lengths, of which those of full length have no end."""
-    config = command.LabRequest.of(command.build_parser(), ["--output", "unused", *flags]).config
+    config = command.LabRequest.of(command.build_parser(), ["--output", "unused", "--task", "addition", *flags]).config
     lab = Lab(task, *policy, LabSettings(prompts=len(rewards) // GROUP, group=GROUP), config)
     responses = torch.full(entropy.shape, 7)
     for row, length in zip(responses, lengths.tolist(), strict=True):
