@@ -130,7 +130,7 @@ def chars(options):
     negated = options[0][0] is codes.NEGATE
     if negated:
         pattern = re.compile("[^" + "".join(map(set_text, options[1:])) + "]")
-        return [char for char in "a1 \\{(,.'" if pattern.match(char)][:4]
+        return [char for char in "a1 \\{(,.'é" if pattern.match(char)][:4]
     found = []
     for code, argument in options:
         if code is codes.LITERAL:

@@ -30,7 +30,7 @@ STUDIES: dict[tuple[str, str], type[Study]] = {
 PAGE_FILE = "study.html"
 TABLE_FILE = "study.md"
 # The title in a page.
-TITLE = re.compile(r"<title>Study: (.*?)</title>", re.DOTALL)
+TITLE = re.compile(r"<title>Study: ([^<]*)</title>")
 
 # Failures without a success after which no further run is begun.
 HOPELESS = 3

@@ -276,7 +276,10 @@ def figure(shortcut: Finished, learning_rates: Finished, mechanism: Finished) ->
     ]
     note = "Curves: mean, lowest and highest of the finished seeds at a share of 0.2."
     description = f"{'; '.join(panel.title for panel in panels)}. {note}"
-    return Chart("headroom", "", tuple(panels), description, note, columns=2 if len(panels) > 3 else len(panels))
+    columns = 2 if len(panels) > 3 else len(panels)
+    # High enough for the names of all methods.
+    row = max(3.0, 1.0 + 0.165 * len(order))
+    return Chart("headroom", "", tuple(panels), description, note, columns=columns, row=row)
 
 
 def _decision_entropy(result: Result) -> np.ndarray:
@@ -318,7 +321,7 @@ def map_panel(study: Finished, methods: Sequence[str]) -> Panel | None:
             if not learned:
                 continue
             share = share_of_seeds(sum(learned), len(learned)).estimate
-            look = Look(color_of_share(share), marker="square", size=14.0)
+            look = Look(color_of_share(share), marker="square", size=11.0)
             marks.append(Mark("dots", look, [math.log10(rate)], [places[method.name]]))
     if not marks:
         return None
