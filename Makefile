@@ -48,7 +48,7 @@ demo-compare: $(READY)
 
 test: $(READY) $(SMOLLM) $(DOCS)
 	BIN=$(BIN) scripts/check.sh
-	$(BIN)/python -m pytest -m "e2e and not long" --numprocesses 3 --dist loadfile --durations 20 $(E2E)
+	$(BIN)/python -m pytest -m "e2e and not long" --numprocesses 2 --dist loadfile --durations 20 $(E2E)
 
 test-long: $(READY) $(SMOLLM)
 	$(BIN)/python -m pytest -m long --durations 20 $(E2E)
