@@ -121,6 +121,7 @@ def test_output_goes_nowhere(pool):
     assert pool.call("echo", 1, timeout=5) == 1
 
 
+@pytest.mark.slow
 def test_a_worker_that_speaks_unasked_is_replaced_before_the_next_call(pool):
     assert pool.call("speak_unasked_later", timeout=5) == "now"
     time.sleep(0.4)
@@ -134,6 +135,7 @@ def test_a_worker_that_dies_idle_is_replaced_before_the_next_call(pool):
     assert pool.call("pid", timeout=5) != worker
 
 
+@pytest.mark.slow
 def test_no_alarm_runs_while_a_worker_is_idle(pool):
     pool.call("note_the_alarm_later", timeout=5)
     time.sleep(0.4)

@@ -189,6 +189,7 @@ def test_different_correct_paths_are_counted_once(monkeypatch):
 TINY = BasePolicyConfig(layers=1, heads=2, hidden_size=16, intermediate_size=32, max_length=16, steps=2, tied=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tail", "shortcut", "graph_paths"])
 def test_the_seed_determines_the_base_policy_and_the_share_does_not(name):
     def made(share, seed):

@@ -104,6 +104,7 @@ def test_the_log_of_a_training_says_what_it_starts(log, phase):
     assert demo_training.starting_phase(log) == phase
 
 
+@pytest.mark.slow
 def test_a_training_that_takes_long_to_start_says_what_it_does(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(demo_training, "STILL_STARTING", 0.2)
     starts_slowly = f"""

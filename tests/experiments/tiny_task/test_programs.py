@@ -117,6 +117,7 @@ def test_careful_programmers_are_right_and_careless_ones_in_one_of_three(verdict
     assert sum(right) / 150 == pytest.approx(0.31, abs=0.15)
 
 
+@pytest.mark.slow
 def test_no_constant_answer_passes(verdict):
     # what a policy might find that reads no prompt: nothing, the list itself, a part of it
     for exercise in split_exercises(seed=0, held_out=12)[1]:

@@ -202,6 +202,7 @@ def test_ten_gigabytes_of_output_end_at_the_limit(cost, stream):
     assert len(ending.stderr) <= 2_000
 
 
+@pytest.mark.slow
 def test_a_program_that_sleeps_costs_its_wall_clock(cost):
     started = time.monotonic()
     assert cost("import time; time.sleep(1000)", wall=0.5).reason == "time"

@@ -76,6 +76,7 @@ def gold_answers() -> list[tuple[str, list[str]]]:
     return [(path.name, [json.loads(line)["answer"] for line in path.read_text().splitlines()]) for path in FILES]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not FILES, reason=f"the benchmarks are not at {GOLD}")
 def test_every_gold_answer_in_a_box_is_right():
     wrong = {
