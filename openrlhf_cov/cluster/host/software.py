@@ -1,5 +1,7 @@
 """Checks of Python, packages and compilers (pure)."""
 
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 from openrlhf_cov.cluster.host.facts import Facts
@@ -129,10 +131,25 @@ def check_nvcc(facts: Facts) -> Finding | None:
     known = facts.packages["deepspeed"].facts
     if "nvcc" not in known:  # the line of deepspeed says why
         return None
+    if fault := architecture_fault(facts.environment):
+        return Finding("fail", fault, "unset TORCH_CUDA_ARCH_LIST")
     if known["nvcc"]:
         return Finding("ok", known["nvcc"])
     fix = "export CUDA_HOME=/usr/local/cuda PATH=/usr/local/cuda/bin:$PATH"
     return Finding("warn", "none; DeepSpeed compiles its fused Adam with it", fix)
+
+
+def architecture_fault(environment: Mapping[str, str]) -> str | None:
+    """Return why DeepSpeed cannot compile for the architectures in TORCH_CUDA_ARCH_LIST; None if it can.
+
+    DeepSpeed reads only numbers such as 9.0 or 9.0+PTX. PyTorch also accepts 9.0a and names such as Hopper, and images
+    for one kind of GPU set them.
+    """
+    listed = environment.get("TORCH_CUDA_ARCH_LIST", "")
+    unread = [each for each in listed.replace(";", " ").split() if not re.fullmatch(r"\d+\.\d+(\+PTX)?", each)]
+    if not unread:
+        return None
+    return f"TORCH_CUDA_ARCH_LIST={listed}: DeepSpeed cannot read {', '.join(unread)}, only numbers such as 9.0"
 
 
 def check_nccl(facts: Facts) -> Finding:

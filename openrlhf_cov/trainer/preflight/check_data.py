@@ -9,7 +9,6 @@ from typing import Any
 from datasets import DatasetDict
 from openrlhf.datasets.utils import blending_datasets
 from openrlhf.utils.logging_utils import init_logger
-from openrlhf.utils.utils import get_strategy
 from transformers import AutoTokenizer
 
 from openrlhf_cov.config import RewardConfig
@@ -230,18 +229,6 @@ def refuse_local_name(flag: str, name: str, kind: str) -> None:
         raise UsageError(f"{flag} {name}: no such {kind}")
     if "/" in name and path.parent.is_dir():
         raise UsageError(f"{flag} {name}: no such {kind} in {path.parent}/; if you mean the hub, rename that folder")
-
-
-def check_strategy(args: SimpleNamespace) -> None:
-    """Check that upstream accepts the ``--ds`` flags. The call imports DeepSpeed.
-
-    Raises:
-        UsageError: Upstream refuses a combination of ``--ds`` flags.
-    """
-    try:
-        get_strategy(args)
-    except AssertionError as error:  # on combinations of --ds flags
-        raise UsageError(f"upstream refuses the settings of DeepSpeed: {error}") from error
 
 
 def _prompt_fault(prompt: Any, data: SimpleNamespace) -> str | None:

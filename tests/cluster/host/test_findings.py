@@ -109,6 +109,10 @@ CASES = {
         (GPU, {}, "ok", "13.0", None),
         (GPU, {"deepspeed": {"facts": {"nvcc": None}}}, "warn", "", ""),
         (CPU, {}, "ok", "not needed on a CPU host", None),
+        # What PyTorch reads and DeepSpeed does not: it stopped a run on an H200 after the engines had started.
+        (GPU, {"environment": {"TORCH_CUDA_ARCH_LIST": "8.0;9.0a Hopper"}}, "fail", "cannot read 9.0a, Hopper",
+         "unset TORCH_CUDA_ARCH_LIST"),
+        (GPU, {"environment": {"TORCH_CUDA_ARCH_LIST": "7.5 8.0;9.0 12.0+PTX"}}, "ok", "13.0", None),
     ],
     "Python.h": [(GPU, {"python_headers": False}, "fail", "", "sudo apt install python3.11-dev")],
     "nccl": [
