@@ -63,6 +63,24 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.enable()
 
 
+_LOGGERS_SEEN = 0
+
+
+def pytest_runtest_logstart() -> None:
+    """Let torch's loggers pass records on to that of torch, instead of each to pytest.
+
+    Pytest adds its handlers to every logger that passes nothing on, six times for each test, and torch has about 80 of
+    them: a tenth of the time of all unit tests.
+    """
+    global _LOGGERS_SEEN
+    known = logging.root.manager.loggerDict
+    if len(known) != _LOGGERS_SEEN:
+        _LOGGERS_SEEN = len(known)
+        for name, logger in known.items():
+            if name.startswith("torch.") and isinstance(logger, logging.Logger):
+                logger.propagate = True
+
+
 @pytest.hookimpl(trylast=True)  # hypothesis has loaded the profile of its flag
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--quick"):

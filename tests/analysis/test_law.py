@@ -93,6 +93,7 @@ def test_huber_resists_outlying_rewards(law_curve):
     assert robust.ceiling.high - robust.ceiling.low < (plain.ceiling.high - plain.ceiling.low) / 3
 
 
+@pytest.mark.slow
 def test_huber_intervals_have_its_efficiency(law_curve):
     # under normal noise its variance is that of least squares / 0.95; not so without the share of residuals cut
     ratios = []

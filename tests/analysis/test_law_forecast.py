@@ -41,6 +41,7 @@ def test_too_small_a_share_is_refused(law_curve):
     assert forecast(law_curve(60, 0.5, 0), 0.15).fit.points == 9
 
 
+@pytest.mark.slow
 def test_forecasts_are_calibrated(law_curve):
     # 36 of 240 points, as in the paper. Share of later points in their 95 % bands, over 80 runs: the bands of a run
     # share their error, so runs count, not points; standard deviation between runs 0.12 / sqrt(80) = 0.013
@@ -51,6 +52,7 @@ def test_forecasts_are_calibrated(law_curve):
     assert np.median([f.persistence_rmse for f in found]) > 0.1
 
 
+@pytest.mark.slow
 def test_forecasts_of_short_runs_are_too_narrow_as_their_reader_is_told(law_curve):
     # 15 of 100 points: 0.90 of the later points were inside in 250 simulations, and of the ceilings 0.88 (standard
     # errors over 80 runs 0.025 and 0.036)

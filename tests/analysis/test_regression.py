@@ -48,6 +48,7 @@ def test_noise_of_residuals_with_exactly_the_expected_moments(autocorrelation):
     np.testing.assert_allclose(abs(covariances[0]), 9 * abs(covariance), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_autocorrelation_is_not_biased_by_the_fit(law_curve):
     # naive lag-1 correlations of residuals of 36 points average 0.35 here; standard error of the mean is 0.008
     found, naive = [], []

@@ -49,6 +49,7 @@ def test_a_reward_model_beside_an_agent_is_refused(refusal, inputs, tmp_path):
     assert missing(message, "--reward.model_name_or_path m", "no effect", "--train.agent_func_path") == []
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_so_too(plan_run):
     status, _, shortfalls = plan_run((), *LORA, "--dry_run_gpu_memory", "80")  # of a GPU host, whose default is nccl
     assert status == 2

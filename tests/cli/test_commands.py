@@ -139,6 +139,7 @@ def started(words, redirection):
     return subprocess.run(line, shell=True, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["--help", "grade --help", "methods"])
 def test_an_output_that_is_full_is_one_line(words):
     ended = started(words, ">/dev/full")
@@ -159,6 +160,7 @@ def test_closed_streams_are_no_error(words, redirection, status):
     assert (ended.returncode, ended.stderr) == (status, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["--help"], ["grade", "--help"], ["train", "--help"]])
 def test_a_reader_who_leaves_is_no_error(words):
     read, write = os.pipe()

@@ -47,6 +47,7 @@ def python_without_packages(*flags, env):
     )
 
 
+@pytest.mark.slow
 def test_a_host_with_nothing_at_all_gets_its_report(bare):
     done = python_without_packages("--json", env=bare)
     assert (done.returncode, done.stderr) == (1, "")
@@ -63,6 +64,7 @@ def test_a_host_with_nothing_at_all_gets_its_report(bare):
     assert lines["g++"]["status"] == "fail"
 
 
+@pytest.mark.slow
 def test_reports_of_libraries_follow_the_lines_of_the_checks(bare, tmp_path):
     for module, code in (
         ("torch/utils/collect_env.py", "print('PyTorch version: 2\\n\\x1b[31mOS: Debian')"),
@@ -87,6 +89,7 @@ def test_reports_of_libraries_are_no_part_of_the_json(capsys):
     assert capsys.readouterr().err.endswith("--libraries has no effect with --json; drop one of the two\n")
 
 
+@pytest.mark.slow
 def test_broken_packages_do_not_end_the_report(bare, tmp_path):
     for name, code in (("torch", "raise OSError('libtorch.so')"), ("ray", "import os; os.abort()")):
         (tmp_path / f"{name}.py").write_text(code)

@@ -65,6 +65,7 @@ def test_benchmarks_are_written_as_files_and_left_alone_where_they_are(problems_
     assert (tmp_path / "eval" / "other.jsonl").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_the_settings_of_a_run_are_those_of_its_flags(evaluate_flags, tmp_path, words):
     own = {"--template": "plain", "--seed": "5", "--protocol": "quick", "--limit": "2", "--reward_format": "any"}
     own |= {"--code_timeout": "9"}
@@ -79,6 +80,7 @@ def test_the_settings_of_a_run_are_those_of_its_flags(evaluate_flags, tmp_path, 
     assert (sums.samples, sums.temperature, sums.max_tokens, sums.problems, sums.complete) == (3, 0.6, 24, 2, False)
 
 
+@pytest.mark.slow
 def test_arguments_of_the_chat_template_are_sent_and_recorded(evaluate_flags, openai_server, tmp_path, words):
     flags = evaluate_flags | {"--template": "chat", "--chat_template_kwargs": '{"enable_thinking": false}'}
     assert evaluate.main(words(flags)) == 0
@@ -92,6 +94,7 @@ def test_arguments_of_the_chat_template_are_sent_and_recorded(evaluate_flags, op
     assert evaluate.main(words(evaluate_flags | {"--template": "chat"})) == 2  # is another run
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_only_told_again(evaluate_flags, openai_server, tmp_path, capsys, words):
     assert evaluate.main(words(evaluate_flags)) == 0
     before, told = (tmp_path / "run" / "responses.jsonl").read_bytes(), capsys.readouterr().out
@@ -122,6 +125,7 @@ def test_regrading_gives_the_same_and_another_format_other_grades(evaluate_flags
     assert (tmp_path / "run" / "responses.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_without_math_verify_a_run_is_graded_by_strict_alone(evaluate_flags, no_math_verify, tmp_path, capsys, words):
     assert evaluate.main(words(evaluate_flags)) == 0
     output = capsys.readouterr()
@@ -134,6 +138,7 @@ def test_without_math_verify_a_run_is_graded_by_strict_alone(evaluate_flags, no_
     assert capsys.readouterr().err.endswith("is not installed: pip install math-verify==0.9.0\n")
 
 
+@pytest.mark.slow
 def test_answers_that_cannot_be_graded_are_told(evaluate_flags, problems_file, capsys, problems, words):
     row = problems[0] | {"id": "bad", "answer": "\\frac{1}{2"}
     problems_file.write_text(problems_file.read_text() + json.dumps(row) + "\n")
@@ -142,6 +147,7 @@ def test_answers_that_cannot_be_graded_are_told(evaluate_flags, problems_file, c
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_keeps_what_was_generated(
@@ -168,6 +174,7 @@ def test_an_interrupt_keeps_what_was_generated(
     assert len(read_responses(tmp_path / "run")) == 12
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_run_and_one_that_cannot_be_written_are_refused(evaluate_flags, tmp_path, capsys, words):
     assert evaluate.main(words(evaluate_flags)) == 0
     capsys.readouterr()

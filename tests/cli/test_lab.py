@@ -26,6 +26,7 @@ def base_policies(tmp_path, monkeypatch):
     return ["--base_policies", str(tmp_path / "base")]
 
 
+@pytest.mark.slow
 def test_a_run_writes_what_other_commands_read(tmp_path, base_policies, capsys):
     output = tmp_path / "run"
     assert lab.main(["--output", str(output), *base_policies, *SHORT]) == 0
@@ -136,6 +137,7 @@ def test_two_processes_do_not_write_one_run(tmp_path, base_policies, capsys):
         assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
 
 
+@pytest.mark.slow
 def test_base_policies_are_made_once(tmp_path, monkeypatch, base_policies):
     task = tasks.TASKS["commands"]()
     made, again = (task.base_policy(tmp_path / "base", 0)[0] for _ in range(2))

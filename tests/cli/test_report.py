@@ -67,6 +67,7 @@ def test_table_figures_page_and_export(run, tmp_path, capsys):
     assert {path.stem for path in figures} == {"reward_and_entropy", "law", "coefficients"}
 
 
+@pytest.mark.slow
 def test_an_export_into_the_folder_that_is_made(run, tmp_path):
     out = tmp_path / "new"
     assert report.main([run, "--output", str(out), "--export", str(out / "law.json"), "--no_page"]) == 0

@@ -163,6 +163,7 @@ def test_a_dry_run_names_what_would_not_run(capsys, tmp_path):
     assert "--data.input_key" in printed.err
 
 
+@pytest.mark.slow
 def test_a_dry_run_looks_at_data_and_folders_of_what_does_not_train(capsys, tmp_path):
     """Figure 13 reads a file that the reader brings; the report writes to a folder, and so does what is prepared."""
     (tmp_path / "figure13").touch()
@@ -246,6 +247,7 @@ def python(monkeypatch, tmp_path):
     return install
 
 
+@pytest.mark.slow
 def test_pictures_and_numbers_are_copied_with_the_name_of_the_exhibit(python, run_command, tmp_path):
     """Figure 8 draws two pictures; one of them was left out, as the report says."""
     python("exit 0")
@@ -259,6 +261,7 @@ def test_pictures_and_numbers_are_copied_with_the_name_of_the_exhibit(python, ru
     assert copied == ["figure8_entropy_fall.svg", "figure8_law.json"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "status", "said"),
     [("exit 3", 1, "status 3 of: "), ("exit 0", 2, "ray is neither beside ")],

@@ -73,6 +73,7 @@ print(os.environ["OTHER"], read_token(None))
 """
 
 
+@pytest.mark.slow
 def test_a_token_is_not_left_in_the_environment_of_a_process():
     environment = os.environ | {REWARD_TOKEN: "s3cret", "OTHER": "kept"}
     command = [sys.executable, "-u", "-c", SHOWN]

@@ -160,6 +160,7 @@ def test_a_page_of_something_else_is_kept(tmp_path, spec_file, run_command, name
     assert {path.name: path.read_text() for path in output.iterdir()} == {name: content}
 
 
+@pytest.mark.slow
 def test_a_page_of_the_study_is_written_again(tmp_path, spec_file, run_command):
     spec = spec_file(**(LAB | {"title": 'A < B & "C"'}))
     for _ in range(2):
@@ -344,6 +345,7 @@ class KilledAtOnce(Killed):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_base_policy_whose_process_is_killed_is_named(tmp_path, spec_file, monkeypatch):
     forked = multiprocessing.get_context("fork")
     monkeypatch.setattr(multiprocessing, "get_context", lambda _: forked)
@@ -351,6 +353,7 @@ def test_a_base_policy_whose_process_is_killed_is_named(tmp_path, spec_file, mon
         study.Campaign(KilledAtOnce(read_spec(spec_file()), tmp_path / "out", tmp_path), 2).run()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_killed_process_is_one_run_that_failed(tmp_path, spec_file, capsys, monkeypatch, jobs):
     forked = multiprocessing.get_context("fork")  # knows the class above

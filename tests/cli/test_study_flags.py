@@ -106,6 +106,7 @@ def test_what_either_of_the_two_refuses_is_refused(words, said):
         flags_of(words)
 
 
+@pytest.mark.slow
 def test_the_trainer_takes_every_method_of_the_laboratory(tmp_path):
     path = Path("studies/methods.yaml")
     RayStudyOfLabFlags(read_spec(path), tmp_path / "out", tmp_path / "base").check(path)

@@ -35,6 +35,7 @@ def trainer(monkeypatch):
     return Trainer(monkeypatch)
 
 
+@pytest.mark.slow
 def test_a_run_is_trained_looked_at_and_read(tmp_path, spec_file, trainer):
     made = ray_study(spec_file(), tmp_path)
     first, second = all_runs(made.spec, {})

@@ -57,6 +57,7 @@ def test_a_lock_that_nobody_holds_is_removed(folder):
     assert [path.name for path in folder.iterdir()] == ["build.ninja"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("age", [0.0, 2 * YOUNG])
 def test_a_lock_that_a_process_holds_stays(folder, age):
     code = "import os, sys; os.open(sys.argv[1], os.O_CREAT | os.O_EXCL); print('held', flush=True); sys.stdin.read()"
@@ -74,6 +75,7 @@ def test_a_lock_that_a_process_holds_stays(folder, age):
     assert remove_stale_locks(no_sleep) == [lock]  # it was killed
 
 
+@pytest.mark.slow
 def test_the_lock_of_torch_is_recognised(folder):
     """What torch's own lock does: created and kept open until it is released."""
     from torch.utils.file_baton import FileBaton
@@ -108,6 +110,7 @@ class Clock:
             self.then()
 
 
+@pytest.mark.slow
 def test_a_young_lock_is_removed_when_it_is_old(folder, warnings):
     lock = make_lock(folder, age=YOUNG - 10)
     clock = Clock(lock)
@@ -126,6 +129,7 @@ def test_a_lock_that_another_host_may_hold_stays(folder, tmp_path, mounts, warni
     assert f"rm {lock}" in warnings.text  # by hand
 
 
+@pytest.mark.slow
 def test_a_lock_of_another_user_stays(folder, monkeypatch, tmp_path):
     lock = make_lock(folder)
     monkeypatch.setattr(os, "geteuid", lambda: os.stat(lock).st_uid + 1)
@@ -152,6 +156,7 @@ def test_the_file_system_is_that_of_the_nearest_mount(mounts, file_systems, expe
     assert [is_local(Path(folder)) for folder in folders] == expected
 
 
+@pytest.mark.slow
 def test_several_actors_of_a_node_take_turns(folder, monkeypatch):
     """One that has judged a lock must not remove the one that another actor made of the same name meanwhile."""
     lock = make_lock(folder)

@@ -209,6 +209,7 @@ def parquet_of(path, columns, **options):
     return path
 
 
+@pytest.mark.slow
 def test_a_small_parquet_file_of_large_row_groups_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(readers, "MIN_GROUP_BYTES", 2**22)
     blank = " " * 2**20

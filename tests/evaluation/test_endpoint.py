@@ -25,6 +25,7 @@ def test_a_request_becomes_one_of_openai(endpoint, openai_server):
     assert {headers["authorization"] for _, _, headers in openai_server.asked} == {"Bearer key"}
 
 
+@pytest.mark.slow
 def test_arguments_of_the_chat_template_go_to_the_server(endpoint, openai_server):
     for owner in ("vllm", "somebody"):
         openai_server.models = [{"id": "tiny", "owned_by": owner}]
@@ -46,6 +47,7 @@ def test_vllm_is_told_to_sample_as_engines_started_here(endpoint, openai_server,
     assert own.items() <= told.items()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chat", [False, True])
 def test_a_completion(endpoint, openai_server, completed, chat):
     openai_server.reply = lambda path, body: (200, completed(path, body, text="it is 7"))

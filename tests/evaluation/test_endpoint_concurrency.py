@@ -19,6 +19,7 @@ def samples(count):
     return [replace(SEEDED, key=("sums", "p0", sample), seed=sample) for sample in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("concurrency", [1, 3, 16])
 def test_no_more_than_so_many_at_once_and_every_response_once(endpoint, openai_server, completed, concurrency):
     def reply(path, body):

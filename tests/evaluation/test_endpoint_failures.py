@@ -12,6 +12,7 @@ from openrlhf_cov.evaluation.plan import Request
 SEEDED = Request(("sums", "p0", 3), "3 + 4 =", None, 17, 0.6, 0.9, 24)
 
 
+@pytest.mark.slow
 def test_what_fails_for_a_while_is_asked_for_again(endpoint, openai_server, completed, error_reply):
     failures = iter([500, 429, 503])
 

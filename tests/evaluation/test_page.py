@@ -56,6 +56,7 @@ def test_the_page_needs_no_network_and_shows_its_charts(run):
     assert {f"chart-{name}" for name in page.data["charts"]} < set(page.ids())
 
 
+@pytest.mark.slow
 def test_text_of_models_and_data_is_never_markup(run):
     tags = [tag for tag, _ in Page(page_of(run)).tags]
     hostile = run.having(lambda response: replace(response, text=HOSTILE, answer=response.answer and HOSTILE))

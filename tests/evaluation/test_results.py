@@ -18,6 +18,7 @@ def test_a_finished_run_gets_its_three_files(make_evaluation, tmp_path):
     assert {name: (folder / name).read_bytes() for name in records} == records
 
 
+@pytest.mark.slow
 def test_responses_on_which_the_graders_differ_are_listed(make_evaluation, tmp_path):
     run = make_evaluation({"aime24": ["1 2 3", "2 2 1"]})
     both = run.having(lambda response: replace(response, published=response.answer != "3"))

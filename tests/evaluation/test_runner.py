@@ -35,6 +35,7 @@ def test_a_run(straight, small):
     assert {response.correct for response in responses} == {True, False}
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.randoms(use_true_random=False))
 def test_the_order_of_completion_does_not_matter(again, straight, small, order):

@@ -57,6 +57,7 @@ def test_the_interval_is_that_of_the_enumeration(solved):
         assert (interval.estimate, interval.level) == (2 / 3, level)
 
 
+@pytest.mark.slow
 def test_the_interval_covers_the_truth():
     # 60 problems with 8 samples, solved with probability p uniform in [0, 1], so the truth is 1/2. Of 300 benchmarks
     # 95 % are covered, give or take sqrt(0.95 * 0.05 / 300) = 1.3 %; percentiles of 60 problems lose another 1 %.

@@ -27,6 +27,7 @@ def test_the_value_comes_back(pool):
         assert pool.call("echo", value, timeout=5) == value
 
 
+@pytest.mark.slow
 def test_eight_threads_share_two_workers(workers):
     with WorkerPool("pool_targets:run", 2) as pool, ThreadPoolExecutor(8) as threads:
         values = list(threads.map(lambda i: pool.call("echo", i, timeout=5), range(200)))
@@ -34,6 +35,7 @@ def test_eight_threads_share_two_workers(workers):
     assert values == list(range(200))
 
 
+@pytest.mark.slow
 def test_fifty_asyncio_tasks():
     async def gather(pool):
         return await asyncio.gather(*(asyncio.to_thread(pool.call, "echo", i, timeout=5) for i in range(50)))
@@ -89,6 +91,7 @@ def test_an_error_is_passed_on_and_the_worker_goes_on(pool, name, type_name, mes
     assert pool.call("pid", timeout=5) == worker
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["allocate_at_once", "allocate_bit_by_bit"])
 def test_out_of_memory_is_an_error_after_which_the_worker_is_replaced(pool, name):
     worker = pool.call("pid", timeout=5)
@@ -229,6 +232,7 @@ def test_the_shared_pool_is_one():
     assert shared_pool().size == 2
 
 
+@pytest.mark.slow
 def test_the_shared_pool_of_another_target_is_as_large(pool_targets):
     with shared_pool(3) as pool, shared_pool(target="pool_targets:run") as other:
         assert other is shared_pool(target="pool_targets:run") is not pool

@@ -43,6 +43,7 @@ def test_statuses_are_counted():
     assert logs["reward/timeout_frac"].tolist() == [0.0, 0.0, 0.0, 0.0]
 
 
+@pytest.mark.slow
 def test_a_timeout_is_wrong_and_counted():
     # 42 functions, each computed to some hundred digits at 22 points
     answer = "+".join(rf"\frac{{3\sin({k}x)}}{{2}}" for k in range(2, 23))

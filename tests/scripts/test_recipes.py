@@ -111,6 +111,7 @@ def test_a_dry_run_needs_neither_ray_nor_gpus(data, eval_data, tmp_path, recipe,
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_recipe_without_its_benchmarks_would_not_run(monkeypatch, capfd, flags_of, tmp_path):
     cluster = ["--dry_run", "--dry_run_nodes", "1", "--dry_run_gpus", "8", "--dry_run_gpu_memory", "80"]
     assert dry_run(monkeypatch, flags_of("train_qwen2.5.sh 7b grpo", *cluster, EVAL_DATA=str(tmp_path))) == 2
@@ -302,6 +303,7 @@ def test_the_runs_of_the_law_have_the_settings_of_section_2(flags_of):
     assert "--data.apply_chat_template" in flags_of("train_law.sh", TEMPLATE="chat")
 
 
+@pytest.mark.slow
 def test_on_policy_is_one_update_with_the_whole_rollout(monkeypatch, capfd, flags_of):
     cluster = ["--dry_run", "--dry_run_nodes", "1", "--dry_run_gpus", "8", "--dry_run_gpu_memory", "80"]
     flags = flags_of("train_qwen2.5.sh 7b on_policy", *cluster)

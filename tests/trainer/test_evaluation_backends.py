@@ -170,6 +170,7 @@ class TestServer:
         assert (settings["model"], settings["max_model_len"]) == ("tiny", 64)
         assert settings.keys() == {"model", "max_model_len", "packages"}
 
+    @pytest.mark.slow
     def test_the_key_is_that_of_the_variable(self, open_with, openai_server, plan, monkeypatch):
         monkeypatch.setenv("OPENAI_API_KEY", "usual")
         monkeypatch.setenv("MY_KEY", "mine")

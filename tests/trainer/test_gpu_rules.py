@@ -150,6 +150,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_updates_of_a_step(rules, ranks, name):

@@ -139,6 +139,7 @@ def steps(draw):
     return samples, args, kl_coef, with_reward_model
 
 
+@pytest.mark.slow
 @given(steps())
 def test_advantages_and_returns_are_those_of_upstream(step):
     samples, args, kl_coef, with_reward_model = step

@@ -61,6 +61,7 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_updates_do_not_depend_on_the_micro_batches(tmp_path, observed, config):
     reference = make_policy(flags(tmp_path, config, micro_batch_size=SAMPLES, **UNCLIPPED))
@@ -123,6 +124,7 @@ def without_shares(metrics):
     return {name: value for name, value in metrics.items() if name != "cov/selected_mean"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [CovConfig(), *CONFIGS.values(), CovConfig(method="steer")])
 @pytest.mark.parametrize(("batch_size", "epochs"), [(4, 1), (8, 2)])
 def test_ranks_learn_what_one_rank_learns(tmp_path, config, batch_size, epochs):

@@ -16,6 +16,7 @@ def collects():
     gc.unfreeze()
 
 
+@pytest.mark.slow
 def test_what_was_there_is_not_looked_at_again():
     before = gc.get_freeze_count()
     garbage_collection.pause()

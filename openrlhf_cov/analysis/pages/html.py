@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,9 @@ def script_hash(script: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode()
 
 
+@cache
 def _environment() -> Environment:
+    """Return the environment of the templates, which keeps those that it has compiled."""
     options = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     found = Environment(loader=FileSystemLoader(TEMPLATES), **options)
     found.filters["prose"] = prose

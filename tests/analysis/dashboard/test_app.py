@@ -70,6 +70,7 @@ def test_what_is_on_the_screen(folder, size):
     drive([folder().add(1, 2, 3).path], size, steps)
 
 
+@pytest.mark.slow
 def test_a_run_that_grows(folder):
     run = folder()
 
@@ -94,6 +95,7 @@ def test_a_run_that_grows(folder):
     drive([run.path], (80, 24), steps)
 
 
+@pytest.mark.slow
 def test_more_alerts_than_have_room_are_counted(folder):
     bad = folder().add(1, 2, reward__error_frac=0.5, ppo__ratio_p99=3.0, ppo__skipped_updates=1.0)
     bad.add(3, reward__timeout_frac=0.5)
@@ -152,6 +154,7 @@ def test_the_selected_run_stays_when_the_table_is_built_anew(folder):
     drive(runs, (80, 24), steps)
 
 
+@pytest.mark.slow
 def test_curves_of_one_run_or_of_all(folder):
     runs = [folder("one").add(1, 2, 3).path, folder("two").add(*range(1, 6)).path]
 
@@ -198,6 +201,7 @@ def test_sizes(folder):
     drive(runs, (80, 24), steps)
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_read_is_named(folder, monkeypatch):
     run = folder().add(1, 2)
 

@@ -38,6 +38,7 @@ def test_every_format_whatever_is_written_before(two, tmp_path, formats):
     assert int.from_bytes(found[16:20], "big") == 1092
 
 
+@pytest.mark.slow
 def test_the_same_chart_gives_the_same_svg(two, tmp_path):
     texts = [write_pictures([two], tmp_path / folder, ["svg"])[0].read_text() for folder in "ab"]
     assert texts[0] == texts[1]

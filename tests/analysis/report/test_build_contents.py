@@ -81,6 +81,7 @@ def test_phases_and_what_is_in_none(make_contents):
     }
 
 
+@pytest.mark.slow
 def test_rewards_above_their_bound_are_noted_and_the_bound_is_not_used(make_contents, make_report_run):
     run = make_report_run("run")
     columns = dict(run.training.columns) | {"reward": 10 * run.training.column("reward")}
@@ -186,6 +187,7 @@ def test_the_line_goes_from_the_ceiling_to_the_highest_entropy(make_report_run):
     assert (line.point_high > line.high).all()
 
 
+@pytest.mark.slow
 def test_the_trend_against_size(make_contents, make_report_run):
     runs = [make_report_run(name, seed=seed) for seed, name in enumerate("abcd")]
     sizes = make_contents(*runs, sizes={"c": 4e9, "a": 1e9, "b": 2e9}, extrapolate_to=32e9).sizes

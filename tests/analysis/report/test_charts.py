@@ -33,6 +33,7 @@ def pictures(contents):
     return {chart.name: chart for chart in module.pictures(contents)}
 
 
+@pytest.mark.slow
 def test_plotly_takes_every_chart(three):
     page = page_charts(three)
     assert [panel.title for panel in page.overview.panels] == [
@@ -71,6 +72,7 @@ def check_picture(chart, folder):
             assert box.y1 < found.bbox.y1 + 1, shown
 
 
+@pytest.mark.slow
 def test_scores_end_at_one_and_lengths_at_zero(make_contents, make_report_run):
     run = make_report_run("run")
     run.training.columns["reward"][:] = np.linspace(0.5, 1.0, 60)

@@ -52,6 +52,7 @@ def test_the_page_holds_all_sections_and_charts(page):
     assert {link.removeprefix("#") for link in links} <= set(ids)
 
 
+@pytest.mark.slow
 def test_a_section_is_not_named_after_what_is_not_in_it(make_contents, make_report_run):
     times = ["timing/generation", "timing/step_total"]
     foreign = report_page(make_contents(make_report_run("verl", only=["reward", "entropy/mean", *times])))
@@ -71,12 +72,14 @@ def test_the_page_needs_no_network_and_allows_its_scripts_alone(page):
     assert "Plotly.react" in page.scripts[2]
 
 
+@pytest.mark.slow
 def test_no_placeholder_is_left_and_none_of_a_run_is_filled(page, page_of, make_report_run):
     name = "{{ data }} {% if %} {{ title }}"
     assert f"<h1>{name}</h1>" in page_of(make_report_run(name)).text
     assert not re.search(r"\{\{|\{%", page.text.replace(get_plotlyjs(), "").replace(page.scripts[2], ""))
 
 
+@pytest.mark.slow
 def test_text_of_runs_is_never_markup(page_of, make_report_run, write_tokens, token_records, tmp_path, hostile):
     def report(name, path, text, tokens):
         write_tokens(path, 20, tokens)
@@ -91,6 +94,7 @@ def test_text_of_runs_is_never_markup(page_of, make_report_run, write_tokens, to
     assert hostile in "".join(found.words)
 
 
+@pytest.mark.slow
 def test_half_a_surrogate_pair_does_no_harm(page_of, make_report_run):
     assert "<h1>a?b</h1>" in page_of(make_report_run("a\ud800b")).text
 

@@ -128,6 +128,7 @@ def test_no_forecast_and_a_worthless_one_are_said(make_contents, make_report_run
     assert "0.125" in line
 
 
+@pytest.mark.slow
 def test_lines_to_which_the_law_does_not_apply_are_not_compared(make_contents, make_report_run):
     runs = [make_report_run(name, seed=seed, method="kl_cov") for seed, name in enumerate("ab")]
     text = summary(make_contents(*runs, sizes={"a": 1e9, "b": 1e10}, extrapolate_to=1e11))

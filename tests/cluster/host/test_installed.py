@@ -36,6 +36,7 @@ def faults(*names, timeout=30.0):
     return {name: result["fault"] for name, result in try_imports(names, timeout).items()}
 
 
+@pytest.mark.slow
 def test_every_import_has_an_outcome_whatever_the_others_do():
     assert faults("raises", "good", "quits", "exits", "dies", "json", "missing") == {
         "raises": "ImportError: undefined symbol",

@@ -128,6 +128,7 @@ def test_samples_that_the_limit_cuts_are_counted(task, policy):
     assert lab.step(1)["truncated"] == 0.25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["none", "kl_cov", "top_entropy"])
 def test_micro_batches_add_up_to_an_optimizer_step(run, name):
     whole, parts = run(METHODS.get(name)), run(METHODS.get(name), micro_batch=2)
@@ -138,6 +139,7 @@ def test_micro_batches_add_up_to_an_optimizer_step(run, name):
             assert ours[value] == pytest.approx(theirs[value], rel=1e-3, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_selection_by_micro_batch_depends_on_its_size(run):
     config = CovConfig(cov_type="kl_cov", cov_scope="micro_batch", kl_cov_ratio=0.02)
     small, large = (run(config, micro_batch=size)[1][0]["cov/selected_count"] for size in (1, 8))
@@ -146,6 +148,7 @@ def test_selection_by_micro_batch_depends_on_its_size(run):
     assert large == 4.0
 
 
+@pytest.mark.slow
 def test_updates_without_a_selected_token_are_counted(run):
     # No token of this policy has such a covariance. KL-Cov selects a token in every update.
     empty = run(CovConfig(cov_type="clip_cov", clip_cov_lb=50.0, clip_cov_ub=60.0))[1]
@@ -153,6 +156,7 @@ def test_updates_without_a_selected_token_are_counted(run):
     assert [values["cov/empty_update_frac"] for values in run(METHODS["kl_cov"])[1]] == [0.0, 0.0]
 
 
+@pytest.mark.slow
 def test_a_random_reward_does_not_look_at_the_response(run):
     weights_, metrics, _ = run(random_reward=True)
     assert not weights_.equal(run()[0])
@@ -160,6 +164,7 @@ def test_a_random_reward_does_not_look_at_the_response(run):
     assert weights_.equal(run(random_reward=True)[0])
 
 
+@pytest.mark.slow
 def test_the_test_is_about_other_problems_than_the_evaluations(task):
     for name in TASKS:
         built = TASKS[name]()
@@ -174,6 +179,7 @@ def test_the_test_is_about_other_problems_than_the_evaluations(task):
     assert {kind: shares.count(kind) for kind in "abcd"} == {"a": 112, "b": 64, "c": 48, "d": 32}  # 14, 8, 6, 4 of 32
 
 
+@pytest.mark.slow
 def test_the_objective_has_an_entropy_bonus_and_a_reference(run):
     plain, bonus, held = run()[0], run(entropy_coef=0.1)[0], run(kl_coef=0.1)[0]
     assert not plain.equal(bonus)

@@ -96,6 +96,7 @@ def lab(task, policy):
 CLIP_COV = CovConfig(cov_type="clip_cov", clip_cov_lb=0.0, clip_cov_ub=1e9, clip_cov_ratio=0.05)
 
 
+@pytest.mark.slow
 def test_recording_changes_nothing_else(lab):
     plain = lab(CLIP_COV)
     recorded = lab(CLIP_COV, record_mechanism=True)

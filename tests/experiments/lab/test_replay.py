@@ -36,6 +36,7 @@ def assert_equal_weights(one, other):
         assert torch.equal(value, other.model.state_dict()[name]), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [CovConfig(), CovConfig(cov_type="kl_cov", kl_cov_ratio=0.05)])
 def test_a_replayed_run_gives_the_same_weights_and_metrics_bit_by_bit(make_lab, tmp_path, config):
     recorded = make_lab(config, dump_dir=tmp_path)
@@ -49,6 +50,7 @@ def test_a_replayed_run_gives_the_same_weights_and_metrics_bit_by_bit(make_lab, 
     assert train(other, 1)[0]["reward"] == before[0]["reward"]
 
 
+@pytest.mark.slow
 def test_another_method_trains_on_the_same_responses_with_its_own_policy(make_lab, tmp_path):
     before = train(make_lab(dump_dir=tmp_path))
     after = train(make_lab(CovConfig(cov_type="kl_cov", kl_cov_ratio=0.05), replay_dir=tmp_path))

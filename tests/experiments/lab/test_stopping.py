@@ -28,6 +28,7 @@ def test_the_outcome_of_an_evaluation(evaluation, outcome):
     assert outcome_of(evaluation) == outcome
 
 
+@pytest.mark.slow
 def test_a_run_ends_at_the_second_evaluation_in_a_row(tmp_path, monkeypatch, capsys):
     from openrlhf_cov.experiments.lab import training as loop
 

@@ -29,6 +29,7 @@ def test_the_profile_at_one_of_the_values_by_hand():
     assert fits[0] == pytest.approx(3 * math.log(0.75) + math.log(0.25) + 4 * math.log(0.5))
 
 
+@pytest.mark.slow
 def test_the_interval_ends_where_the_profile_says():
     # Twice the log-likelihood ratio at 0.4 is that of the test above. At the level with this chi-squared quantile
     # the interval ends at 0.4, and by symmetry begins at 0.1.
@@ -44,6 +45,7 @@ def test_the_interval_ends_where_the_profile_says():
     )
 
 
+@pytest.mark.slow
 def test_perfect_separation_has_an_estimate_and_an_interval():
     # All learn up to 0.1, none from 0.2 on: every steep curve between them is equally good.
     fit = fit_critical_value([0.05, 0.1, 0.2, 0.4] * 3, [True, True, False, False] * 3)

@@ -28,6 +28,7 @@ def results(spec, make_result):
     return runs
 
 
+@pytest.mark.slow
 def test_the_page_has_tables_answers_and_charts(spec, results):
     text = page(document(spec, results))
     found = Page(text)
@@ -52,6 +53,7 @@ def test_many_arms_have_no_curves(spec, results, monkeypatch):
     assert [chart.name for chart in document(spec, results).charts] == ["test", "differences"]
 
 
+@pytest.mark.slow
 def test_a_part_of_a_study_says_how_much_there_is(spec, results):
     for some in ([], results[:5], results[:-4]):
         text = markdown(document(spec, some))
@@ -99,6 +101,7 @@ def test_how_arms_were_tuned_is_told_from_the_spec(content, results):
     assert how_tuned(spec_of(content)) == UNTUNED
 
 
+@pytest.mark.slow
 def test_names_cannot_break_the_page(content, results):
     content["title"] = "</script><script>alert(1)</script>"
     content["arms"][0]["name"] = "<b>|*"

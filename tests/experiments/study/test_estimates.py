@@ -94,6 +94,7 @@ def test_a_paired_p_value_by_hand():
     assert math.isnan(paired_p_value([0.5]))
 
 
+@pytest.mark.slow
 def test_the_smallest_detectable_effect_by_hand():
     # s = 0.1, n = 3; t(2) is 4.302653 for 95 % two-sided and 1.060660 for 80 % one-sided
     effect = (4.302653 + 1.060660) * 0.1 / math.sqrt(3)

@@ -70,6 +70,7 @@ def test_steps_to_a_share(results):
     assert steps_to(results[0], 0.95) == float("inf")
 
 
+@pytest.mark.slow
 def test_the_page_has_the_table_only_where_the_spec_says_what_is_learned(spec, results):
     whole = document(spec, results)
     assert "| base policy |" in markdown(whole)

@@ -206,6 +206,7 @@ def test_the_table_of_the_mechanism_has_the_methods_that_ran(recorded):
     assert mechanism_chart({"GRPO": {}}).panels == ()
 
 
+@pytest.mark.slow
 def test_the_figure_gets_its_map_when_the_map_has_runs(make_result, recorded):
     rates = of_map(make_result, {"GRPO": (1e-5, 1e-3)})
     mechanism = of_mechanism(recorded, seeds=(0, 1))

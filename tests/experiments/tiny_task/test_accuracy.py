@@ -92,6 +92,7 @@ def test_sampled_accuracy_follows_the_temperature_and_entropy_does_not(markov_po
     assert score.entropy == pytest.approx(HALF_NAT / 3, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_seed_determines_the_responses_and_the_global_random_state_is_left(markov_policy):
     state = torch.get_rng_state()
     first, second, other = (

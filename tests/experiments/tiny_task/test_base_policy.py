@@ -72,6 +72,7 @@ def test_seed_alone_determines_the_weights_and_the_global_random_state_is_left()
     assert not torch.equal(other.lm_head.weight, first.lm_head.weight)
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss():
     config = BasePolicyConfig(
         layers=1,

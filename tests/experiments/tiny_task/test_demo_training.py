@@ -29,6 +29,7 @@ def python(monkeypatch, tmp_path):
     return install
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("status", "error"), [(2, UsageError), (1, RunStopped), (130, RunStopped)])
 def test_a_task_that_cannot_be_made(python, tmp_path, status, error):
     python(f"exit {status}")
@@ -36,6 +37,7 @@ def test_a_task_that_cannot_be_made(python, tmp_path, status, error):
         demo_training.make_task(tmp_path / "task", "addition")
 
 
+@pytest.mark.slow
 def test_the_making_of_a_task_ends_with_what_it_is_for(python, tmp_path):
     made = tmp_path / "pid"
     python(f"echo $$ > {made}\nexec sleep 1000")

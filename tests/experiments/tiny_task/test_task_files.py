@@ -33,6 +33,7 @@ def files_of(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_written_folder_is_complete_and_nothing_lies_beside_it(tmp_path):
     output = tmp_path / "new" / "task"
     task = write_task(output, SETTINGS, SMALL)
@@ -48,6 +49,7 @@ def test_written_folder_is_complete_and_nothing_lies_beside_it(tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_rows_are_disjoint_and_labelled_with_the_sum(tmp_path):
     write_task(tmp_path / "task", SETTINGS, SMALL)
     train, test = (
@@ -75,6 +77,7 @@ def test_the_commands_are_those_of_the_laboratory(tmp_path):
     assert (config["head_dim"], config["num_attention_heads"], config["hidden_size"]) == (32, 4, 64)
 
 
+@pytest.mark.slow
 def test_the_code_task_is_graded_by_the_sandbox(needs_sandbox, tmp_path):
     settings = TaskSettings(task="code", train_rows=40, test_rows=4)
     policy = replace(SMALL, max_length=64)

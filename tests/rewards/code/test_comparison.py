@@ -127,6 +127,7 @@ def test_numbers_are_equal_to_the_judges_where_python_says_so(one, other):
         assert compare_outputs(f"{one:f}" if abs(one.adjusted()) < 50 else f"{one}", f"{one}", judge=judge) == "same"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("judge", JUDGES)
 @pytest.mark.parametrize(
     ("output", "expected"),

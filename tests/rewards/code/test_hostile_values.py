@@ -133,6 +133,7 @@ def test_numbers_without_an_order_are_not_the_same():
     assert not same_value(mixed, [0.5, 0.25, 0.125], unordered=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "wanted"),
     [

@@ -376,6 +376,7 @@ def test_a_machine_without_bubblewrap_says_how_to_get_it(monkeypatch):
         Sandbox()
 
 
+@pytest.mark.slow
 def test_a_bubblewrap_that_does_not_work_says_why(monkeypatch, tmp_path):
     (tmp_path / "bwrap").write_text("#!/bin/sh\necho bwrap: No permissions to create new namespace >&2\nexit 1\n")
     (tmp_path / "bwrap").chmod(0o755)
@@ -384,6 +385,7 @@ def test_a_bubblewrap_that_does_not_work_says_why(monkeypatch, tmp_path):
         Sandbox()
 
 
+@pytest.mark.slow
 def test_a_sandbox_that_was_killed_says_so(run):  # run: this machine has one
     with Sandbox() as own:
         own._process.kill()
@@ -392,6 +394,7 @@ def test_a_sandbox_that_was_killed_says_so(run):  # run: this machine has one
             own.run({"mode": "script", "source": ""}, Limits(seconds=1, memory_mb=256), wall=5)
 
 
+@pytest.mark.slow
 def test_a_sandbox_ends_with_the_thread_that_made_it(run):  # run: this machine has one
     with ThreadPoolExecutor(1) as pool:
         own = pool.submit(Sandbox).result()

@@ -238,6 +238,7 @@ def test_no_second_answer_is_hidden_behind_the_first(response, answer):
     assert extract_answer(response, "answer_line") == answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece", ["Answer: ", "$$", "\\[", "}", "{", "```\n", "\\begin{a}", " \\quad", "*\n", "#### "]
 )

@@ -340,6 +340,7 @@ def test_a_model_that_ignores_mask_or_positions_is_found_out(folder_of, read, ig
     torch.testing.assert_close(log_probs, theirs, rtol=0, atol=off)  # right padding: both change nothing in own rows
 
 
+@pytest.mark.slow
 def test_gradients_of_a_shared_prompt_repeat_bit_for_bit():
     """Resuming depends on it: threads that add the gradients of one token at once do so in any order."""
     draw = torch.Generator().manual_seed(0)
