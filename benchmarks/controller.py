@@ -53,9 +53,9 @@ TRAINER = "openrlhf_cov.trainer"
 # Phase -> what counts for it. Of upstream's controller: names of functions of its generator, experience maker,
 # trainer, module and group of ranks. Of ours: "module:function" or "module:Class.method" in the package's trainer.
 PHASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "prompts to the engines": (("_dispatch_prompts_to_vllm",), ("requests:RolloutRequests._send",)),
-    "responses to tensors": (("_process_response_into_experience",), ("requests:sample_of",)),
-    GENERATION: (("generate_samples",), ("sampler:Sampler.next_batch",)),
+    "prompts to the engines": (("_dispatch_prompts_to_vllm",), ("rollout.requests:RolloutRequests._send",)),
+    "responses to tensors": (("_process_response_into_experience",), ("rollout.requests:sample_of",)),
+    GENERATION: (("generate_samples",), ("rollout.sampler:Sampler.next_batch",)),
     "checked and numbered samples": ((), ("loop:checked_samples",)),
     "batches for scoring": (("split_rollout_samples",), ("scoring:scoring_batches", "scoring:ScoringBatch.of")),
     "scores by sample": ((), ("loop:score",)),
@@ -381,17 +381,23 @@ class OurRun:
 
 def count_calls(name: str, phase: Any) -> None:
     """Count every call of a function of our trainer, "module:function" or "module:Class.method", for a phase."""
+    owner, function = owner_of(name)
+    found = inspect.getattr_static(owner, function)
+    if isinstance(found, classmethod):
+        setattr(owner, function, classmethod(phase(found.__func__)))
+    else:
+        setattr(owner, function, phase(found))
+
+
+def owner_of(name: str) -> tuple[Any, str]:
+    """Return the module or class of a function that is named as in ``PHASES``, and its name there."""
     module, _, path = name.partition(":")
     where = "openrlhf.trainer.ray" if module == "launcher" else TRAINER
     owner = importlib.import_module(f"{where}.{module}")
     *outer, function = path.split(".")
     for each in outer:
         owner = getattr(owner, each)
-    found = inspect.getattr_static(owner, function)
-    if isinstance(found, classmethod):
-        setattr(owner, function, classmethod(phase(found.__func__)))
-    else:
-        setattr(owner, function, phase(found))
+    return owner, function
 
 
 def write_inputs(folder: Path, vocabulary: int) -> None:

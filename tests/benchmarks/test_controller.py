@@ -1,5 +1,7 @@
 import pytest
 
+from openrlhf_cov.cluster import cpu_host
+
 
 @pytest.fixture(scope="module")
 def benchmark_of_the_controller(load_benchmark):
@@ -27,3 +29,13 @@ def test_responses_are_of_all_lengths_and_groups_pass_as_often_as_asked(benchmar
     assert 1600 < lengths[8000] < 2000
     assert sum(0 < sum(scores) < 8 for _, scores in drawn) / 2000 == pytest.approx(0.25, abs=0.03)
     assert benchmark_of_the_controller.draw("7", 0.25) == benchmark_of_the_controller.draw("7", 0.25)
+
+
+@pytest.mark.slow
+def test_every_function_whose_time_is_counted_is_there(benchmark_of_the_controller):
+    names = [name for _, functions in benchmark_of_the_controller.PHASES.values() for name in functions]
+    assert len(names) > 10
+    with cpu_host.flash_attention_stand_in():
+        for name in names:
+            owner, function = benchmark_of_the_controller.owner_of(name)
+            assert callable(getattr(owner, function)), name
