@@ -127,14 +127,6 @@ def test_every_command_would_run(tmp_path, data, kind, number):
         assert reproduce.faults_of(commands[place], plan) == [], commands[place].words
 
 
-@pytest.mark.slow
-def test_a_dry_run_says_of_every_command_that_it_would_run(run_command, tmp_path, data):
-    flags = ("--figure", 8, "--dry_run", "--data_dir", data, "--output", tmp_path / "out")
-    status, out, error = run_command("reproduce", *flags)
-    assert (status, error) == (0, "")
-    assert out.count("it would run") == len(list(plan_of("--figure", 8).commands()))
-
-
 @pytest.mark.parametrize(("kind", "number"), TINY)
 def test_every_command_of_the_tiny_scale_would_run(capsys, tmp_path, kind, number):
     assert reproduce.main([kind, str(number), "--scale", "tiny", "--dry_run", "--output", str(tmp_path)]) == 0

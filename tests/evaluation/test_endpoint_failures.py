@@ -69,9 +69,7 @@ STOPPED = {"text": "7", "finish_reason": "stop"}
 )
 def test_an_answer_of_another_form_stops_the_run(endpoint, openai_server, reply, what):
     openai_server.reply = lambda path, body: (200, reply)
-    with pytest.raises(
-        RunStopped, match=r"^the server answers sums, problem p0, sample 3 in a form of its own: "
-    ) as stop:
+    with pytest.raises(RunStopped, match=r"^the server answers sums, problem p0, sample 3 in a form") as stop:
         list(endpoint().generate([SEEDED]))
     assert what in str(stop.value)
     assert "\n" not in str(stop.value)

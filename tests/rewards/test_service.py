@@ -81,10 +81,7 @@ BAD = [
     ({"query": [], "prompts": [], "labels": {}}, "labels: must be a valid list"),
     (payload("a", "b", labels=["1"]), "lists of equal length; got 2 query, 2 prompts, 1 labels"),
     (payload(*"abcdef"), "query has 6 rows, at most 5 are allowed (--max_queries)"),
-    (
-        {"query": ["a", None], "prompts": ["a", "a"], "labels": ["1", "1"]},
-        "query[1]: must be a valid string; got None",
-    ),
+    ({"query": ["a", None], "prompts": ["a", "a"], "labels": ["1", "1"]}, "query[1]: must be a valid string"),
     ({"query": ["a", "a"], "prompts": [3, "a"], "labels": ["1", "1"]}, "prompts[0]: must be a valid string; got 3"),
     (payload("a", "b", labels=["1", None]), "labels[1]: a label is a string that is not empty, got NoneType"),
     (payload("a", "b", labels=["1", True]), "labels[1]: a label is a string that is not empty, got bool"),

@@ -10,13 +10,7 @@ from vllm.config import VllmConfig, WeightTransferConfig
 
 from openrlhf_cov.trainer.weights import weight_transfer
 from openrlhf_cov.trainer.weights.weight_receiver import GlooInitInfo, GlooWeightTransferEngine
-from openrlhf_cov.trainer.weights.weight_transfer import (
-    GlooWeightSender,
-    buckets,
-    pack,
-    transfer_weights,
-    unpack,
-)
+from openrlhf_cov.trainer.weights.weight_transfer import GlooWeightSender, buckets, pack, transfer_weights, unpack
 
 
 def parameters(*sizes, dtype=torch.float32):
