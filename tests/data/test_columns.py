@@ -29,7 +29,6 @@ PUBLISHED = {
         r"\frac{1}{2}",
     ),
     "expected answer beside a solution": ({"problem": "?", "solution": "Long.", "expected_answer": "6"}, "?", "6"),
-    "final answer beside a solution": ({"problem": "?", "solution": "Long.", "final_answer": "6"}, "?", "6"),
     "solution that is the answer": ({"prompt": "How many?", "solution": "34"}, "How many?", "34"),
     "solution without an answer": ({"problem": "How many?", "solution": "It is 5."}, "How many?", ""),
     "solution beside an answer": ({"problem": "?", "solution": r"\boxed{5}", "answer": "6"}, "?", "6"),

@@ -125,7 +125,6 @@ def test_the_digest_of_a_folder_follows_its_rows(tmp_path):
         ("own.csv", b"messages,answer\n\"[{'role': 'user'}]\",2\n", "'messages': it is a list of messages written as"),
         ("own.csv", b"problem,answer,answer\n?,5,6\n", "own.csv: two columns are called 'answer'; rename one of them"),
         ("own.parquet", b"PAR1 no parquet", "own.parquet cannot be read: "),
-        ("own.parquet", b"", "own.parquet cannot be read: "),
         ("own.arrow", b"no arrow", "own.arrow cannot be read: "),
     ],
 )

@@ -17,7 +17,7 @@ from openrlhf_cov.utils.seeds import seed_of
 WARM = Sampling(samples=4, temperature=0.6, top_p=0.9, max_tokens=100)
 ROWS = [{"id": f"p{n}", "problem": f"What is {n} + {n} ?", "answer": str(2 * n), "source": "math"} for n in range(3)]
 NO_OVERRIDES = dict.fromkeys(("samples", "temperature", "top_p", "max_tokens"))
-IDS = {"<s>": 0, "<unk>": 1, "What": 2, "is": 3, "0": 4, "1": 5, "2": 6, "+": 7, "?": 8, "<|user|>": 9}
+IDS = {"<s>": 0, "<unk>": 1, "What": 2, "is": 3, "0": 4, "1": 5, "2": 6, "+": 7, "?": 8}
 
 
 @pytest.fixture
@@ -159,13 +159,6 @@ def test_problems_that_the_tokenizer_cannot_write_are_refused(sums):
     digits = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel({"0": 0}, unk_token="<unk>")))
     with pytest.raises(UsageError, match=r"^sums: the tokenizer of the model cannot write its problems \(.*UNK"):
         plan_of(sums(ROWS), tokenizer=digits)
-
-
-def test_a_chat_template_has_them_already(sums, tokenizer):
-    tokenizer.chat_template = "{{ bos_token }} <|user|> {{ messages[0]['content'].split('\n')[0] }}"
-    (item,) = plan_of(sums(ROWS[1:2]), template="chat", tokenizer=tokenizer).items
-    assert item.prompt == "<s> <|user|> What is 1 + 1 ?"
-    assert item.prompt_ids == (0, 9, 2, 3, 5, 7, 5, 8)  # one <s>
 
 
 @pytest.mark.parametrize(

@@ -251,9 +251,7 @@ REFUSED = {
     "num_generations": {"method": "passk", "method_settings": {"passk_k": 4}},
     # Methods and settings.
     "no method is called 'kl_covv'": {"method": "kl_covv"},
-    "kl_cov_ratio only applies to method kl_cov, got method none": {"method_settings": {"kl_cov_ratio": 0.01}},
     "'cov_ratio' is not a setting": {"method": "kl_cov", "method_settings": {"cov_ratio": 0.01}},
-    "kl_cov_ratio 2.0: must be a fraction": {"method": "kl_cov", "method_settings": {"kl_cov_ratio": 2.0}},
     "stare_gate 9 is out of reach": {"method": "stare", "method_settings": {"stare_gate": 9.0}},
 }
 
