@@ -87,9 +87,6 @@ def test_a_disk_that_refuses_the_best_model_leaves_the_one_before(tmp_path):
 
 
 def test_a_kill_between_the_two_renames_loses_no_model(tmp_path, monkeypatch):
-    class Killed(BaseException):
-        pass
-
     export(tmp_path, "first")
     replace, calls = os.replace, []
 
