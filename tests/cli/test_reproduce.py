@@ -5,7 +5,6 @@ import json
 import os
 import shlex
 import signal
-import sys
 import threading
 from pathlib import Path
 
@@ -222,21 +221,6 @@ def test_a_run_is_over_when_its_model_is_there_and_goes_on_from_its_checkpoint(t
             plan.due(command)
     else:
         assert plan.due(command) == due
-
-
-@pytest.fixture
-def python(monkeypatch, tmp_path):
-    """Function (lines of a shell): they take the place of this Python, with which the commands of a plan start."""
-
-    def install(script):
-        program = tmp_path / "bin" / "python"
-        program.parent.mkdir()
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
-        monkeypatch.setattr(sys, "executable", str(program))
-        monkeypatch.setenv("PATH", "/usr/bin:/bin")
-
-    return install
 
 
 @pytest.mark.slow

@@ -211,14 +211,6 @@ def test_a_small_parquet_file_of_large_row_groups_is_refused(tmp_path, monkeypat
         list(readers._parquet(path, digest))
 
 
-def test_an_honest_parquet_file_is_read(tmp_path):
-    values = [f"text {n} " * 50 for n in range(3000)]
-    for compression in ("none", "snappy", "zstd"):
-        path = parquet_of(tmp_path / f"{compression}.parquet", {"x": values}, compression=compression)
-        rows = [row["x"] for _, row in readers._parquet(path, hashlib.sha256())]
-        assert rows == values
-
-
 @pytest.mark.slow
 def test_a_text_that_many_rows_share_is_not_in_memory_for_each(tmp_path, monkeypatch):
     sizes = []
