@@ -140,6 +140,27 @@ def ctrl_c() -> Iterator[None]:
 
 
 @pytest.fixture
+def quiet_engines(monkeypatch) -> None:
+    """Engines set this variable of the process."""
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "ERROR")
+
+
+@pytest.fixture
+def python(monkeypatch, tmp_path) -> Callable[[str], None]:
+    """Function (lines of a shell): they take the place of this Python, with which commands start others."""
+
+    def install(script: str) -> None:
+        program = tmp_path / "bin" / "python"
+        program.parent.mkdir()
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(program))
+        monkeypatch.setenv("PATH", "/usr/bin:/bin")
+
+    return install
+
+
+@pytest.fixture
 def log(caplog):
     """``caplog`` with the messages of all modules of a training: upstream's loggers do not propagate."""
     loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("openrlhf_cov")]

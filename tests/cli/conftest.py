@@ -212,12 +212,6 @@ def no_math_verify(monkeypatch) -> None:
 
 
 @pytest.fixture
-def quiet_engines(monkeypatch) -> None:
-    """Engines set this variable of the process."""
-    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "ERROR")
-
-
-@pytest.fixture
 def problems() -> list[dict[str, str]]:
     """The rows of four problems, p0 to p3; the answer to all is 0."""
     return [{"id": f"p{n}", "problem": f"What is {n} - {n} ?", "answer": "0", "source": "math"} for n in range(4)]

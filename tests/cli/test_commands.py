@@ -11,7 +11,6 @@ from importlib import import_module, metadata
 
 import pytest
 
-from openrlhf_cov.cli import main as console
 from openrlhf_cov.cli import train_ppo_ray
 from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.cli.main import COMMANDS
@@ -29,11 +28,6 @@ def test_help_lists_all_commands(run_command, words):
 
 def test_version(run_command):
     assert run_command("--version") == (0, f"openrlhf-cov {metadata.version('openrlhf-cov')}\n", "")
-
-
-def test_the_console_command_is_that_of_the_package():
-    (entry,) = metadata.entry_points(group="console_scripts", name="openrlhf-cov")
-    assert entry.load() is console.main
 
 
 HELP = """

@@ -27,12 +27,6 @@ def test_the_report_is_a_line_for_each_check_with_what_fixes_it():
     ]
 
 
-def doctor_process(*flags, **keywords):
-    return subprocess.run(
-        [sys.executable, "-m", "openrlhf_cov.cli.doctor", *flags], capture_output=True, text=True, **keywords
-    )
-
-
 @pytest.fixture
 def bare(tmp_path):
     """Environment of a process that finds our package and no other."""

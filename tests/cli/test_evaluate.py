@@ -179,9 +179,7 @@ def test_a_folder_of_another_run_and_one_that_cannot_be_written_are_refused(eval
     assert evaluate.main(words(evaluate_flags)) == 0
     capsys.readouterr()
     assert evaluate.main(words(evaluate_flags | {"--seed": "1"})) == 2
-    assert capsys.readouterr().err.endswith(
-        f": error: --output {tmp_path / 'run'} holds another run: seed was 0, now 1; choose another folder\n"
-    )
+    assert f"--output {tmp_path / 'run'} holds another run: seed was 0, now 1; choose" in capsys.readouterr().err
     (tmp_path / "run" / "report.html").unlink()
     (tmp_path / "run" / "report.html").mkdir()
     assert evaluate.main(words(evaluate_flags)) == 2

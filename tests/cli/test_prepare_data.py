@@ -87,13 +87,6 @@ def test_two_processes_do_not_write_one_folder(run, tmp_path):
     assert run(ROWS[2:])[0] == 0  # it has ended
 
 
-def test_a_key_that_rows_lack_is_refused_with_those_that_they_have(run, tmp_path):
-    status, out, error = run(ROWS, "--answer_key", "gold")
-    assert (status, out) == (2, "")
-    assert missing(error, "'gold'", "id, problem, answer, source", "--answer_key") == []
-    assert not (tmp_path / "out/train.jsonl").exists()
-
-
 def test_a_folder_with_the_reasons_of_an_empty_set_is_written_to_again(run, tmp_path):
     status, _, error = run([ROWS[0] | {"answer": None}])
     assert status == 2
@@ -127,14 +120,6 @@ class TestTraining:
         _, out, _ = run(ROWS)
         flags = shlex.split(out.splitlines()[-1].partition(": ")[2])
         check({"--reward.remote_url": reward_func.__file__}, *flags)
-
-    def test_another_key_is_refused_with_those_there_are(self, run, tmp_path, refusal):
-        # bare problems have no place in the file: training on them, without the instruction, would be a silent mistake
-        run(ROWS)
-        changes = {"--data.prompt_dataset": tmp_path / "out/train.jsonl", "--data.input_key": "problem"}
-        message = refusal(changes)
-        assert message.startswith("--data.input_key problem: ")
-        assert "dataset, id, prompt, answer, source" in message
 
 
 @pytest.mark.slow

@@ -101,10 +101,7 @@ REFUSED = {
             "verl.csv --mapping entropy=actor/entropy entropy/mean=critic/score/mean --export law.json",
             ["--mapping entropy/mean=critic/score/mean: entropy/mean is mapped to actor/entropy as well"],
         ),
-        (
-            f"{REPORT} --formats svg",
-            ["--formats has no effect with --export alone, which draws nothing; add --output"],
-        ),
+        (f"{REPORT} --formats svg", ["--formats has no effect with --export alone", "add --output"]),
         (f"{REPORT} --no_page", ["--no_page has no effect with --export alone"]),
         ("twice.csv --export law.json", ["twice.csv: two columns are called 'actor/entropy'; rename one of them"]),
         ("unknown.csv --export law.json", ["unknown.csv: none of its columns is known, bar, foo; map them"]),
@@ -119,10 +116,7 @@ REFUSED = {
         ("broken --once", ["broken/metrics.jsonl cannot be read (Is a directory)"]),
     ],
     "grade": [
-        (
-            "no_key.jsonl",
-            ["no_key.jsonl, line 1 has no key 'response'; it has none; name the key with --response_key"],
-        ),
+        ("no_key.jsonl", ["no_key.jsonl, line 1 has no key 'response'; it has none", "--response_key"]),
         ("cut.jsonl", ["cut.jsonl, line 2: not JSON"]),
         ("number.jsonl", ["line 1: 'response' is int, not a string"]),
         ("no_label.jsonl", ["line 1: the label '': a label is a string that is not empty"]),
@@ -136,14 +130,8 @@ REFUSED = {
         ("rows.jsonl --compare --reward_grader published", ["--compare grades by both graders; drop --reward_grader"]),
         # Settings that the rule does not read, and settings of a training.
         ("rows.jsonl --code_timeout 9", ["--code_timeout only applies to --reward_source code or row, got math"]),
-        (
-            "rows.jsonl --reward_source gsm8k --reward_grader published",
-            ["--reward_grader only applies to --reward_source math or row, got gsm8k"],
-        ),
-        (
-            "rows.jsonl --reward_source code --reward_format any",
-            ["--reward_format only applies to --reward_source math, gsm8k, choice or row, got code"],
-        ),
+        ("rows.jsonl --reward_source gsm8k --reward_grader published", ["--reward_grader only", "got gsm8k"]),
+        ("rows.jsonl --reward_source code --reward_format any", ["--reward_format only applies to", "got code"]),
         ("rows.jsonl --compare --reward_source choice", ["--compare: by --reward_source choice both graders"]),
         ("rows.jsonl --reward_incorrect -1", ["--reward_incorrect -1: unknown flag"]),
         ("rows.jsonl --reward_skip_bad_labels", ["--reward_skip_bad_labels: unknown flag"]),
@@ -164,10 +152,7 @@ REFUSED = {
         (f"{PREPARE} --subset main", ["--subset main has no effect on files and named sets"]),
         (f"{PREPARE} --data_dir notes", ["--data_dir notes has no effect: no input is one of dapo-math-17k, "]),
         # With the right key the command could read and replace its own output.
-        (
-            "--dataset made/train.jsonl --problem_key prompt --output made",
-            ["--output made is the folder of the input"],
-        ),
+        ("--dataset made/train.jsonl --problem_key prompt --output made", ["--output made is the folder of the"]),
     ],
     "methods": [
         ("kl_cov,clip_cov", ["kl_cov,clip_cov: this command describes one method; name one of them"]),
@@ -185,10 +170,7 @@ REFUSED = {
         (f"{LAB} --random_reward --replay_dir notes", ["--random_reward has no effect with --replay_dir"]),
         # 64 prompts x 8 responses / 8 updates are 64 samples of an update.
         (f"{LAB} {BY_MICRO_BATCH}", ["--train.micro_batch_size 0: one micro-batch has all 64 samples", "1 to 63"]),
-        (
-            f"{LAB} {BY_MICRO_BATCH} --train.micro_batch_size 64",
-            ["--cov_scope micro_batch has no effect with", " 64: "],
-        ),
+        (f"{LAB} {BY_MICRO_BATCH} --train.micro_batch_size 64", ["--cov_scope micro_batch has no effect", " 64: "]),
         (f"{LAB} --method nonsense", ["--method nonsense"]),
         (f"{LAB} --cov_type kl_cov --actor.eps_clip_low_high 0.2 0.2", ["which has no PPO clip"]),
         (f"{LAB} --method prime", ["--method prime needs a process reward model, which the lab does not have"]),
@@ -258,6 +240,8 @@ REFUSED = {
         ("--max_req 1", ["--max_req 1: unknown flag; "]),
         # Flags of the trainer's side of a reward.
         ("--reward_keep_truncated", ["--reward_keep_truncated: unknown flag; "]),
+        ("--reward_skip_bad_labels", ["--reward_skip_bad_labels: unknown flag; "]),
+        ("--reward_max_error_frac=0.1", ["--reward_max_error_frac=0.1: unknown flag; "]),
     ],
     "doctor": [("--hubs", ["--hubs: unknown flag; did you mean --hub?"])],
     "evaluate": [
@@ -265,10 +249,7 @@ REFUSED = {
         ("--model tiny --output new", ["--benchmarks is missing; --list shows the benchmarks"]),
         ("--model tiny --benchmarks sums.jsonl", ["--output is missing; give a folder for the results"]),
         ("--regrade", ["--output is missing"]),
-        (
-            "--regrade --output notes",
-            ["notes is not the folder of an evaluation: run.json: No such file or directory"],
-        ),
+        ("--regrade --output notes", ["notes is not the folder of an evaluation: run.json: No such file"]),
         (f"{EVALUATE} --output file/run", ["--output file/run: ", "file is a file; give a folder"]),
         (f"{EVALUATE} --output notes", ["notes is not empty and holds no evaluation; choose another folder"]),
         (f"{EVALUATE} --benchmarks aime2", ["--benchmarks aime2: no benchmark 'aime2'; did you mean aime25?"]),
@@ -277,15 +258,9 @@ REFUSED = {
         (f"{EVALUATE} --benchmarks aime24,", ["--benchmarks aime24,: a name is empty", "--list"]),
         (f"{EVALUATE} --protocol papr", ["--protocol papr: no such protocol; choose one of paper, quick"]),
         (f"{EVALUATE} --template qwen", ["--template qwen: no such prompt template; choose one of qwen-boxed, "]),
-        (
-            EVALUATE + """ --chat_template_kwargs '{{"x": 1}}'""",
-            ["--chat_template_kwargs only applies with --template chat, got qwen-boxed; drop one of the two"],
-        ),
+        (EVALUATE + """ --chat_template_kwargs '{{"x": 1}}'""", ["--chat_template_kwargs only", "--template chat"]),
         (f"{EVALUATE} --chat_template_kwargs x=1", ["--chat_template_kwargs 'x=1': it is not a JSON object"]),
-        (
-            EVALUATE + """ --template chat --chat_template_kwargs '{{"tokenize": true}}'""",
-            ["--chat_template_kwargs: tokenize cannot be changed"],
-        ),
+        (EVALUATE + """ --template chat --chat_template_kwargs '{{"tokenize": true}}'""", ["tokenize cannot be"]),
         (f"{EVALUATE} --limit 0", ["--limit 0: must be at least 1"]),
         (f"{EVALUATE} --limit x", ["--limit x: must be a whole number"]),
         (f"{EVALUATE} --model large", ["--model large is not served at {url}; it serves tiny"]),

@@ -5,7 +5,6 @@ import json
 import os
 import shlex
 import signal
-import sys
 import threading
 from pathlib import Path
 
@@ -127,14 +126,6 @@ def test_every_command_would_run(tmp_path, data, kind, number):
         assert reproduce.faults_of(commands[place], plan) == [], commands[place].words
 
 
-@pytest.mark.slow
-def test_a_dry_run_says_of_every_command_that_it_would_run(run_command, tmp_path, data):
-    flags = ("--figure", 8, "--dry_run", "--data_dir", data, "--output", tmp_path / "out")
-    status, out, error = run_command("reproduce", *flags)
-    assert (status, error) == (0, "")
-    assert out.count("it would run") == len(list(plan_of("--figure", 8).commands()))
-
-
 @pytest.mark.parametrize(("kind", "number"), TINY)
 def test_every_command_of_the_tiny_scale_would_run(capsys, tmp_path, kind, number):
     assert reproduce.main([kind, str(number), "--scale", "tiny", "--dry_run", "--output", str(tmp_path)]) == 0
@@ -230,21 +221,6 @@ def test_a_run_is_over_when_its_model_is_there_and_goes_on_from_its_checkpoint(t
             plan.due(command)
     else:
         assert plan.due(command) == due
-
-
-@pytest.fixture
-def python(monkeypatch, tmp_path):
-    """Function (lines of a shell): they take the place of this Python, with which the commands of a plan start."""
-
-    def install(script):
-        program = tmp_path / "bin" / "python"
-        program.parent.mkdir()
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
-        monkeypatch.setattr(sys, "executable", str(program))
-        monkeypatch.setenv("PATH", "/usr/bin:/bin")
-
-    return install
 
 
 @pytest.mark.slow

@@ -35,15 +35,6 @@ def test_flags_reach_the_settings():
     assert ServiceLimits.from_args(args) == ServiceLimits(max_request_mb=3, max_queries=5)
 
 
-@pytest.mark.parametrize(
-    "flag", ["--reward_max_error_frac=0.1", "--reward_keep_truncated", "--reward_skip_bad_labels"]
-)
-def test_settings_of_the_trainer_alone_are_no_flags_of_the_service(run_command, flag):
-    status, out, error = run_command("serve-reward", flag)
-    assert (status, out, error.count("\n")) == (2, "", 1)
-    assert flag in error
-
-
 def test_an_empty_token_in_the_environment_does_not_open_the_service(run_command, monkeypatch):
     monkeypatch.setenv(REWARD_TOKEN, "")
     status, out, error = run_command("serve-reward", "--port", 0)

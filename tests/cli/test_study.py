@@ -71,12 +71,7 @@ REFUSED = [
     (LAB, {"test": "--samples 4"}, "", "test has no effect"),
     (LAB, {}, "--jobs 0", "--jobs 0: must be at least 1"),
     # Finalists run again with seeds of their own.
-    (
-        LAB,
-        {"tuning": {"seeds": [9], "finalists": 2}},
-        "",
-        "tuning.finalists: 2 has no effect without tuning.final_see",
-    ),
+    (LAB, {"tuning": {"seeds": [9], "finalists": 2}}, "", "tuning.finalists: 2 has no effect"),
     # What the study sets itself, in any spelling.
     (LAB, {"flags": "--outp elsewhere"}, "", "flags: --outp is what the study sets itself"),
     (LAB, {"flags": "--train.seed=3"}, "", "flags: --train.seed is what the study sets itself"),

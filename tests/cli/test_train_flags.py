@@ -51,10 +51,7 @@ REFUSED = [
     (f"{KL} --actor.dual 10", ["--actor.dual_clip", "--kl_cov_keep_ppo_clip"]),
     ("--sampling_max_stale 2", ["--sampling_max_staleness", "--algo.dynamic_filtering_enable"]),
     (f"{OUR_REWARD} --code_timeout 9", ["--code_timeout", "got math"]),
-    (
-        f"{OUR_REWARD} --reward_source gsm8k --reward_grader published",
-        ["--reward_grader only applies to --reward_source math or row, got gsm8k"],
-    ),
+    (f"{OUR_REWARD} --reward_source gsm8k --reward_grader published", ["--reward_grader only", "got gsm8k"]),
     (f"{OUR_REWARD} --reward_source code --reward_format any", ["--reward_format only applies to", "got code"]),
     # Settings of the package's grader that a server does not get, even if they have the default value.
     (f"{SERVER} --reward_format boxed", ["--reward_format has no effect", OF_SERVER, "openrlhf-cov serve-reward"]),
@@ -121,10 +118,7 @@ REFUSED = [
     ("--method nsr --actor.policy_loss_type gspo", ["--method nsr", "--actor.policy_loss_type", "gspo"]),
     ("--method psr --reward_incorrect 0.9", ["--reward_incorrect 0.9", "--method psr"]),
     ("--method psr --algo.advantage.estimator group_norm", ["--method psr", "reinforce", "got group_norm"]),
-    (
-        f"--method entrocraft,adaptive_entropy --entropy_target 0.2 {GROUPS}",
-        ["--method entrocraft", "--entrocraft_low"],
-    ),
+    (f"--method entrocraft,adaptive_entropy --entropy_target 0.2 {GROUPS}", ["entrocraft", "--entrocraft_low"]),
     (f"--method entrocraft,positive_weight --positive_weight 0 {GROUPS}", ["--positive_weight 0", "entrocraft"]),
     (f"--method wapo {GROUPS}", ["--algo.kl.init_coef 0.01", "--method wapo", "--algo.kl.use_loss"]),
     (f"--method wapo --algo.advantage.is_correction_level token {GROUPS}", ["--wapo_anchor rollout", "twice"]),
@@ -155,10 +149,7 @@ REFUSED = [
     ("--ckpt.best_metric_key auto", ["no evaluation chooses the best model"]),
     ("--ckpt.best_metric_key auto --eval.dataset problems.jsonl", ["no evaluation chooses the best model"]),
     ("--eval.at_start", ["there is nothing to evaluate"]),
-    (
-        "--data.chat_template_kwargs {}",
-        ["--data.chat_template_kwargs only applies with --data.apply_chat_template or --eval.template chat"],
-    ),
+    ("--data.chat_template_kwargs {}", ["--data.chat_template_kwargs only applies with --data.apply_chat_template"]),
     # Rewards come from one file, or from addresses.
     ("--reward.remote_url a.py,b.py", ["--reward.remote_url a.py,b.py: a file gives all rewards", "alone"]),
     ("--reward.remote_url a.py,http://h:1", ["--reward.remote_url a.py,http://h:1: a file gives all rewards"]),
@@ -182,10 +173,7 @@ REFUSED = [
     (f"{CORRECTION}threshold 0.5 2", [f"{CORRECTION}threshold 0.5 2 only applies with {CORRECTION}level"]),
     (f"{CORRECTED} {GSPO_CLIP} {CORRECTION}gating tv", [f"{CORRECTION}gating tv has no effect", "gspo"]),
     (f"{GSPO_CLIP} --actor.loss_agg_mode token-mean", ["--actor.loss_agg_mode token-mean has no effect", "gspo"]),
-    (
-        "--actor.eps_clip 0.3 --actor.eps_clip_low_high 0.2 0.28",
-        ["--actor.eps_clip 0.3 has no effect with --actor.eps_clip_low_high 0.2 0.28", "drop one of the two"],
-    ),
+    ("--actor.eps_clip 0.3 --actor.eps_clip_low_high 0.2 0.28", ["--actor.eps_clip 0.3 has no effect", "drop one"]),
     ("--algo.dynamic_filtering_range 0.2 0.8", ["range 0.2 0.8 only applies with --algo.dynamic_filtering_enable"]),
     ("--reward.overlong_penalty_factor 2", ["factor 2 only applies with --reward.overlong_buffer_len"]),
     ("--train.ema_beta 0.9", ["--train.ema_beta 0.9 only applies with --train.enable_ema"]),
@@ -209,10 +197,7 @@ REFUSED = [
     # It takes a metric with every step, which DeepSpeed does not give.
     ("--critic.lr_scheduler reduce_lr_on_plateau", ["--critic.lr_scheduler reduce_lr_on_plateau: must be one of "]),
     ("--vllm.sync_backend mpi", ["--vllm.sync_backend mpi: must be nccl or gloo"]),
-    (
-        "--reward.overlong_buffer_len 30 --rollout.max_new_tokens 24",
-        ["--reward.overlong_buffer_len 30 is more than --rollout.max_new_tokens 24"],
-    ),
+    ("--reward.overlong_buffer_len 30 --rollout.max_new_tokens 24", ["buffer_len 30 is more", "new_tokens 24"]),
     ("--reward.overlong_buffer_len 4096", ["--reward.overlong_buffer_len 4096 is more than --data.max_len 2048"]),
     (f"{CORRECTION}level seq {CORRECTION}mode clip", [f"{CORRECTION}mode clip", f"give {CORRECTION}level token"]),
     # A divergence has an upper bound alone, and the default of the flag is a range.
@@ -235,10 +220,7 @@ def test_a_wrong_flag_is_one_line_with_flag_and_value(parse, refused, flags, nam
 RUN = "--reward.remote_url r.py --vllm.num_engines 1"
 REFUSED_RUNS = [
     ("--vllm.num_engines 1", "--reward.remote_url is missing: a run needs a reward; "),
-    (
-        "--vllm.num_engines 1 --train.agent_func_path a.py --reward_incorrect 0",
-        "--reward_incorrect has no effect with --train.agent_func_path, which gives rewards; drop it",
-    ),
+    ("--vllm.num_engines 1 --train.agent_func_path a.py --reward_incorrect 0", "--reward_incorrect has no effect"),
     ("--reward.remote_url r.py", "--vllm.num_engines is missing: "),
     ("--reward.remote_url r.py --ds.packing_samples", "--vllm.num_engines is missing: "),
     (f"{RUN} --dry_run_nodes 4", "--dry_run_nodes 4 only applies with --dry_run; add --dry_run or drop it"),

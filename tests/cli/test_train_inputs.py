@@ -130,10 +130,7 @@ REFUSED = [
     (f"{MICRO} 4 {TWO}", "--train.micro_batch_size 4 x 2 ranks of actor = 8"),
     (f"{MICRO} 2 {REF} 4", "--train.micro_batch_size 2 x 4 ranks of ref = 8"),
     (f"{GAE} --critic.num_gpus_per_node 8", "--train.micro_batch_size 1 x 8 ranks of critic = 8"),
-    (
-        "--reward.remote_url= --reward.model_name_or_path {}/model --reward.num_gpus_per_node 8",
-        "micro_batch_size 1 x 8 ranks of reward = 8",
-    ),
+    ("--reward.remote_url= --reward.model_name_or_path {}/model --reward.num_gpus_per_node 8", "ranks of reward = 8"),
     (PARALLEL, "--actor.num_gpus_per_node 1 = 1 process, no multiple of --ds.ring_attn_size 1 x"),
     # Dynamic batches need as many samples on every rank: of 4 samples upstream trains on 3 with 3 ranks.
     (f"{THREE} --train.dynamic_batch_enable", "--train.batch_size 4 is no multiple of the 3 ranks of actor: "),
@@ -194,10 +191,7 @@ REFUSED = [
     ("--logger.tensorboard_dir {}/any.py", "--logger.tensorboard_dir {}/any.py: {}/any.py is a file; give a folder"),
     ("--reward.remote_url {}/syntax.py", "{}/syntax.py cannot be imported: SyntaxError: "),
     # The function of a file gets no settings without make_reward_func(config).
-    (
-        "--reward.remote_url {}/any.py --reward_format any",
-        "--reward_format has no effect with --reward.remote_url {}/any.py, which has no function make_reward_func(",
-    ),
+    ("--reward.remote_url {}/any.py --reward_format any", "--reward_format has no effect with --reward.remote_url {}"),
     ("--reward.remote_url {}/any.py --reward_source gsm8k", "--reward_source has no effect with"),
     # Benchmarks are refused in the words of openrlhf-cov evaluate.
     (f"{BENCH}aime25x --eval.data_dir {{}}", "bench:aime25x: no benchmark 'aime25x'; did you mean aime25?"),
@@ -383,10 +377,7 @@ def test_a_model_with_code_of_its_own_is_refused_without_the_flag(refusal, check
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (
-            "repo_r --entropy_target 3.5:0.3:9",
-            "--entropy_target 3.5 is out of reach: a vocabulary of 20 tokens has an",
-        ),
+        ("repo_r --entropy_target 3.5:0.3:9", "--entropy_target 3.5 is out of reach: a vocabulary of 20 tokens"),
         ("stare --stare_gate 3", "--stare_gate 3 is out of reach"),
         ("entrocraft --entrocraft_high 0.7:4:9 --entrocraft_low 0.6", "--entrocraft_high 4 is out of reach"),
     ],

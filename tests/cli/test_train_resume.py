@@ -112,17 +112,13 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_afresh(
     ("kept", "critic", "missing"),
     [
         (["_actor/global_step5/weights", "_actor/global_step9/weights"], False, "the file latest"),
-        (
-            ["_actor/latest", "_actor/global_step5/w", "_actor/global_step9/w"],
-            True,
-            "a complete checkpoint in _critic",
-        ),
+        (["_actor/latest", "_actor/global_step5/w", "_actor/global_step9/w"], True, "complete checkpoint in _critic"),
     ],
 )
 def test_checkpoints_that_no_kill_explains_are_not_replaced(refusal, tmp_path, with_critic, kept, critic, missing):
     put(tmp_path / "checkpoints", *kept)
     message = refusal(with_critic if critic else {}, RESUME)
-    assert f"but not {missing}; restore what is missing, or choose a new folder" in message
+    assert f"{missing}; restore what is missing, or choose a new folder" in message
 
 
 # What lies in --ckpt.path, flags that write there, what is refused, and flags that write elsewhere or nothing.

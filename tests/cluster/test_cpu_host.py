@@ -6,8 +6,6 @@ from importlib.metadata import PackageNotFoundError
 import deepspeed
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from run_flags import run_flags
 from transformers import Lfm2Config, LlamaConfig, MambaConfig
 
@@ -204,17 +202,3 @@ def test_a_gpu_host_is_left_alone():
     after = (torch.cuda.current_device, torch.cuda.synchronize, sys.modules.get("flash_attn"), dict(os.environ))
     assert after == before
     assert cpu_host.environment(2) == {}
-
-
-@given(data=st.data(), batch=st.integers(1, 5), seqlen=st.integers(1, 7), features=st.sampled_from([(), (2,), (2, 3)]))
-def test_pad_undoes_unpad(data, batch, seqlen, features):
-    flags = data.draw(st.lists(st.booleans(), min_size=batch * seqlen, max_size=batch * seqlen))
-    mask = torch.tensor(flags).view(batch, seqlen)
-    hidden = torch.rand(batch, seqlen, *features, generator=torch.Generator().manual_seed(0)) + 1
-    kept, indices, cumulative, longest, lengths = cpu_host._unpad_input(hidden, mask.long())
-    assert kept.shape == (mask.sum(), *features)
-    assert torch.equal(kept, cpu_host._index_first_axis(hidden.flatten(0, 1), indices))
-    assert cumulative.diff().tolist() == lengths.tolist() == mask.sum(1).tolist()
-    assert longest == max(lengths.tolist())
-    padded = cpu_host._pad_input(kept, indices, batch, seqlen)
-    assert torch.equal(padded, hidden * mask.view(batch, seqlen, *(1 for _ in features)))

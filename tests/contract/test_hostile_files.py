@@ -277,11 +277,7 @@ READERS = {
     ),
     "file of a benchmark": (PROBLEM, "evaluation/data.py", read_problem_file),
     "file to prepare": (PROBLEM, "data/readers.py", read_sources),
-    "messages in a text": (
-        {"role": "user", "content": "1 + 1?"},
-        "data/columns.py",
-        read_written_messages,
-    ),
+    "messages in a text": ({"role": "user", "content": "1 + 1?"}, "data/columns.py", read_written_messages),
     "evaluation set": (PROBLEM, "data/overlap.py", read_evaluation_files),
     "cov_tokens": (TOKEN, "analysis/report/token_view.py", read_dumped_tokens),
     "grade": ({"response": "2", "answer": "2", "source": "math"}, "rewards/response_files.py", grade_a_file),

@@ -59,18 +59,9 @@ REFUSED = {
         [*URL, "--train.async_enable", "--vllm.enable_sleep", "--train.colocate_all"],
         "--vllm.enable_sleep: engines cannot sleep with --train.async_enable",
     ),
-    "partial rollouts alone": (
-        [*URL, "--train.partial_rollout_enable"],
-        "--train.partial_rollout_enable only applies with --train.async_enable",
-    ),
-    "evaluation without rewards": (
-        [*REWARD_MODEL, "--eval.dataset", "x.jsonl"],
-        "--eval.dataset x.jsonl: evaluation needs a reward function",
-    ),
-    "more prompts at once": (
-        [*URL, "--rollout.vllm_generate_batch_size", "16"],
-        "vllm_generate_batch_size 16: more prompts than --rollout.batch_size 8",
-    ),
+    "partial rollouts alone": ([*URL, "--train.partial_rollout_enable"], "only applies with --train.async_enable"),
+    "evaluation without rewards": ([*REWARD_MODEL, "--eval.dataset", "x.jsonl"], "eval.dataset x.jsonl: evaluation"),
+    "more prompts at once": ([*URL, "--rollout.vllm_generate_batch_size", "16"], "generate_batch_size 16: more"),
     "range of filtering": (
         [*URL, *GRPO, "--algo.dynamic_filtering_enable", "--algo.dynamic_filtering_range", "1", "1"],
         "--algo.dynamic_filtering_range 1 1: the lower bound must come first",
@@ -79,10 +70,7 @@ REFUSED = {
         [*REWARD_MODEL, *GRPO, "--algo.dynamic_filtering_enable"],
         "--algo.dynamic_filtering_enable needs the scores",
     ),
-    "filtering of one": (
-        [*URL, "--algo.dynamic_filtering_enable"],
-        "n_samples_per_prompt 1: --algo.dynamic_filtering_enable compares",
-    ),
+    "filtering of one": ([*URL, "--algo.dynamic_filtering_enable"], "n_samples_per_prompt 1: --algo.dynamic"),
     "fewer samples than ranks": ([*URL, "--actor.num_gpus_per_node", "9"], "--rollout.batch_size 8: 8 micro-batches"),
 }
 

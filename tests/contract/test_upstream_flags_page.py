@@ -114,9 +114,3 @@ def test_a_whole_run_uses_each_flag_that_is_called_tested():
 
 def test_a_test_uses_each_flag_that_is_called_refused():
     assert set(flags_of("Refused")) <= flags_used_by(REFUSING_TEST)
-
-
-def test_what_is_untested_says_why():
-    reasons = [reason for _, section, reason in rows() if section == "Untested"]
-    assert reasons
-    assert all(len(reason) > 15 for reason in reasons)

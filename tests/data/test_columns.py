@@ -29,7 +29,6 @@ PUBLISHED = {
         r"\frac{1}{2}",
     ),
     "expected answer beside a solution": ({"problem": "?", "solution": "Long.", "expected_answer": "6"}, "?", "6"),
-    "final answer beside a solution": ({"problem": "?", "solution": "Long.", "final_answer": "6"}, "?", "6"),
     "solution that is the answer": ({"prompt": "How many?", "solution": "34"}, "How many?", "34"),
     "solution without an answer": ({"problem": "How many?", "solution": "It is 5."}, "How many?", ""),
     "solution beside an answer": ({"problem": "?", "solution": r"\boxed{5}", "answer": "6"}, "?", "6"),
@@ -98,13 +97,6 @@ def test_nested_keys_can_be_named(open_rows):
     keys = {"problem": "input.text", "answer": "output.gold", "id": "meta.n", "source": "meta.kind"}
     (found,) = read(open_rows([row], **keys))
     assert (found.id, found.problem, found.answer, found.source) == ("3", "How many?", "5", "gsm8k/x")
-
-
-def test_a_nested_key_that_is_not_there_is_refused(open_rows):
-    with pytest.raises(
-        UsageError, match=r"line 1 has no key 'output\.gold'; it has problem, output; name the key with --answ"
-    ):
-        read(open_rows([{"problem": "?", "output": {"answer": "5"}}], answer="output.gold"))
 
 
 def test_tests_of_a_program_are_taken_as_they_are(open_rows):

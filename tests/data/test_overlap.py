@@ -50,9 +50,7 @@ def test_all_files_of_a_folder_are_read_in_order(tmp_path):
     [
         ("{", "not JSON"),
         ("[]", "must have the fields id, problem; got "),
-        ('"a"', "must have the fields id, problem; got 'a'"),
         ('{"id": "1"}', "problem: this field is missing; add it"),
-        ('{"problem": "?"}', "id: this field is missing; add it"),
         ('{"id": 1, "problem": 2}', "problem: must be a valid string; got 2"),
         ("\xff", "byte 1 is not UTF-8"),
     ],

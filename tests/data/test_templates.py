@@ -44,33 +44,6 @@ def test_chat(tokenizer):
     )
 
 
-CHATS = {
-    # the formats of the paper's four families, written down as templates of one user message
-    "Qwen2.5-Instruct": (
-        "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
-        "<|im_start|>assistant\n",
-    ),
-    "Llama 3": (
-        "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n{{ m.content }}"
-        "<|eot_id|>{% endfor %}"
-        "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}",
-        "<|start_header_id|>assistant<|end_header_id|>\n\n",
-    ),
-}
-
-
-@pytest.mark.parametrize("family", CHATS)
-def test_the_chat_formats_of_the_papers_families(tokenizer, family):
-    tokenizer.chat_template, opening = CHATS[family]
-    prompt = get_template("chat")("What is $1+1$?", tokenizer)
-    # the problem and the instruction are one message of the user, and the model speaks next
-    assert prompt.count(get_template("plain")("What is $1+1$?", None)) == 1
-    assert prompt.endswith(opening)
-    assert prompt.count("<s>") == (0 if family.startswith("Qwen") else 1)
-
-
 def test_chat_needs_a_chat_template(tokenizer):
     for without in (tokenizer, None):
         with pytest.raises(UsageError, match=r"^--template chat: .* has no chat template; use qwen-boxed or plain$"):

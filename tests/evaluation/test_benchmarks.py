@@ -4,14 +4,7 @@ import pytest
 from texts import missing
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.evaluation.benchmarks import (
-    BENCHMARKS,
-    GROUPS,
-    PROTOCOLS,
-    names_in,
-    own_benchmark,
-    select,
-)
+from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, GROUPS, PROTOCOLS, names_in, own_benchmark, select
 from openrlhf_cov.rewards.sources import SOURCES
 
 

@@ -64,14 +64,11 @@ STOPPED = {"text": "7", "finish_reason": "stop"}
         ({"choices": [{"text": "7", "finish_reason": "abort"}], "usage": USAGE}, "did not finish the response"),
         ({"choices": [{"finish_reason": "stop"}], "usage": USAGE}, "the choice has no text"),
         ({"choices": [STOPPED], "usage": {"prompt_tokens": 3}}, "the usage of the reply has no completion_tokens"),
-        ({"choices": [STOPPED], "usage": {"completion_tokens": 3}}, "the usage of the reply has no prompt_tokens"),
     ],
 )
 def test_an_answer_of_another_form_stops_the_run(endpoint, openai_server, reply, what):
     openai_server.reply = lambda path, body: (200, reply)
-    with pytest.raises(
-        RunStopped, match=r"^the server answers sums, problem p0, sample 3 in a form of its own: "
-    ) as stop:
+    with pytest.raises(RunStopped, match=r"^the server answers sums, problem p0, sample 3 in a form") as stop:
         list(endpoint().generate([SEEDED]))
     assert what in str(stop.value)
     assert "\n" not in str(stop.value)

@@ -17,7 +17,7 @@ from openrlhf_cov.utils.seeds import seed_of
 WARM = Sampling(samples=4, temperature=0.6, top_p=0.9, max_tokens=100)
 ROWS = [{"id": f"p{n}", "problem": f"What is {n} + {n} ?", "answer": str(2 * n), "source": "math"} for n in range(3)]
 NO_OVERRIDES = dict.fromkeys(("samples", "temperature", "top_p", "max_tokens"))
-IDS = {"<s>": 0, "<unk>": 1, "What": 2, "is": 3, "0": 4, "1": 5, "2": 6, "+": 7, "?": 8, "<|user|>": 9}
+IDS = {"<s>": 0, "<unk>": 1, "What": 2, "is": 3, "0": 4, "1": 5, "2": 6, "+": 7, "?": 8}
 
 
 @pytest.fixture
@@ -161,13 +161,6 @@ def test_problems_that_the_tokenizer_cannot_write_are_refused(sums):
         plan_of(sums(ROWS), tokenizer=digits)
 
 
-def test_a_chat_template_has_them_already(sums, tokenizer):
-    tokenizer.chat_template = "{{ bos_token }} <|user|> {{ messages[0]['content'].split('\n')[0] }}"
-    (item,) = plan_of(sums(ROWS[1:2]), template="chat", tokenizer=tokenizer).items
-    assert item.prompt == "<s> <|user|> What is 1 + 1 ?"
-    assert item.prompt_ids == (0, 9, 2, 3, 5, 7, 5, 8)  # one <s>
-
-
 @pytest.mark.parametrize(
     ("sampling", "protocol", "overrides", "expected"),
     [
@@ -194,9 +187,7 @@ def test_a_limit_takes_the_first_and_says_so_unless_these_are_all(sums, limit, p
     assert [problem.id for problem in plan.problems] == ["p0", "p1", "p2"][:problems]
 
 
-def test_a_limit_is_at_least_1_and_the_whole_file_is_checked(sums):
-    with pytest.raises(UsageError, match=r"^--limit 0: must be at least 1$"):
-        plan_of(sums(), limit=0)
+def test_with_a_limit_the_whole_file_is_checked(sums):
     with pytest.raises(UsageError, match="line 3: answer: must not be empty"):
         plan_of(sums([*ROWS[:2], ROWS[2] | {"answer": ""}]), limit=1)
 

@@ -22,11 +22,6 @@ def changed(settings, benchmarks="pq", p=(), **changes):
     ("wanted", "difference"),
     [
         (dict(model="n", seed=4), "model was 'm', now 'n'"),  # the first one
-        (dict(chat_template_kwargs={"a": False}), "chat_template_kwargs was {}, now {'a': False}"),
-        (dict(max_model_len=None), "max_model_len was 50, now None"),
-        (dict(code_timeout=30.0), "code_timeout was 6.0, now 30.0"),
-        (dict(reward_timeout=9.0), "reward_timeout was 3.0, now 9.0"),
-        (dict(code_sandbox="url"), "code_sandbox was 'bubblewrap', now 'url'"),
         (dict(benchmarks="p"), "benchmarks were p, q, now p"),
         (dict(benchmarks="qp"), "benchmarks were p, q, now q, p"),
         (dict(p={"samples": 4}), "samples of p was 2, now 4"),

@@ -8,16 +8,8 @@ from openrlhf_cov.settings import Schedule
 # Case -> method, settings, and the setting that has no effect.
 WITHOUT_EFFECT = {
     "a setting of another method": ("clip_cov", {"kl_cov_ratio": 2e-3}, "kl_cov_ratio"),
-    "a scope without a method by covariance": (
-        "positive_weight",
-        {"positive_weight": 0.5, "cov_scope": "global"},
-        "cov_scope",
-    ),
-    "a gain of the other form of the loop": (
-        "entropic",
-        {"entropy_target": 0.3, "entropy_gain_p": 2.0},
-        "entropy_gain_p",
-    ),
+    "a scope without such a method": ("positive_weight", {"positive_weight": 0.5, "cov_scope": "global"}, "cov_scope"),
+    "a gain of another form": ("entropic", {"entropy_target": 0.3, "entropy_gain_p": 2.0}, "entropy_gain_p"),
     "a gate that the target replaces": ("stare", {"entropy_target": 0.3, "stare_gate": 0.5}, "stare_gate"),
     "files that another trainer does not write": ("kl_cov", {"cov_dump_every": 10}, "cov_dump_every"),
 }

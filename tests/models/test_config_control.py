@@ -165,10 +165,7 @@ def test_with_the_published_gains_of_a_range_of_two():
         ({"entropy_gain_p": 0.0, "entropy_gain_i": 0.0}, "--entropy_gain_p 0 and --entropy_gain_i 0: nothing"),
         ({"entropy_band": 0.05}, "--entropy_band 0.05: gaps inside of the band would add up"),
         ({"entropy_integral_limit": 0.0}, "--entropy_integral_limit 0.0: must be a finite number of nats above 0"),
-        (
-            {"method": "repo_r"},
-            "--entropy_control_form pi: --repo_zeta is doubled and halved, so no gain fits it",
-        ),
+        ({"method": "repo_r"}, "--entropy_control_form pi: --repo_zeta is doubled and halved, so no gain fits it"),
         ({"entropy_target": None}, "--entropy_control_form only applies with --entropy_target"),
         ({"entropy_high": math.inf}, "its gains are shares of the range .*; give finite bounds"),
     ],

@@ -213,15 +213,9 @@ def test_metrics_add_up_over_micro_batches_by_their_tokens():
     single = TokenBatch(*(torch.ones(1, 1) for _ in range(4)))
     first, second = torch.tensor([[True, False, False], [False] * 3]), torch.ones(1, 1, dtype=torch.bool)
     buffer = MetricBuffer()
-    buffer.add(
-        *metrics_of(),
-        *metrics_of(single),
-    )
+    buffer.add(*metrics_of(), *metrics_of(single))
     assert buffer.reduce(lambda tensor, op: tensor)["ppo/clip_frac"] == pytest.approx(0.6)
-    buffer.add(
-        *metrics_of(selected=first),
-        *metrics_of(single, second),
-    )
+    buffer.add(*metrics_of(selected=first), *metrics_of(single, second))
     values = buffer.reduce(lambda tensor, op: tensor)
     assert values["cov/selected_count"] == 2.0
     assert values["cov/selected_abs_log_ratio"] == pytest.approx(math.log(1.5) / 2)

@@ -46,11 +46,7 @@ def test_the_baseline_is_of_means_so_that_a_long_response_weighs_as_a_short_one(
     rewards = torch.tensor([[1.0, 2.0, 3.0, 0.0], [4.0, 0.0, 0.0, 0.0], [0.0] * 4])
     graded = torch.tensor([True, True, True])
     # means over tokens: 6 / 4 = 1.5, 4 / 2 = 2, 0; their sum over K - 1 is 3.5 / 2 = 1.75; K / (K - 1) = 1.5
-    expected = [
-        [1.5 - 1.75, 3.0 - 1.75, 4.5 - 1.75, -1.75],
-        [6.0 - 1.75, -1.75, 0.0, 0.0],
-        [-1.75, 0.0, 0.0, 0.0],
-    ]
+    expected = [[1.5 - 1.75, 3.0 - 1.75, 4.5 - 1.75, -1.75], [6.0 - 1.75, -1.75, 0.0, 0.0], [-1.75, 0.0, 0.0, 0.0]]
     assert against_other_responses(rewards, mask, graded).tolist() == expected
 
 

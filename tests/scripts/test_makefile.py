@@ -115,10 +115,3 @@ def test_a_wrong_setting_of_the_demo_is_one_line_before_anything_is_installed(tm
     done = make("--dry-run", f"VENV={tmp_path}", variable, "demo")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.split("*** ")[1] == f"{line}.  Stop.\n"
-
-
-def test_every_phony_target_exists():
-    lines = (REPOSITORY / "Makefile").read_text().splitlines()
-    (phony,) = [line.removeprefix(".PHONY:").split() for line in lines if line.startswith(".PHONY:")]
-    targets = {line.split(":")[0] for line in lines if ":" in line and not line.startswith(("\t", "#", "."))}
-    assert set(phony) <= targets

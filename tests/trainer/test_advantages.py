@@ -289,10 +289,7 @@ def test_a_critic_learns_nothing_from_an_abstention():
         # Truncated samples 0 and 2 are set to -0.5; the six graded ones -0.5, 0, 0, 1, 0, 1 have the mean 1.5/6.
         ({"reward__stop_properly_penalty_coef": -0.5}, [-0.5, 0.0, 0.25, 0.0, 1.0, 0.0, 1.0, 0.25]),
         # Responses may have 2 tokens without a penalty, and lose 1 for the third: here those that abstained, 2 and 7.
-        (
-            {"reward__overlong_buffer_len": 1, "rollout__max_new_tokens": 3},
-            [1.0, 0.0, 0.5, 0.0, 1.0, 0.0, 1.0, 0.5],
-        ),
+        ({"reward__overlong_buffer_len": 1, "rollout__max_new_tokens": 3}, [1.0, 0.0, 0.5, 0.0, 1.0, 0.0, 1.0, 0.5]),
     ],
 )
 def test_a_penalty_does_not_act_on_an_abstention(penalty, expected):

@@ -61,10 +61,7 @@ SHARED = dict.fromkeys(("Policy", "Reference", "Critic", "Reward"), (1, 0.2))
         # the engines, and then the policy
         ({}, {"Engine": (1, 1), "Policy": (2, 1)}),
         # a placement group for each
-        (
-            ALL_ROLES,
-            {"Engine": (1, 1), "Policy": (2, 1), "Reference": (3, 1), "Critic": (4, 1), "Reward": (5, 1)},
-        ),
+        (ALL_ROLES, {"Engine": (1, 1), "Policy": (2, 1), "Reference": (3, 1), "Critic": (4, 1), "Reward": (5, 1)}),
         (
             ALL_ROLES | {"train.colocate_actor_ref": True},
             {"Policy": (1, 0.2), "Reference": (1, 0.2), "Engine": (2, 1), "Critic": (3, 1), "Reward": (4, 1)},

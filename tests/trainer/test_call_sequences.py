@@ -116,10 +116,7 @@ def test_a_step_calls_models_and_engines_in_this_order(recorder, settings, has_c
 
 @pytest.mark.parametrize(
     ("sleeps", "calls"),
-    [
-        (False, "engines.generate_responses"),
-        (True, "engines.wake_up! engines.generate_responses engines.sleep!"),
-    ],
+    [(False, "engines.generate_responses"), (True, "engines.wake_up! engines.generate_responses engines.sleep!")],
 )
 def test_a_rollout_wakes_the_engines_and_puts_them_to_sleep(make_sampler, recorder, sleeps, calls):
     sampler, engines = make_sampler(engines=2, filtering=False)

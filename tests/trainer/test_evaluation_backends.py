@@ -14,13 +14,9 @@ from openrlhf_cov.evaluation.flags import LOCAL_FLAGS, SERVER_FLAGS, add_engine_
 from openrlhf_cov.evaluation.plan import make_plan
 from openrlhf_cov.trainer.evaluation_backends import EDGE, fingerprint, open_backend
 
+pytestmark = pytest.mark.usefixtures("quiet_engines")
+
 PROBLEMS = ["What is 1 ?", "What is 1 + 1 + 1 ?"]  # 4 and 8 tokens
-
-
-@pytest.fixture(autouse=True)
-def quiet(monkeypatch):
-    """Engines set this variable of the process."""
-    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "ERROR")
 
 
 @pytest.fixture

@@ -21,13 +21,7 @@ def fresh(config=None, **settings):
 
 
 def metrics_of(entropy, reward=0.5, kl=0.0):
-    return {
-        "kl": kl,
-        "reward": reward,
-        "entropy/mean": entropy,
-        "cov/prob_weighted_mean": 0.2,
-        "cov/mean": 0.4,
-    }
+    return {"kl": kl, "reward": reward, "entropy/mean": entropy, "cov/prob_weighted_mean": 0.2, "cov/mean": 0.4}
 
 
 def step(state, entropy=0.5, config=None, updates=2, **values):

@@ -127,12 +127,7 @@ def steps(draw):
     )
     with_reward_model = draw(st.booleans())
     samples = [
-        sample(
-            number,
-            None if with_reward_model else draw(REWARDS),
-            draw(MASKS),
-            truncated=draw(st.booleans()),
-        )
+        sample(number, None if with_reward_model else draw(REWARDS), draw(MASKS), truncated=draw(st.booleans()))
         for number in range(group * prompts)
     ]
     kl_coef = args.algo.kl.init_coef * draw(st.sampled_from([1.0, 3.0]))

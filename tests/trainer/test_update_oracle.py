@@ -165,11 +165,7 @@ def test_the_moving_average_follows_as_upstreams(tmp_path, layout):
     torch.testing.assert_close(policy.ema_model.logits, expected.logits, rtol=1e-6, atol=1e-6)
 
 
-CRITICS = {
-    "plain": {},
-    "no clip": dict(value_clip=None),
-    "experts": dict(aux_loss_coef=0.01),
-}
+CRITICS = {"plain": {}, "no clip": dict(value_clip=None), "experts": dict(aux_loss_coef=0.01)}
 
 
 @pytest.mark.parametrize("loss", CRITICS.values(), ids=CRITICS)

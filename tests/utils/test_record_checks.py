@@ -53,10 +53,7 @@ def test_a_record_is_read_with_and_without_a_byte_order_mark():
         ({"name": "a", "xyz": 1}, "xyz: no such field; choose from name, inner, many"),
         ({"name": "a", "inner": [7]}, "inner[0]: must have the fields count, shares; got 7"),
         ({"name": "a", "inner": [{"count": True}]}, "inner[0].count: must be a valid integer; got True"),
-        (
-            {"name": "a", "inner": [{"count": 1, "shares": {"a\nb": ""}}]},
-            "inner[0].shares.'a\\nb': must be a valid numb",
-        ),
+        ({"name": "a", "inner": [{"count": 1, "shares": {"a\nb": ""}}]}, "inner[0].shares.'a\\nb': must be a valid"),
         ({"name": ["x" * 10**6]}, "name: must be a valid string; got ['xxx"),
         # a list stops at its first error; in another place a thousand errors are too many to name
         ({"name": "a", "many": [1, *["x"] * 5000]}, "many[1]: must be a valid integer; got 'x'"),

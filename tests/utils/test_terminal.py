@@ -1,6 +1,5 @@
 import io
 import unicodedata
-from pathlib import Path
 
 import pytest
 from texts import missing
@@ -150,15 +149,3 @@ def test_help_keeps_paragraphs_and_a_line_for_each_choice():
     assert lines[place : place + 3] == ["Do it now.", "", "More about it."]
     place = lines.index("  --form F    how it is done")
     assert lines[place + 1 :] == ["                a: one way", "                b: another way"]
-
-
-def test_help_names_a_value_by_its_type():
-    parser = Parser(prog="x")
-    parser.add_argument("--steps", type=int)
-    parser.add_argument("--share", type=float)
-    parser.add_argument("--folder", type=Path)
-    parser.add_argument("--task", choices=("commands", "addition"))
-    parser.add_argument("--output", metavar="DIR")
-    text = " ".join(parser.format_help().split())
-    for shown in ("--steps N", "--share X", "--folder PATH", "--task {commands,addition}", "--output DIR"):
-        assert shown in text

@@ -91,10 +91,7 @@ class TestPorts:
 
     def test_who_listens(self, host):
         host("redis-server *:6379")
-        assert facts.listeners((6379, 8265, 22)) == {
-            6379: Process(12, "redis-server *:6379"),
-            8265: Process(None, ""),
-        }
+        assert facts.listeners((6379, 8265, 22)) == {6379: Process(12, "redis-server *:6379"), 8265: Process(None, "")}
 
     def test_a_process_that_is_gone_or_of_another_user_is_known_by_its_number(self, host, monkeypatch):
         def denied(pid):

@@ -16,11 +16,7 @@ pytestmark = [
 ]
 
 # Library -> whether the CPU has AVX512, and AVX512-BF16.
-CPUS = {
-    "_C_AVX2.abi3.so": (False, False),
-    "_C_AVX512.abi3.so": (True, False),
-    "_C.abi3.so": (True, True),
-}
+CPUS = {"_C_AVX2.abi3.so": (False, False), "_C_AVX512.abi3.so": (True, False), "_C.abi3.so": (True, True)}
 
 PROBE = """
 import json, os, sys

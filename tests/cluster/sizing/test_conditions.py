@@ -26,10 +26,7 @@ def noted(args):
 
 # Flags -> what the only line says.
 FAULTS = [
-    (
-        {"vllm.tensor_parallel_size": 3},
-        "does not divide the model: 28 heads, 4 of keys, MLP 18944; use one of 1, 2, 4",
-    ),
+    ({"vllm.tensor_parallel_size": 3}, "does not divide the model: 28 heads, 4 of keys, MLP 18944; use one of 1, 2"),
     # 7 divides 28 heads; 4 heads of keys are neither split nor copied evenly over 7
     ({"vllm.tensor_parallel_size": 7}, "--vllm.tensor_parallel_size 7 does not divide the model"),
     ({"ds.tensor_parallel_size": 2, "ds.param_dtype": "fp32"}, "needs --ds.param_dtype bf16, got fp32"),
@@ -50,10 +47,7 @@ WORKING = [
 ]
 UNEQUAL = [
     # 512 micro-batches on 24 ranks
-    (
-        STATIC | {"rollout.micro_batch_size": 4, "actor.num_nodes": 3},
-        "2048 samples are no multiple of --rollout.micro",
-    ),
+    (STATIC | {"rollout.micro_batch_size": 4, "actor.num_nodes": 3}, "2048 samples are no multiple of"),
     # with ZeRO-3 the ranks of every model wait for each other
     (STATIC | REF, "x 3 ranks of the ref = 3: ranks would get unequal shares and wait for ever"),
     (CRITIC | {"critic.num_gpus_per_node": 3}, "3 ranks of critic cannot share evenly what is made for 8 ranks of"),

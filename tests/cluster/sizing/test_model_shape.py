@@ -105,16 +105,11 @@ def test_rotary_embeddings_may_stretch_the_longest_sequence(rope, longest):
         ({"model_type": "mixtral", "num_local_experts": 8}, "model_type 'mixtral' has experts"),
         ({"model_type": "qwen3_moe", "num_experts": 128}, "model_type 'qwen3_moe' has experts"),
         ({"model_type": "deepseek_v3", "n_routed_experts": 256}, "model_type 'deepseek_v3' has experts"),
-        (
-            {"model_type": "gpt2"},
-            "memory is not estimated for model_type 'gpt2', but for llama, mistral, qwen2, qwen3",
-        ),
+        ({"model_type": "gpt2"}, "memory is not estimated for model_type 'gpt2'"),
         ({"model_type": None}, "memory is not estimated for model_type None"),
         ({"hidden_size": None}, "hidden_size: must be a valid integer; got None"),
-        ({"vocab_size": "100"}, "vocab_size: must be a valid integer; got '100'"),
         ({"num_hidden_layers": 0}, "num_hidden_layers: must be at least 1; got 0"),
         ({"intermediate_size": True}, "intermediate_size: must be a valid integer; got True"),
-        ({"num_key_value_heads": "2"}, "num_key_value_heads: must be a valid integer; got '2'"),
         ({"head_dim": -1}, "head_dim: must be at least 1; got -1"),
     ],
 )

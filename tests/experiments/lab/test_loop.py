@@ -59,11 +59,6 @@ def test_every_method_changes_the_policy(run):
         assert not trained.equal(without), name
 
 
-# Of the other methods neither is there a setting, nor would such rollouts do, to the bit: top_entropy drops a token or
-# more; qae, passk and w_reinforce have another baseline than the mean, another deviation or none; sapo, gmpo and
-# gspo_token take the mean over a response before that over responses.
-
-
 def test_advantages_are_about_the_group(task, policy):
     lab = Lab(task, *policy, LabSettings(**SMALL), CovConfig())
     responses = torch.tensor([[9, 3, 1]] * 31 + [[9, 1, 0]])

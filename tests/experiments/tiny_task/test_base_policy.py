@@ -48,10 +48,7 @@ def test_supervised_batch_by_hand():
     examples = [("34+57=", "91", True), ("99+89=", "188", False)]
     input_ids, targets = supervised_batch(examples, build_tokenizer(96))
     # 34+57=91 and 99+89=188: every id but the final <eos> is an input, padded on the right
-    assert input_ids.tolist() == [
-        [5, 6, 12, 7, 9, 13, 11, 3, 0],
-        [11, 11, 12, 10, 11, 13, 3, 10, 10],
-    ]
+    assert input_ids.tolist() == [[5, 6, 12, 7, 9, 13, 11, 3, 0], [11, 11, 12, 10, 11, 13, 3, 10, 10]]
     # the = predicts the first digit, which the second example does not learn; the last digit predicts <eos>
     assert targets.tolist() == [
         [-100, -100, -100, -100, -100, 11, 3, 1, -100],

@@ -16,19 +16,6 @@ from openrlhf_cov.experiments.tiny_task import demo_training
 from openrlhf_cov.experiments.tiny_task.task_files import TaskSettings, write_task
 
 
-@pytest.fixture
-def python(monkeypatch, tmp_path):
-    """Function (lines of a shell): they take the place of this Python, which starts the making of a task."""
-
-    def install(script):
-        program = tmp_path / "python"
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
-        monkeypatch.setattr(sys, "executable", str(program))
-
-    return install
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("status", "error"), [(2, UsageError), (1, RunStopped), (130, RunStopped)])
 def test_a_task_that_cannot_be_made(python, tmp_path, status, error):

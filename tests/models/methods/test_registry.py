@@ -248,16 +248,10 @@ def test_a_refused_setting_says_what_to_write(settings, said):
         ({"method": "cispo,"}, ["--method cispo,", "a name is missing"]),
         ({"cov_type": "clip_cov", "method": "cispo"}, ["--method clip_cov", "--method cispo", "--allow_no_trust"]),
         ({"method": "cispo,clip_cov"}, ["--method clip_cov", "--method cispo", "--allow_no_trust"]),
-        (
-            {"cov_type": "clip_cov", "method": "top_entropy"},
-            ["--method clip_cov", "--method top_entropy"],
-        ),
+        ({"cov_type": "clip_cov", "method": "top_entropy"}, ["--method clip_cov", "--method top_entropy"]),
         ({"cov_type": "kl_cov", "method": "clip_cov"}, ["--method kl_cov", "--method clip_cov"]),
         ({"method": "top_entropy", "cov_scope": "micro_batch"}, ["--method top_entropy", "--cov_scope micro_batch"]),
-        (
-            {"cov_type": "kl_cov", "method": "cispo"},
-            ["--method kl_cov", "--method cispo", "--allow_no_trust_region"],
-        ),
+        ({"cov_type": "kl_cov", "method": "cispo"}, ["--method kl_cov", "--method cispo", "--allow_no_trust_region"]),
         (
             {"cov_type": "kl_cov", "method": "cispo", "kl_cov_keep_ppo_clip": True, "allow_no_trust_region": True},
             ["--kl_cov_keep_ppo_clip", "--method cispo"],

@@ -167,7 +167,6 @@ def Solve(n): return n * n
         "t = Trie()\nt.insert('apple')\nassert t.startswith('app') and not t.startswith('b')",
         "m = Mod7(9)\nassert m.value() == 2 and m == 2 and m == 9 and m != 3 and m == Mod7(16)",
         "assert isinstance(Stack(), Stack) and Stack([1]) == [1]",
-        "assert Solve(3) == 9",
         "assert Solve(3) in (9, 11) and abs(Solve(3) - 9) < 1 and {Solve(3)} == {9}",
         "def make(): return Stack()\ns = make()\ns.push(1)\nassert s == [1]",
     ],

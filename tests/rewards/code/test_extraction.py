@@ -12,7 +12,6 @@ from openrlhf_cov.rewards.code.program_extraction import last_fence, whole
         ("```\nprint(1)\n```\nbye", "print(1)\n"),
         ("```python\nold\n```\nno, better:\n```py\nnew\n```", "new\n"),
         ("```python\nx\n```\nIt prints\n```text\n3\n```", "x\n"),
-        ("```python\nx\n```\nIt prints\n```output\n3\n```\n", "x\n"),
         ("~~~python\nx\n~~~", "x\n"),
         ("````python\n```\nx\n````", "```\nx\n"),
         ("   ```python\nx\n   ```", "x\n"),

@@ -10,14 +10,7 @@ import pytest
 
 from openrlhf_cov.rewards.code.comparison import Unlike, read_value, same_value
 from openrlhf_cov.rewards.code.inside import wire
-from openrlhf_cov.rewards.code.judge import (
-    Failure,
-    ProgramBudget,
-    Report,
-    number_of_tests,
-    read_object,
-    value_of,
-)
+from openrlhf_cov.rewards.code.judge import Failure, ProgramBudget, Report, number_of_tests, read_object, value_of
 
 SHARE = ProgramBudget(seconds=1.0, total_seconds=20.0, memory_mb=256, output_mb=4, stop=False)
 CALL = {"function": "f", "calls": [[[1], 1]]}

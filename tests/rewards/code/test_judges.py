@@ -87,11 +87,6 @@ def passing(verdict, program, given, expected, **options):
     [
         ("print(3)", "", "3", set(JUDGES)),
         ("print(3.0)", "", "3", JUDGES.keys() - {"exact"}),
-        ("print('0.50')", "", "0.5", JUDGES.keys() - {"exact"}),
-        ("print('1  2')", "", "1 2", JUDGES.keys() - {"exact"}),
-        ("print(3)\nprint(3)", "", "3", set()),
-        ("print(float('nan'))", "", "3", set()),
-        ("print(float('inf'))", "", "3", set()),
         # names that nobody imported
         ("print(len(deque([1])), gcd(4, 6), Counter('a')['a'])", "", "1 2 1", JUDGES.keys() - OURS),
         ("print(stdin.readline().strip())", "5\n", "5", JUDGES.keys() - OURS),

@@ -80,10 +80,7 @@ def test_statements_that_are_taken(statement):
         ),
         ("@pytest.mark.skip\ndef test_a(): assert f(1)", "skip is not supported"),
         ("@pytest.mark.xfail(strict=True)\ndef test_a(): assert f(1)", "xfail"),
-        (
-            "from unittest import skip\nclass A(TestCase):\n    @skip('x')\n    def test_a(self): self.fail()",
-            "skip",
-        ),
+        ("from unittest import skip\nclass A(TestCase):\n    @skip('x')\n    def test_a(self): self.fail()", "skip"),
         ("pytestmark = pytest.mark.skip\ndef test_a(): assert f(1)", "skip"),
         ("def test_a():\n    pytest.skip()\n    assert f(1)", "pytest.skip is not supported"),
         ("from pytest import importorskip\ndef test_a(): assert f(1)", "importorskip is not supported"),

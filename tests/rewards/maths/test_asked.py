@@ -98,10 +98,7 @@ def test_a_question_in_words_asks_for_a_changed_name(answer, label, prompt):
 
 @pytest.mark.parametrize(
     ("answer", "label", "prompt"),
-    [
-        (r"\overline{z}=3-4i", "3-4i", "Let $z$ satisfy $z+1=4-4i$. Find $z$."),
-        ("x'=5", "5", "Solve $x+1=6$ for $x$."),
-    ],
+    [(r"\overline{z}=3-4i", "3-4i", "Let $z$ satisfy $z+1=4-4i$. Find $z$."), ("x'=5", "5", "Solve $x+1=6$ for $x$.")],
 )
 def test_a_changed_name_that_nobody_asks_for_is_refused(answer, label, prompt):
     assert not grade(rf"\boxed{{{answer}}}", label, prompt=prompt).correct

@@ -2,12 +2,7 @@ from fractions import Fraction
 
 import pytest
 
-from openrlhf_cov.rewards.maths.numerals import (
-    MAX_DIGITS,
-    Number,
-    numbers_equal,
-    parse_number,
-)
+from openrlhf_cov.rewards.maths.numerals import MAX_DIGITS, Number, numbers_equal, parse_number
 
 EXACT = [
     ("0", 0),

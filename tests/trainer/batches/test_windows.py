@@ -64,9 +64,7 @@ def test_static_steps_agree_with_deepspeed_or_the_run_stops(micro_batch, accumul
     for count in rollouts:
         samples = make_samples(count, longest=3)
         if count % (micro_batch * accumulation):
-            with pytest.raises(
-                RunStopped, match=rf"{count} samples, which is not a multiple of {micro_batch * accumulation}"
-            ):
+            with pytest.raises(RunStopped, match=rf"{count} samples, .* multiple of {micro_batch * accumulation}"):
                 windows_in(samples, layout)
             return
         found = windows_in(samples, layout)

@@ -113,11 +113,7 @@ def test_another_start_of_the_process_reward_model_is_seen():
 
 @pytest.mark.parametrize(
     ("cov_type", "scope", "is_compared"),
-    [
-        ("kl_cov", "micro_batch", True),
-        ("kl_cov", "global", False),
-        ("none", "micro_batch", False),
-    ],
+    [("kl_cov", "micro_batch", True), ("kl_cov", "global", False), ("none", "micro_batch", False)],
 )
 def test_micro_batches_are_compared_where_a_method_selects_within_them(cov_type, scope, is_compared):
     args = run_flags(cov_type=cov_type, method="none", cov_scope=scope)

@@ -84,11 +84,9 @@ def test_many_sources_are_counted_together():
         (" math ", None, "math"),
         ("数学/題", None, "数学_題"),
         ("", {"answer": "7", "source": "math/hard"}, "math_hard"),
-        ("", "7", "default"),
         (" ", "7", "default"),
         ("default", {"answer": "7", "source": ""}, "default"),
         (float("nan"), "7", "default"),
-        (0, "7", "0"),
     ],
 )
 def test_the_source_of_a_sample(datasource, label, expected):

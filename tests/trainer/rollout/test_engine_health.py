@@ -11,12 +11,7 @@ from ray.exceptions import ActorDiedError, GetTimeoutError, RayTaskError
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.trainer.rollout.engine_health import (
-    dead_engines,
-    end_unanswered,
-    limited_transfer,
-    wait_for_start,
-)
+from openrlhf_cov.trainer.rollout.engine_health import dead_engines, end_unanswered, limited_transfer, wait_for_start
 
 
 def task_error(cause: Exception) -> RayTaskError:

@@ -116,13 +116,6 @@ def test_groups_come_in_the_order_of_their_prompts_as_soon_as_they_can(chance):
     assert seen == [f"response {prompt}" for prompt in prompts]
 
 
-def test_a_dead_engine_is_asked_no_more(walk):
-    cluster = Cluster(random.Random(2), dies={"b": 1})
-    results = list(walk(cluster, 40, window=3))
-    assert len(results) == 40
-    assert [engine for engine, _ in cluster.sent].count("b") == 1
-
-
 def test_a_request_that_fails_three_times_stops_the_run_with_what_it_was(walk):
     cluster = Cluster(random.Random(0), fails={4: 3})
     with pytest.raises(RunStopped, match=r"^a request failed 3 times \(ValueError: out of blocks\); item 4$"):

@@ -141,15 +141,10 @@ def test_data_sets_are_read_and_blended_as_upstream_does(files):
     assert mixed != sorted(mixed)
 
 
-def test_updates_of_the_schedule():
-    # 10 prompts x 4 samples are 5 updates of 8 samples; 3 episodes of 2 passes each
-    args = run_flags({"train.num_episodes": 3, "train.max_epochs": 2})
-    assert scheduled_updates(args, prompts=10) == 30
-
-
 @pytest.mark.parametrize(("limit", "updates"), [(0, 30), (100, 30), (15, 30), (14, 28), (1, 2)])
 def test_a_limit_of_rollouts_shortens_the_schedule(limit, updates):
-    """A rollout of 2 prompts x 4 samples is one update of 8 samples in each of 2 passes; the data give 15 rollouts."""
+    # 10 prompts x 4 samples are 5 updates of 8 samples; 3 episodes of 2 passes each make 30. A rollout of 2 prompts is
+    # one update in each of 2 passes: the data give 15 rollouts.
     args = run_flags({"train.num_episodes": 3, "train.max_epochs": 2, "rollout_limit": limit})
     assert scheduled_updates(args, prompts=10) == updates
 

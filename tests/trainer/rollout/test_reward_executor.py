@@ -144,10 +144,8 @@ def test_a_reward_that_a_server_does_not_give_is_counted_as_failed(server):
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        ("None", "must return an object with the key 'rewards'; got None"),
         ("[1.0]", "must return an object with the key 'rewards'; got [1.0]"),
         ("{'reward': 1.0}", "must return an object with the key 'rewards'; got the keys reward"),
-        ("{'rewards': 'null'}", "a reward must be a number; got 'null'"),
         ("{'rewards': [{'score': 1.0}]}", "a reward must be a number; got {'score': 1.0}"),
     ],
 )

@@ -71,9 +71,7 @@ def test_every_rollout_is_whole_updates_and_no_sample_is_lost_or_trained_twice(m
 @pytest.mark.parametrize("episodes", [1, 2])
 def test_a_run_whose_data_make_no_update_is_stopped(make_sampler, outcomes, episodes):
     sampler, _ = make_sampler(prompts=1, episodes=episodes, train_batch=6, filtering=False)
-    with pytest.raises(
-        RunStopped, match=rf"with {episodes} of 4 groups: a whole update on every rank takes 6 samples"
-    ):
+    with pytest.raises(RunStopped, match=rf"with {episodes} of 4 groups: a whole update on every rank takes 6"):
         outcomes(sampler)
 
 

@@ -103,9 +103,7 @@ def test_an_engine_that_keeps_the_initial_weights_ends_the_run_at_the_first_upda
     with pytest.raises(RunStopped) as stopped:
         run.step(stale=stale)
     message = str(stopped.value)
-    assert message.startswith(
-        f"--train.check_weight_update first: vLLM engine {named} did not receive the new weights of global step 1: "
-    )
+    assert message.startswith(f"--train.check_weight_update first: vLLM engine {named} did not receive")
     assert "\n" not in message
     assert "under the policy and by 0 under the engine" in message
 

@@ -149,9 +149,7 @@ def test_engines_of_another_run_are_found(answers, found):
 
 def test_an_engine_that_does_not_say_whose_weights_it_has_ends_the_run(played_ray):
     engines = [PlayedActor(needs_weights=answer) for answer in (False, SILENT, SILENT)]
-    line = (
-        r"^vLLM engine 1, 2 did not answer within 30 s \(--vllm.no_progress_timeout\) at the start of the run; .*log"
-    )
+    line = r"^vLLM engine 1, 2 did not answer within 30 s \(--vllm.no_progress_timeout\) at the start of the run"
     with pytest.raises(RunStopped, match=line):
         have_other_weights(engines, 30.0)
     assert played_ray.timeouts == [30.0]

@@ -10,13 +10,7 @@ from vllm.config import VllmConfig, WeightTransferConfig
 
 from openrlhf_cov.trainer.weights import weight_transfer
 from openrlhf_cov.trainer.weights.weight_receiver import GlooInitInfo, GlooWeightTransferEngine
-from openrlhf_cov.trainer.weights.weight_transfer import (
-    GlooWeightSender,
-    buckets,
-    pack,
-    transfer_weights,
-    unpack,
-)
+from openrlhf_cov.trainer.weights.weight_transfer import GlooWeightSender, buckets, pack, transfer_weights, unpack
 
 
 def parameters(*sizes, dtype=torch.float32):
@@ -34,8 +28,6 @@ def names(split):
         ((2, 2, 2), 16, [["0", "1"], ["2"]]),  # 8 bytes each: two fill a bucket exactly
         ((2, 2, 2), 15, [["0"], ["1"], ["2"]]),
         ((1, 9, 1), 16, [["0"], ["1"], ["2"]]),  # 36 bytes fit nowhere: alone
-        ((9,), 16, [["0"]]),
-        ((9, 9), 16, [["0"], ["1"]]),
         ((0, 4, 0, 1), 16, [["0", "1", "2"], ["3"]]),
         ((), 16, []),
     ],
@@ -100,21 +92,6 @@ def test_unpack_undoes_pack(originals):
     for original, copy in zip(originals, received, strict=True):
         assert copy.dtype == original.dtype
         assert torch.equal(copy, original)
-
-
-def test_bytes_survive_off_the_alignment():
-    # one byte first, so that everything behind it starts at an odd address; NaN and -0.0 keep their bits
-    originals = [
-        torch.tensor([True]),
-        torch.tensor(1.5, dtype=torch.bfloat16),
-        torch.tensor([float("nan"), -0.0, 3.0]),
-        torch.empty(0, 3),
-        torch.tensor(-2.0, dtype=torch.float64),
-    ]
-    received = unpack(pack(originals), metas(originals))
-    assert [tensor.shape for tensor in received] == [tensor.shape for tensor in originals]
-    for original, copy in zip(originals, received, strict=True):
-        assert torch.equal(copy.reshape(-1).view(torch.uint8), original.reshape(-1).view(torch.uint8))
 
 
 class Model(nn.Module):
