@@ -63,19 +63,29 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.enable()
 
 
-_LOGGERS_SEEN = 0
+class _Seen:
+    """What ``pytest_runtest_logstart`` has seen of this process."""
+
+    file = ""
+    loggers = 0
 
 
-def pytest_runtest_logstart() -> None:
-    """Let torch's loggers pass records on to that of torch, instead of each to pytest.
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """Keep two costs from growing with the tests that ran before.
 
-    Pytest adds its handlers to every logger that passes nothing on, six times for each test, and torch has about 80 of
-    them: a tenth of the time of all unit tests.
+    - The garbage collector looks no more through what the tests of former files have left. Trainers call it several
+      times, for more than a second each where thousands of tests have run.
+    - Torch's loggers pass records on to that of torch, instead of each to pytest: pytest adds its handlers to every
+      logger that passes nothing on, six times for each test, and torch has about 80 of them.
     """
-    global _LOGGERS_SEEN
+    file = nodeid.partition("::")[0]
+    if file != _Seen.file:
+        _Seen.file = file
+        gc.collect()
+        gc.freeze()
     known = logging.root.manager.loggerDict
-    if len(known) != _LOGGERS_SEEN:
-        _LOGGERS_SEEN = len(known)
+    if len(known) != _Seen.loggers:
+        _Seen.loggers = len(known)
         for name, logger in known.items():
             if name.startswith("torch.") and isinstance(logger, logging.Logger):
                 logger.propagate = True
