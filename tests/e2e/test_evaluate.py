@@ -77,7 +77,7 @@ def test_killed_interrupted_and_continued_is_as_good_as_straight(start, kill_tre
     interrupted_at = len(read_responses(broken))
     assert killed_at < interrupted_at < TOTAL
     assert f"evaluate: {TOTAL - killed_at} of {TOTAL} responses are missing" in log_of(broken)
-    last = "openrlhf-cov evaluate: error: interrupted; what was generated is kept, the same command continues"
+    last = "openrlhf-cov evaluate: interrupted; what was generated is kept, the same command continues"
     assert log_of(broken).splitlines()[-1] == last
 
     assert start(broken).wait(timeout=HANGS) == 0, log_of(broken)
