@@ -113,6 +113,6 @@ def test_a_cluster_that_grows_is_waited_for(head, cloud, variables, expected):
     while not (file.exists() and file.read_text()):
         time.sleep(0.2)
     done = ended([sys.executable, "-c", RUN], "a run that waits for its cluster", env=env)
-    scales, outcome = done.stdout.splitlines()[-2:]
+    scales, outcome = [line for line in done.stdout.splitlines() if "(autoscaler" not in line][-2:]  # which Ray says
     assert (scales, outcome[: len(expected[1])]) == tuple(expected)
     assert "joining the Ray of this host" in done.stderr + done.stdout

@@ -156,18 +156,18 @@ def test_a_run_survives_what_clusters_do(start, flags, tmp_path, ray):
     assert states
     assert max(map(len, states)) < 1000  # and not the tensors of the groups that wait
     # The last step was not evaluated; a recipe also evaluates before the first.
-    evaluations = steps if "--eval.at_start" in flags(broken) else steps - 1
-    assert lines(broken, EVAL_FILE) == lines(straight, EVAL_FILE)[:evaluations]
+    at_start = int("--eval.at_start" in flags(broken))
+    assert lines(broken, EVAL_FILE) == lines(straight, EVAL_FILE)[: at_start + steps - 1]
 
     for attempt in ("to the end", "after the end"):
         finishing = start([*flags(broken), "--ckpt.load_enable"], broken, ray)
         if attempt == "to the end":
-            wait_for_steps(finishing, broken, len(expected) - 1, EVAL_FILE)  # the next step is the last
+            wait_for_steps(finishing, broken, at_start + len(expected) - 1, EVAL_FILE)  # the next step is the last
             finishing.send_signal(signal.SIGTERM)  # a run that is over is not stopped
         wait_for_end(finishing, broken, 0)
         assert lines(broken) == expected
         assert lines(broken, EVAL_FILE) == lines(straight, EVAL_FILE)
-    assert len(lines(straight, EVAL_FILE)) == len(expected)
+    assert len(lines(straight, EVAL_FILE)) == at_start + len(expected)
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (broken, straight))
     assert ours.keys() == theirs.keys()
     assert all(ours[name].equal(theirs[name]) for name in theirs)

@@ -108,7 +108,7 @@ def make_lab(model_folder, flags: list[str]) -> tuple:
     from openrlhf_cov.experiments.lab.training import Lab
 
     model = LlamaForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
-    request = command.LabRequest.of(command.build_parser(), ["--output", "unused", *flags])
+    request = command.LabRequest.of(command.build_parser(), ["--output", "unused", "--task", "shortcut", *flags])
     config, asked = request.config, request.settings
     settings = LabSettings(prompts=SAMPLES // GROUP, group=GROUP, updates=1, learning_rate=0.1, seed=42)
     named = ("entropy_coef", "micro_batch", "kl_coef", "clip")
