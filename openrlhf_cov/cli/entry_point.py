@@ -33,8 +33,15 @@ def run_as_program(name: str, work: Callable[[], int | None], after_signal: str 
         ValueError: An error of the program. A message that begins with a flag is of a bad setting instead.
         OSError: An error that is not of the system, such as one of Ray's, whose traceback is worth reading.
     """
+    terminated = False
+
+    def terminate(*_: object) -> None:
+        nonlocal terminated
+        terminated = True
+        raise Terminated(128 + signal.SIGTERM)
+
     handlers = {
-        signal.SIGTERM: _terminate,
+        signal.SIGTERM: terminate,
         signal.SIGINT: signal.default_int_handler,  # a background shell starts programs with SIGINT ignored
     }
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
@@ -52,9 +59,12 @@ def run_as_program(name: str, work: Callable[[], int | None], after_signal: str 
         if error.strerror is None:
             raise
         return refuse(name, f"{error.filename}: {error.strerror}" if error.filename else error.strerror, 1)
-    except (KeyboardInterrupt, Terminated) as error:
+    except (KeyboardInterrupt, SystemExit) as error:
+        # Where SIGTERM interrupts a wait for Ray, Ray raises a SystemExit of its own, with status 1.
+        if isinstance(error, SystemExit) and not terminated:
+            raise
         say(f"\n{name}: interrupted; {after_signal}\n", sys.stderr)
-        return 128 + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)
+        return 128 + (signal.SIGTERM if terminated else signal.SIGINT)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)  # None: it was not set by Python
@@ -76,7 +86,3 @@ def program(name: str, after_signal: str = STOPPED) -> Callable[[Callable[Given,
         return ending
 
     return decorate
-
-
-def _terminate(*_: object) -> None:
-    raise Terminated(128 + signal.SIGTERM)

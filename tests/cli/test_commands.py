@@ -127,6 +127,30 @@ def test_the_work_cleans_up_after_a_signal(capsys, signum):
     assert capsys.readouterr().err.strip() == "name: interrupted; nothing is lost"
 
 
+def test_a_signal_during_a_wait_for_ray_is_an_interruption_too(capsys):
+    """There Ray raises a SystemExit of its own, with status 1, in place of what the handler raises."""
+
+    @program("name", "nothing is lost")
+    def main():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(10)
+        except SystemExit:
+            raise SystemExit(1) from None
+
+    assert main() == 128 + signal.SIGTERM
+    assert capsys.readouterr().err.strip() == "name: interrupted; nothing is lost"
+
+
+def test_a_status_that_is_asked_for_is_kept():
+    @program("name")
+    def main():
+        sys.exit(3)
+
+    with pytest.raises(SystemExit, match="3"):
+        main()
+
+
 def started(words, redirection):
     """Run the command in a process, with streams as a shell redirects them."""
     line = f"{sys.executable} -m openrlhf_cov.cli.main {words} {redirection}"
