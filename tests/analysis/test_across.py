@@ -74,6 +74,7 @@ def test_ceiling_has_the_difference_of_the_lines(law_curve):
     assert found.a.slope > 0
 
 
+@pytest.mark.slow
 def test_prediction_interval_covers_a_further_model():
     # five models around a line: exact t interval, 95 % in 2000 simulations, standard error 0.005
     rng, sizes = np.random.default_rng(0), np.array([0.5, 1.5, 3, 7, 14])

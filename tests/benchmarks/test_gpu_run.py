@@ -8,13 +8,14 @@ from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.trainer.flags.parser import parse_args
 from openrlhf_cov.trainer.preflight.preflight import flag_faults
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def gpu_run(load_benchmark):
     return load_benchmark("gpu_run")
 
 
-@pytest.mark.slow
 def test_the_flags_of_a_gpu_host_have_no_fault(gpu_run, tmp_path, monkeypatch):
     monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: False)
     command = gpu_run.random_model("ours", tmp_path, gpu_run.TOY)

@@ -70,6 +70,7 @@ def rewritten(path, change):
             archive.addfile(member, io.BytesIO(content))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -165,6 +165,7 @@ def test_an_output_that_is_full_is_one_line(words):
     assert "<stdout>: No space left on device" in ended.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "redirection", "status"),
     [

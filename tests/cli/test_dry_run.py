@@ -99,6 +99,7 @@ def test_prompts_that_are_cut_are_noted(plan_run):
     assert missing(note, "3 tokens", "--data.max_len 27") == []
 
 
+@pytest.mark.slow
 def test_every_benchmark_that_cannot_be_read_is_listed(plan_run, tmp_path):
     benchmarks = {"--eval.dataset": "bench:aime24,math500,gsm8k", "--eval.data_dir": tmp_path, "--eval.steps": 1}
     row = {"id": "1", "problem": "1+1", "answer": "2", "source": "math"}
@@ -205,6 +206,7 @@ def test_a_kv_cache_of_no_size_is_a_shortfall(plan_run, monkeypatch):
     assert missing(shortfall, "VLLM_CPU_KVCACHE_SPACE 4GB", "GiB") == []
 
 
+@pytest.mark.slow
 def test_what_leaves_the_gpus_must_fit_into_their_nodes(plan_run):
     changes = QWEN | {"--ds.zero_stage": 3, "--vllm.num_engines": 8}
     changes |= {"--actor.num_gpus_per_node": 4, "--actor.num_nodes": 2, "--train.batch_size": 8}

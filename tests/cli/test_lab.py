@@ -187,6 +187,7 @@ def test_a_damaged_base_policy_is_named(tmp_path, base_policies, capsys, name):
     assert not (tmp_path / "second").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content"), [("model.safetensors", None), ("config.json", None), ("config.json", "{}")]
 )

@@ -56,6 +56,7 @@ def test_the_example_is_a_command_that_is_accepted(name, parse):
     assert name in chosen.method.split(",")
 
 
+@pytest.mark.slow
 def test_json_has_all_methods(capsys):
     records = json.loads(shown(capsys, "--json"))
     assert [each["name"] for each in records] == list(METHODS)

@@ -66,6 +66,7 @@ def data(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "number"), ALL)
 def test_a_command_for_every_run_and_a_report_of_them(capsys, monkeypatch, tmp_path, kind, number):
     monkeypatch.chdir(tmp_path)  # relative folders are made absolute, as a job of Ray runs in another one
@@ -185,6 +186,7 @@ def test_a_dry_run_says_what_would_not_run_at_the_tiny_scale(run_command, tmp_pa
     assert said in error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [4, 13, 1])
 def test_files_that_no_command_makes_are_named(capsys, tmp_path, number):
     reproduce.main(["--figure", str(number), "--data_dir", str(tmp_path)])
@@ -249,6 +251,7 @@ def test_a_command_that_fails_or_is_missing_ends_the_reproduction(python, run_co
     assert said in error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_command_is_stopped(python, run_command, tmp_path, number, status):
     started = tmp_path / "pid"

@@ -405,6 +405,7 @@ FORMATS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", ["--data.prompt_dataset", "--eval.dataset"])
 @pytest.mark.parametrize("name", FORMATS)
 def test_nested_keys_are_read_in_every_format(check, refusal, tmp_path, flag, name):

@@ -300,6 +300,7 @@ FILES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("file", "content", "name"), FILES)
 def test_a_resume_with_other_files_is_refused_until_it_is_accepted(
     resumed, resume_refused, tmp_path, file, content, name
@@ -331,6 +332,7 @@ def test_a_resume_with_other_settings_names_them(resumed, resume_refused, flags,
     assert resumed(f"{flags} --ckpt.allow_changed {accepted}").data_changed is False
 
 
+@pytest.mark.slow
 def test_every_difference_is_in_one_line_and_all_have_to_be_accepted(resumed, resume_refused, tmp_path):
     (tmp_path / "train.jsonl").write_text(OTHER_PROMPTS)
     for accepted in ("", "--ckpt.allow_changed data"):

@@ -73,6 +73,7 @@ def test_the_file_is_where_ray_writes_it(tmp_path, monkeypatch, variable):
 
 
 class TestVariables:
+    @pytest.mark.slow
     def test_ray_knows_their_names(self):
         import ray
 

@@ -130,6 +130,7 @@ def test_a_response_gets_the_room_that_its_prompt_leaves(
         assert openai_server.asked[-1][1]["seed"] == 17
 
 
+@pytest.mark.slow
 def test_without_a_known_context_too_many_tokens_stop_the_run(endpoint, openai_server, with_room):
     openai_server.models = [{"id": "tiny"}]
     openai_server.reply = with_room(64)

@@ -29,6 +29,7 @@ def run(make_evaluation):
     return make_evaluation({"aime24": ["1 2 -", "1 1 1"], "math500": ["2"]})
 
 
+@pytest.mark.slow
 def test_the_page_holds_every_problem_and_response(run):
     data = Page(page_of(run)).data
     assert data["benchmarks"] == ["aime24", "math500"]
@@ -92,6 +93,7 @@ def test_the_middle_is_left_out():
     assert shorten("0123456789", 0) == "\n[... 10 characters left out ...]\n"
 
 
+@pytest.mark.slow
 def test_a_page_over_its_budget_says_so(run):
     long = run.having(lambda response: replace(response, text="x" * 100 if response.correct else "short"))
     page = page_of(long, budget=215)  # 4 right ones share what 3 short ones leave: (215 - 15) / 4 = 50

@@ -7,6 +7,7 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.results import write_results
 
 
+@pytest.mark.slow
 def test_a_finished_run_gets_its_three_files(make_evaluation, tmp_path):
     folder = make_evaluation({"aime24": ["1 2"]}).write(tmp_path)
     records = {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -110,6 +110,7 @@ def log_probs_of(policy, sequences):
     return torch.log_softmax(logits, -1).gather(-1, sequences[:, PROMPT:, None]).squeeze(-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("cov_type", METHODS)
 def test_a_training_step_in_bf16(cov_config, cov_type, device):

@@ -195,6 +195,7 @@ tokens = st.tuples(st.floats(-20, 0, width=32), numbers, st.floats(0, 3, width=3
 samples = st.lists(st.tuples(st.lists(tokens, min_size=3, max_size=3), st.booleans()), min_size=1, max_size=8)
 
 
+@pytest.mark.slow
 @given(samples=samples, samples_per_prompt=st.integers(1, 4), split=st.integers(0, 8))
 def test_against_plain_loops(samples, samples_per_prompt, split):
     columns = torch.tensor([token_rows for token_rows, _ in samples], dtype=torch.float32).unbind(2)

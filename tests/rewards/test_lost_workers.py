@@ -19,7 +19,7 @@ from openrlhf_cov.rewards.maths.grading import grade
 from openrlhf_cov.rewards.pool import WorkerDied, WorkerError, shared_pool
 from openrlhf_cov.rewards.reward_func import make_reward_func
 
-pytestmark = pytest.mark.usefixtures("no_shared_pool")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_shared_pool")]
 
 RIGHT = (r"\boxed{\sqrt{8}}", r"2\sqrt{2}")
 
@@ -35,7 +35,6 @@ def no_descriptors():
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-@pytest.mark.slow
 def test_without_descriptors_there_is_no_grade():
     reward_func = make_reward_func(RewardConfig())
     with no_descriptors():
@@ -83,7 +82,6 @@ def endless(monkeypatch):
     shared_pool(target="pool_targets:spin_for_ever").close()
 
 
-@pytest.mark.slow
 def test_a_worker_that_is_killed_once_is_replaced_and_the_call_repeated(endless, monkeypatch):
     killer = kill_busy_workers(1)
     # The replacement works on the same call until the time is over.
@@ -94,7 +92,6 @@ def test_a_worker_that_is_killed_once_is_replaced_and_the_call_repeated(endless,
     assert grade(*RIGHT).correct
 
 
-@pytest.mark.slow
 def test_a_worker_that_is_killed_twice_gives_no_grade(endless, monkeypatch):
     killer = kill_busy_workers(2)
     with pytest.raises(WorkerDied, match="killed by signal 9"):

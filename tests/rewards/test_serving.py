@@ -18,6 +18,7 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard))
 """
 
 
+@pytest.mark.slow
 def test_the_limit_of_files_is_raised_to_that_of_the_host():
     process = subprocess.run([sys.executable, "-c", RAISED], capture_output=True, text=True, check=True)
     assert process.stdout == "True\n"

@@ -129,6 +129,7 @@ def test_an_evaluation_is_understood(flags_of, eval_data, tmp_path, size, engine
     assert (args.model, args.data_dir, args.output) == (f"Qwen/Qwen2.5-{size.upper()}", eval_data, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["grpo", "kl_cov"])
 def test_the_recipes_for_a_cpu_host_would_run(monkeypatch, capfd, flags_of, method):
     cluster = ["--dry_run", "--dry_run_nodes", "1", "--dry_run_gpus", "2", "--dry_run_node_memory", "16"]
@@ -219,6 +220,7 @@ def test_nodes_and_engines_can_be_named(monkeypatch, capfd, flags_of, layout, en
     assert all(place in printed for place in places[layout]), printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["7b", "32b"])
 def test_the_short_names_are_the_recipes_of_kl_cov(flags_of, size):
     long_name = flags_of(f"train_qwen2.5.sh {size} kl_cov", "--train.seed", "7")
@@ -289,6 +291,7 @@ def test_the_data_of_the_law_lasts_for_its_rollouts(flags_of):
     assert 0.27 < 1200 * 512 / (7473 * int(episodes)) < 0.28
 
 
+@pytest.mark.slow
 def test_the_runs_of_the_law_have_the_settings_of_section_2(flags_of):
     flags = flags_of("train_law.sh", TEMPLATE="plain", MODEL="meta-llama/Llama-3.2-3B")
     assert {

@@ -78,6 +78,7 @@ def test_updates_do_not_depend_on_the_micro_batches(tmp_path, observed, config):
         torch.testing.assert_close(policy.actor.logits, reference.actor.logits, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss_agg_mode", ["token-mean", "seq-mean-token-mean"])
 def test_logged_losses_are_those_of_the_updates_whatever_the_micro_batches_are(tmp_path, loss_agg_mode):
     """Samples of different lengths, a KL loss and an entropy bonus; one update, so that all layouts share it."""
@@ -161,6 +162,7 @@ def test_ranks_learn_what_one_rank_learns(tmp_path, config, batch_size, epochs):
             )
 
 
+@pytest.mark.slow
 def test_the_policy_is_asked_from_the_second_update_on(tmp_path):
     for changes, questions in ({}, 2), ({"cov_log_probs": "old"}, 0), ({"cov_scope": "micro_batch"}, 0):
         policy = make_policy(flags(tmp_path, CovConfig(cov_type="kl_cov", **changes), micro_batch_size=4))
@@ -229,6 +231,7 @@ def test_every_pass_over_a_rollout_samples_tokens_anew(tmp_path, observed):
     assert first != second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", ["current", "old"])
 def test_every_fifty_steps_the_selections_by_both_policies_are_compared(tmp_path, observed, setting):
     config = replace(CONFIGS["kl_cov"], cov_log_probs=setting)
@@ -287,6 +290,7 @@ def test_random_tokens_of_a_micro_batch_depend_on_the_rank(tmp_path, observed):
     assert found[0] == found[2] != found[1]
 
 
+@pytest.mark.slow
 def test_a_step_takes_its_settings_from_the_order(tmp_path):
     config = CovConfig(cov_type="kl_cov", kl_cov_ratio=Schedule(0.4, 0.2, 6), **LARGE)
     args = flags(tmp_path, config)

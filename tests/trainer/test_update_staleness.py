@@ -208,6 +208,7 @@ def test_other_methods_ignore_the_log_probs_of_the_engine(tmp_path, name):
     assert metrics == pytest.approx(others, nan_ok=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("age", STALENESS)
 @pytest.mark.parametrize("name", ANCHORED_TO_THE_ENGINE)
 def test_methods_with_the_engine_as_their_anchor_compare_with_it(tmp_path, name, age):

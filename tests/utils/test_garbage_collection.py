@@ -10,6 +10,7 @@ from openrlhf_cov.utils import garbage_collection
 @pytest.fixture(autouse=True)
 def collects():
     """The collector works, and looks at all objects, before and after each test."""
+    gc.enable()  # a command that an earlier test ran may have paused it
     gc.unfreeze()  # the tests that were collected are frozen
     yield
     gc.enable()

@@ -34,6 +34,7 @@ def test_everything_is_escaped():
     assert html.count("&lt;/script&gt;") >= 12
 
 
+@pytest.mark.slow
 @given(value=st.recursive(st.text() | st.none() | st.integers(), st.lists))
 @example(HOSTILE)
 def test_embedded_json_is_the_value_and_cannot_end_its_element(value):

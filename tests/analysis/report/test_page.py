@@ -99,6 +99,7 @@ def test_half_a_surrogate_pair_does_no_harm(page_of, make_report_run):
     assert "<h1>a?b</h1>" in page_of(make_report_run("a\ud800b")).text
 
 
+@pytest.mark.slow
 def test_a_single_run_has_no_choice_of_runs(page_of, make_report_run):
     page = page_of(make_report_run("a", only=["reward", "entropy/mean"]))
     assert not {"chips", "tokens", "evaluation", "method"} & set(page.ids())

@@ -52,6 +52,7 @@ def test_the_table_policy_is_the_initial_policy_up_to_its_noise(bandit):
     torch.testing.assert_close(arm_probabilities(lab, 200), policy)
 
 
+@pytest.mark.slow
 def test_only_the_logits_of_the_table_are_trained_and_replicas_do_not_touch_each_other(bandit, monkeypatch):
     lab = bandit(learning_rate=0.1)
     before = lab.model.lm_head.weight.detach().clone()
@@ -77,6 +78,7 @@ def logits_of_arms(lab):
     return lab.model.lm_head.weight.detach()[arms].clone()
 
 
+@pytest.mark.slow
 def test_the_entropy_of_the_table_changes_as_lemma_1_says(bandit):
     # Lemma 1 of arXiv 2505.22617: to first order H changes by -Cov(log pi(a), change of the logit of a), a ~ pi.
     lab = bandit(learning_rate=1e-3)
@@ -94,6 +96,7 @@ def test_the_entropy_of_the_table_changes_as_lemma_1_says(bandit):
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_plain_gradient_steps_move_logits_by_the_advantages(bandit, monkeypatch):
     # For a softmax the gradient of log pi(a) by the logits is the indicator of a less pi. Advantages of a group add up
     # to 0, so pi cancels: with plain SGD the logit of an arm moves by rate / tokens * sum of its samples' advantages.

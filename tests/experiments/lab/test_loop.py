@@ -85,6 +85,7 @@ def test_old_entropies_decide_which_tokens_train_after_an_update(task, policy):
     assert plan.tokens.int().tolist() == [[0, 1, 1, 0, 1]]
 
 
+@pytest.mark.slow
 def test_an_evaluation_leaves_the_run_alone(task, policy):
     lab = Lab(task, *policy, LabSettings(**SMALL), CovConfig())
     state, rng = lab.generator.get_state().clone(), torch.get_rng_state()

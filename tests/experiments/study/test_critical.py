@@ -59,6 +59,7 @@ def test_perfect_separation_has_an_estimate_and_an_interval():
     assert 0.21 < fewer.high < 0.4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("outcome", "estimate"), [(True, math.inf), (False, 0.0)])
 def test_runs_that_all_end_alike_bound_one_side(outcome, estimate):
     interval = fit_critical_value([0.1, 0.2, 0.4] * 4, [outcome] * 12).value

@@ -48,6 +48,7 @@ def test_the_page_has_tables_answers_and_charts(spec, results):
     assert "0.63 [0.49, 0.78]" in text
 
 
+@pytest.mark.slow
 def test_many_arms_have_no_curves(spec, results, monkeypatch):
     monkeypatch.setattr(study_charts, "MAX_CURVES", 1)
     assert [chart.name for chart in document(spec, results).charts] == ["test", "differences"]
@@ -62,6 +63,7 @@ def test_a_part_of_a_study_says_how_much_there_is(spec, results):
     assert "| GRPO | 0 | not chosen yet |" in markdown(document(spec, []))
 
 
+@pytest.mark.slow
 def test_markdown_holds_the_same_rows(spec, results):
     content = document(spec, results)
     lines = markdown(content).splitlines()

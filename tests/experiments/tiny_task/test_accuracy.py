@@ -76,6 +76,7 @@ def test_responses_that_reach_the_bound_are_unfinished(markov_policy):
     assert score.mean_length == 2.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("temperature", "accuracy"),
     [

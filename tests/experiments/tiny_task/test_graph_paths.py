@@ -58,6 +58,7 @@ def test_a_random_graph_has_no_cycle_and_the_density_that_was_asked_for():
     assert make_graph(0) != make_graph(1)
 
 
+@pytest.mark.slow
 def test_half_of_the_pairs_are_supervised_and_the_unseen_ones_are_apart():
     task = path_task()
     train, validation, test = ({pair.prompt for pair in split} for split in (task.train, task.validation, task.test))

@@ -68,6 +68,7 @@ def test_held_out_exercises_train_nobody():
     assert split_exercises(seed=1, held_out=100)[1] != held_out
 
 
+@pytest.mark.slow
 def test_every_text_is_written_in_the_words_of_the_tokenizer():
     tokenizer = build_tokenizer(64, programs.WORDS)
     rng = random.Random(0)

@@ -35,6 +35,7 @@ def verdict(service, program, tests, budget=BUDGET):
     return judge_by_service(service.url, program, parse_tests(json.dumps(tests)), budget)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "tests", "status", "passed"),
     [
@@ -87,6 +88,7 @@ def test_the_request_is_the_services(service):
     }
 
 
+@pytest.mark.slow
 def test_the_expected_values_of_calls_are_not_sent(service):
     verdict(service, "def solve(n): return 0", {"function": "solve", "calls": [[[1], "the-answer"]]})
     assert "the-answer" not in json.dumps(service.requests)
@@ -119,6 +121,7 @@ def test_nobody_there(monkeypatch):
         judge_by_service("url:http://127.0.0.1:1", "print()", parse_tests('{"stdin": [["", "1"]]}'), budget)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "judge", "status"),
     [

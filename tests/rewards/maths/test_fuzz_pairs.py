@@ -135,6 +135,7 @@ def test_a_pair_is_graded_in_time_and_both_ways_alike(pair):
     check_pair(pair)
 
 
+@pytest.mark.slow
 @settings(max_examples=2 * settings().max_examples, **MANY)
 @given(st.data())
 def test_different_rationals_are_different(data):

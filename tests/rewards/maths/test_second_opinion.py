@@ -119,6 +119,7 @@ def test_a_second_opinion_that_fails_is_none(answer, status):
     assert result.seconds > 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("opine")
 @pytest.mark.parametrize("answer", ["kill_oneself", "exit_hard"])
 def test_a_machine_that_kills_the_second_opinion_gives_no_grade(answer):

@@ -245,6 +245,7 @@ HISTORIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
 def test_whenever_a_run_is_killed_a_complete_checkpoint_is_pointed_to(tmp_path, history):
     before = history[-1][1] if history else None

@@ -129,6 +129,7 @@ def asked(monkeypatch):
 SETTINGS = dict(attn_implementation="sdpa", param_dtype="fp32", temperature=0.9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("name", PLAIN)
 def test_as_upstream(folder_of, asked, name, checkpointing):
@@ -138,6 +139,7 @@ def test_as_upstream(folder_of, asked, name, checkpointing):
     assert len(asked) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not cpu_host.is_cpu_host(), reason="a GPU host packs with flash attention")
 @pytest.mark.parametrize("name", ["llama", "tied", "learned positions"])
 def test_packed_as_upstream(folder_of, asked, monkeypatch, name):

@@ -68,6 +68,7 @@ def walk(monkeypatch):
     return run
 
 
+@pytest.mark.slow
 @given(
     count=st.integers(0, 30),
     window=st.none() | st.integers(1, 12),

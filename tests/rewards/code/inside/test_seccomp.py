@@ -42,6 +42,7 @@ def test_reading_writing_and_memory_are_allowed(machine):
         assert decide(machine, seccomp.ALLOWED[name][column]) == ALLOW
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", AUDIT)
 def test_what_is_on_no_list_does_not_exist(machine):
     column = seccomp.MACHINES[machine][0]
