@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from ending import ended
+from ray import autoscaler
 from ray.util import get_node_ip_address
 
 from openrlhf_cov.cluster.local_ray import PORT_FLAGS, environment, free_ports, stop
@@ -94,6 +95,9 @@ def head():
     shutil.rmtree(folder, ignore_errors=True)
 
 
+# Ray's second autoscaler reads the example of the stand-in for a cloud, which some wheels of Ray lack.
+EXAMPLE = Path(autoscaler.__path__[0], "_private", "fake_multi_node", "example.yaml")
+NEEDS_EXAMPLE = pytest.mark.skipif(not EXAMPLE.is_file(), reason=f"this Ray has no {EXAMPLE.name} of its stand-in")
 V2 = {"RAY_enable_autoscaler_v2": "1", "RAY_CLOUD_INSTANCE_ID": HEAD_ID, "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD_ID}
 
 
@@ -103,7 +107,7 @@ V2 = {"RAY_enable_autoscaler_v2": "1", "RAY_CLOUD_INSTANCE_ID": HEAD_ID, "RAY_OV
         (None, {}, ["False", "the run needs 2 GPUs"]),
         (CLOUD, {}, ["True", "room 2.0"]),
         (None, V2, ["False", "the run needs 2 GPUs"]),
-        (CLOUD, V2, ["True", "room 2.0"]),
+        pytest.param(CLOUD, V2, ["True", "room 2.0"], marks=NEEDS_EXAMPLE),
     ],
     ids=["fixed", "autoscaler", "fixed, v2", "autoscaler, v2"],
 )
@@ -113,6 +117,9 @@ def test_a_cluster_that_grows_is_waited_for(head, cloud, variables, expected):
     while not (file.exists() and file.read_text()):
         time.sleep(0.2)
     done = ended([sys.executable, "-c", RUN], "a run that waits for its cluster", env=env)
-    scales, outcome = [line for line in done.stdout.splitlines() if "(autoscaler" not in line][-2:]  # which Ray says
+    # Beside what Ray and the log say.
+    scales, outcome = (
+        line for line in done.stdout.splitlines() if line.startswith(("True", "False", "room", "the run"))
+    )
     assert (scales, outcome[: len(expected[1])]) == tuple(expected)
     assert "joining the Ray of this host" in done.stderr + done.stdout
