@@ -13,10 +13,6 @@ Given = ParamSpec("Given")
 STOPPED = "what it started on this host is stopped"
 
 
-class Terminated(SystemExit):
-    """SIGTERM, as an exception: the work can clean up behind itself."""
-
-
 def run_as_program(name: str, work: Callable[[], int | None], after_signal: str = STOPPED) -> int:
     """Do the work of a command, and say in one line on stderr what ends it.
 
@@ -38,7 +34,7 @@ def run_as_program(name: str, work: Callable[[], int | None], after_signal: str 
     def terminate(*_: object) -> None:
         nonlocal terminated
         terminated = True
-        raise Terminated(128 + signal.SIGTERM)
+        raise SystemExit(128 + signal.SIGTERM)  # an exception, so that the work cleans up behind itself
 
     handlers = {
         signal.SIGTERM: terminate,
