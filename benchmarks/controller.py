@@ -360,7 +360,7 @@ class OurRun:
 
     def step(self) -> dict[str, Any]:
         """Make a step."""
-        from openrlhf_cov.trainer.metrics.clock import Clock as PhaseSeconds
+        from openrlhf_cov.trainer.metrics.step_metrics import Clock as PhaseSeconds
 
         loop = self.loop
         state = self.state

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin="${BIN:-.venv/bin}"
-unset PYTHONDONTWRITEBYTECODE # pytest rewrites 350 files of tests, once
+unset PYTHONDONTWRITEBYTECODE # pytest rewrites the files of tests, once
 # On one core, beside all others. Node's small space for new objects would cost a tenth of its time in collections.
 NODE_OPTIONS=--max-semi-space-size=128 "$bin/basedpyright" --pythonpath "$bin/python" &
 types=$!

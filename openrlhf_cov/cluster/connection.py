@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ from openrlhf_cov.utils.cores import cores, most_processes
 
 logger = init_logger(__name__)
 
-# Seconds to wait for room, e.g. for the actors of a run that has just ended; --ray.placement_timeout goes before.
+# Seconds to wait for room, e.g. for the actors of a run that has just ended. --ray.placement_timeout overrides this
+# and the next one.
 FREE_TIMEOUT = 20.0
 
 # The same where an autoscaler may add nodes first; Ray itself gives a node 15 minutes to start.
@@ -244,8 +246,11 @@ def autoscales() -> bool:
 
 def gpus_of_nodes() -> dict[str, int]:
     """Return address -> GPUs of every node of the Ray that was joined, used or not, without nodes that have none."""
-    nodes = {node["NodeManagerAddress"]: int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]}
-    return {address: gpus for address, gpus in nodes.items() if gpus}
+    gpus: Counter[str] = Counter()  # one host can run several nodes of Ray
+    for node in ray.nodes():
+        if node["Alive"]:
+            gpus[node["NodeManagerAddress"]] += int(node["Resources"].get("GPU", 0))
+    return dict(+gpus)
 
 
 def _shortfall(bundles: list[dict[str, float]], way_out: str) -> UsageError:

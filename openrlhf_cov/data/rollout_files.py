@@ -208,16 +208,17 @@ def write_rollout(path: str | Path, record: RolloutRecord) -> None:
 
     Raises:
         OSError: The file cannot be written.
-        ValueError: Only some samples have ``log_probs``, or the texts are larger than a reader accepts.
+        ValueError: Only some samples have ``log_probs``, or the file would be larger than a reader accepts.
     """
     header = record.header
     samples = record.samples
+    _check_count(len(samples))
     log_probs = [sample.log_probs for sample in samples if sample.log_probs is not None]
     if log_probs and len(log_probs) < len(samples):
         raise ValueError(f"{len(log_probs)} of {len(samples)} samples have log_probs; all of them or none must")
     details = [{name: _plain(getattr(sample, name)) for name in SampleDetails.model_fields} for sample in samples]
     packed = json.dumps(details).encode()
-    _check_size(len(packed))
+    _check_details_size(len(packed))
     tensors = {
         LENGTHS: torch.tensor([len(sample.tokens) for sample in samples], dtype=torch.int64),
         TOKENS: _joined([sample.tokens for sample in samples], TYPES[TOKENS]),
@@ -236,6 +237,7 @@ def write_rollout(path: str | Path, record: RolloutRecord) -> None:
         "metrics": json.dumps(_plain(header.metrics)),
     }
     content = save(tensors, metadata)
+    _check_size(len(content))
     with replacing(Path(path)) as file:
         file.write(content)
 
@@ -275,9 +277,7 @@ class _Opened:
 
     def __enter__(self) -> "_Opened":
         try:
-            self.size = regular(self.path).stat().st_size
-            if self.size > MAX_BYTES:
-                raise ValueError(f"it has {self.size:,} bytes, more than {MAX_BYTES:,}")
+            _check_size(regular(self.path).stat().st_size)
             # The library maps the file into memory, and refuses offsets that do not fit its size.
             self.file = safe_open(self.path, framework="pt")
         except (OSError, ValueError, SafetensorError) as error:
@@ -312,9 +312,7 @@ class _Opened:
 
     def samples(self) -> list[RecordedSample]:
         # Lists of Python take more memory than tensors, so their sizes have limits of their own.
-        count = self.file.get_slice(LENGTHS).get_shape()
-        if count[0] > MAX_SAMPLES:
-            raise ValueError(f"it has {count[0]:,} samples, more than {MAX_SAMPLES:,}")
+        _check_count(self.file.get_slice(LENGTHS).get_shape()[0])
         lengths: list[int] = self._tensor(LENGTHS).tolist()
         if min(lengths, default=0) < 1:
             raise ValueError("it has no sample, or one without a token")
@@ -352,7 +350,7 @@ class _Opened:
 
     def _details(self, count: int) -> list[SampleDetails]:
         packed = self._tensor(DETAILS)
-        _check_size(len(packed))
+        _check_details_size(len(packed))
         # A prompt can have half a surrogate pair, which the parser of pydantic refuses.
         content = {"samples": parse_json(packed.numpy().tobytes())}
         details = checked_value(StepDetails, content).samples
@@ -368,7 +366,17 @@ def _metrics(text: str) -> dict[str, float]:
         raise ValueError(f"metrics: {error}") from error
 
 
-def _check_size(bytes_of_json: int) -> None:
+def _check_size(size: int) -> None:
+    if size > MAX_BYTES:
+        raise ValueError(f"it has {size:,} bytes, more than {MAX_BYTES:,}")
+
+
+def _check_count(samples: int) -> None:
+    if samples > MAX_SAMPLES:
+        raise ValueError(f"it has {samples:,} samples, more than {MAX_SAMPLES:,}")
+
+
+def _check_details_size(bytes_of_json: int) -> None:
     if bytes_of_json > MAX_DETAILS_BYTES:
         raise ValueError(f"the JSON of its samples has {bytes_of_json:,} bytes, more than {MAX_DETAILS_BYTES:,}")
 

@@ -273,8 +273,7 @@ def _other_settings(first: ComparedRun, run: ComparedRun) -> list[str]:
         changes.append(("another prompt template", run.settings.template, first.settings.template))
     for name in (*GRADED_BY, "chat_template_kwargs", "max_model_len", "dtype"):
         values = getattr(run.settings, name), getattr(first.settings, name)
-        is_unknown = name in GRADED_BY and None in values  # an older version did not record it
-        if values[0] != values[1] and not is_unknown:
+        if values[0] != values[1]:
             changes.append((name, *values))
     for name in GRADING_PACKAGES:
         versions = run.settings.packages.get(name), first.settings.packages.get(name)

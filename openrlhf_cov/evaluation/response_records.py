@@ -109,14 +109,13 @@ class RunSettings:
     code_extract: str = DEFAULTS.code_extract
     code_judge: str = DEFAULTS.code_judge
     code_float_tolerance: float = DEFAULTS.code_float_tolerance
-    # Limits of grading. Older versions did not record them: None then, which means that they are not known.
-    reward_timeout: float | None = None
-    code_timeout: float | None = None
-    code_budget: float | None = None
-    code_memory_mb: int | None = None
-    code_output_mb: int | None = None
+    reward_timeout: float = DEFAULTS.reward_timeout
+    code_timeout: float = DEFAULTS.code_timeout
+    code_budget: float = DEFAULTS.code_budget
+    code_memory_mb: int = DEFAULTS.code_memory_mb
+    code_output_mb: int = DEFAULTS.code_output_mb
     # ``bubblewrap`` or ``url``. The address of a service is left out: it may change, and may hold a secret.
-    code_sandbox: str | None = None
+    code_sandbox: str = DEFAULTS.code_sandbox
     schema: int = SCHEMA
 
 
@@ -204,9 +203,8 @@ def graded_by(config: RewardConfig) -> dict[str, Any]:
 
 
 def grading_defaults(settings: RunSettings) -> dict[str, Any]:
-    """Return the settings with which the responses of a run are graded again, as far as its record has them."""
-    values = {name: getattr(settings, name) for name in GRADED_BY if name != "code_sandbox"}
-    return {name: value for name, value in values.items() if value is not None}
+    """Return the settings with which the responses of a run are graded again; a sandbox is not recorded."""
+    return {name: getattr(settings, name) for name in GRADED_BY if name != "code_sandbox"}
 
 
 def write_settings(folder: Path, settings: RunSettings) -> None:

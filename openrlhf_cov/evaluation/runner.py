@@ -12,7 +12,6 @@ from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.plan import Completion, EvaluationPlan, Request
 from openrlhf_cov.evaluation.response_records import (
-    GRADED_BY,
     PROBLEMS_FILE,
     PROMPT_TOO_LONG,
     RESPONSES_FILE,
@@ -60,8 +59,7 @@ def open_run(folder: Path, settings: RunSettings, problems: Sequence[AskedProble
             old = asdict(read_settings(folder))
             new = asdict(settings)
             for name in old:
-                is_unknown = name in GRADED_BY and old[name] is None  # an older version did not record it
-                if name not in NOT_COMPARED and not is_unknown and old[name] != new[name]:
+                if name not in NOT_COMPARED and old[name] != new[name]:
                     difference = _difference(name, old[name], new[name])
                     raise UsageError(f"--output {folder} holds another run: {difference}; choose another folder")
             responses = read_responses(folder)

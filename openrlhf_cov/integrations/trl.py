@@ -36,7 +36,6 @@ from openrlhf_cov.integrations.trl_batches import (
     window_part,
     with_truncated,
 )
-from openrlhf_cov.integrations.trl_loss import token_weights
 from openrlhf_cov.integrations.trl_recording import RecordingGRPOTrainer
 from openrlhf_cov.models.loss import draws_of_step, plan_micro_batch, policy_loss
 from openrlhf_cov.models.method import Plan
@@ -194,7 +193,7 @@ class CovGRPOTrainer(RecordingGRPOTrainer):
             return loss_of_trl(model, inputs | {"advantages": advantages, "old_per_token_logps": old_log_probs})
 
         def aggregate(values: Tensor, mask: Tensor, loss_type: str = self.loss_type, **_: Any) -> Tensor:
-            weights = token_weights(mask, loss_type, self.args, inputs["num_items_in_batch"], self.ranks.size)
+            weights = _token_weights(mask, loss_type, self.args, inputs["num_items_in_batch"], self.ranks.size)
             return (values * weights).sum()
 
         # TRL's loss of the transformed advantages, and the penalties of the methods.
@@ -303,3 +302,28 @@ class CovGRPOTrainer(RecordingGRPOTrainer):
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
             self.closed_loop.load(Path(checkpoint))
+
+
+def _token_weights(mask: Tensor, loss_type: str, args: Any, tokens: Tensor, ranks: int) -> Tensor:
+    """Return the weight (B, A) that TRL gives the loss of each token of a micro-batch, for terms added to its loss.
+
+    Args:
+        mask: Completion tokens (B, A).
+        loss_type: One of ``AVERAGES``.
+        args: The ``GRPOConfig``.
+        tokens: Number of completion tokens of the rollout on all ranks, TRL's ``num_items_in_batch``.
+        ranks: Number of data-parallel ranks, over which gradients are averaged.
+    """
+    accumulation = args.gradient_accumulation_steps
+    if loss_type == "dapo":
+        # The share of one micro-batch in the tokens of a rollout, which has steps_per_generation of them on a rank.
+        return mask.float() / (tokens.clamp(min=1) / ranks * accumulation / args.steps_per_generation)
+    if loss_type == "grpo":
+        count = mask.sum(1, keepdim=True).clamp(min=1) * len(mask)
+    elif loss_type == "bnpo":
+        count = mask.sum().clamp(min=1)
+    else:
+        # ``dr_grpo``: a constant, so that long responses do not weigh less per token.
+        count = len(mask) * args.max_completion_length
+    # The other averages are taken within a micro-batch, and then over the micro-batches of an update.
+    return mask.float() / count / accumulation

@@ -1,7 +1,9 @@
-"""The policy that produced the rollouts, over all action tokens of a global step (pure; nothing carries gradient).
+"""Entropy and covariance of the policy that produced the rollout, over all action tokens of a global step.
 
-Every rank sees its own tokens. What needs all of them, the centre of the covariance and the responses of a prompt,
-goes in as the sums of all ranks: ``token_sums`` and ``group_sums`` add up, ``rollout_metrics`` takes the totals.
+The functions are pure, and nothing here carries gradient. Each rank calls them with its own tokens. The means of all
+tokens, and those of the responses to one prompt, need the tokens of other ranks as well. So every rank computes
+``token_sums`` and ``group_sums``, the caller adds them up over the ranks, and ``entropy_covariance_metrics`` takes the
+totals.
 """
 
 import math
@@ -21,6 +23,13 @@ from openrlhf_cov.utils.metrics import Distribution, LogHistogram, Mean, Metric,
 ENTROPY_HISTOGRAM = LogHistogram(-16.0, 4.0)
 
 ENTROPY_LEVELS = {"entropy/p10": 0.1, "entropy/p50": 0.5, "entropy/p90": 0.9}
+
+# Entries of ``token_sums``: the sums of (log pi, A) with the number of tokens last, those of (log pi, pi * A), and the
+# sum of the entropy.
+ADVANTAGE_SUMS = slice(0, 3)
+TOKEN_COUNT = 2
+WEIGHTED_SUMS = slice(3, 6)
+ENTROPY_SUM = 6
 
 # Table 1 of the paper.
 TOP_FRACTIONS = {
@@ -59,13 +68,14 @@ class RolloutTokens:
 
     def token_covariance(self, sums: Tensor) -> Tensor:
         """Return the covariance (B, A) of paper eq. 10, centred by the ``token_sums`` of all ranks."""
-        return token_covariance(self.log_probs, self.advantages, self.action_mask, means_of(sums[:3]))
+        return token_covariance(self.log_probs, self.advantages, self.action_mask, means_of(sums[ADVANTAGE_SUMS]))
 
 
 def token_sums(rollout: RolloutTokens) -> Tensor:
     """Return the sums from which the means of all ranks follow, int64 (7,).
 
-    They are ``fixed_point_sums`` of (log pi, A) and of (log pi, pi * A), and ``fixed_point_sum`` of the entropy.
+    They are ``fixed_point_sums`` of (log pi, A) and of (log pi, pi * A), and ``fixed_point_sum`` of the entropy; see
+    ``ADVANTAGE_SUMS``, ``WEIGHTED_SUMS`` and ``ENTROPY_SUM``.
     """
     mask = rollout.action_mask
     return torch.cat(
@@ -83,7 +93,7 @@ def mean_entropy(sums: Tensor) -> Tensor:
     Args:
         sums: ``token_sums`` (7,) added over all ranks.
     """
-    return sums[6].double() / FIXED_POINT / sums[2]
+    return sums[ENTROPY_SUM].double() / FIXED_POINT / sums[TOKEN_COUNT]
 
 
 @dataclass(frozen=True)
@@ -129,8 +139,7 @@ def group_sums(rollout: RolloutTokens, samples_per_prompt: int, groups: int) -> 
     columns = (means.counted, means.log_prob, means.advantage, means.prob_weighted, rollout.scores > CORRECT)
     # (B, 5), and below (groups, 5): the responses of a prompt may lie on several ranks.
     rows = torch.stack([column.double() for column in columns], dim=1)
-    sums = torch.zeros(groups, len(columns), dtype=torch.float64, device=rows.device)
-    return sums.index_add_(0, rollout.sample_ids // samples_per_prompt, rows)
+    return _sums_by_prompt(rows, rollout, samples_per_prompt, groups)
 
 
 def positive_sums(rollout: RolloutTokens, samples_per_prompt: int, groups: int) -> Tensor:
@@ -148,7 +157,12 @@ def positive_sums(rollout: RolloutTokens, samples_per_prompt: int, groups: int) 
     """
     means = Responses.of(rollout)
     rows = torch.stack([means.counted, means.advantage.clamp(min=0.0)], dim=1)
-    sums = torch.zeros(groups, 2, dtype=torch.float64, device=rows.device)
+    return _sums_by_prompt(rows, rollout, samples_per_prompt, groups)
+
+
+def _sums_by_prompt(rows: Tensor, rollout: RolloutTokens, samples_per_prompt: int, groups: int) -> Tensor:
+    """Return the sums (groups, C) of the rows (B, C) of each prompt's responses, float64."""
+    sums = torch.zeros(groups, rows.shape[1], dtype=torch.float64, device=rows.device)
     return sums.index_add_(0, rollout.sample_ids // samples_per_prompt, rows)
 
 
@@ -177,7 +191,9 @@ def accuracy_levels(samples_per_prompt: int) -> dict[str, int]:
 
 
 @torch.no_grad()
-def rollout_metrics(rollout: RolloutTokens, sums: Tensor, groups: Tensor, samples_per_prompt: int) -> list[Metric]:
+def entropy_covariance_metrics(
+    rollout: RolloutTokens, sums: Tensor, groups: Tensor, samples_per_prompt: int
+) -> list[Metric]:
     """Compute the entropy and covariance statistics of one rank; ``docs/metrics.md`` defines each name.
 
     Args:
@@ -192,7 +208,7 @@ def rollout_metrics(rollout: RolloutTokens, sums: Tensor, groups: Tensor, sample
     cov = rollout.token_covariance(sums)
     return [
         *entropy_metrics(rollout.entropy, rollout.action_mask, rollout.scores),
-        *covariance_metrics(rollout, cov, means_of(sums[3:6])),
+        *covariance_metrics(rollout, cov, means_of(sums[WEIGHTED_SUMS])),
         *prompt_metrics(rollout, cov, groups, samples_per_prompt),
     ]
 

@@ -7,11 +7,11 @@ from openrlhf_cov.models.diagnostics import empty_update_frac, update_metrics
 from openrlhf_cov.models.loss import LossRecord
 from openrlhf_cov.models.rollout import (
     RolloutTokens,
+    entropy_covariance_metrics,
     group_sums,
     mean_entropy,
     positive_share,
     positive_sums,
-    rollout_metrics,
     selection_metrics,
     token_sums,
 )
@@ -49,7 +49,7 @@ class RolloutMetrics:
         groups = ranks.all_reduce_sum(group_sums(rollout, samples_per_prompt, self._prompts))
         # ``token_sums`` (7,) of all ranks.
         self.sums = ranks.all_reduce_sum(token_sums(rollout))
-        self.add(*rollout_metrics(rollout, self.sums, groups, samples_per_prompt))
+        self.add(*entropy_covariance_metrics(rollout, self.sums, groups, samples_per_prompt))
 
     @property
     def mean_entropy(self) -> Tensor:

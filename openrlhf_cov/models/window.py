@@ -1,7 +1,8 @@
-"""Show a method one optimizer step before its update: exact for any micro-batch size, rank and order.
+"""Give each method all tokens of one optimizer step, on all ranks, before the update.
 
-Three primitives serve every method: counts and exact sums, the k largest, the maximum. Each may be used more than
-once, one round of collectives after another. Nothing here carries gradient.
+Results do not depend on the micro-batch size, the number of ranks or the order of the samples. Methods use three
+primitives: counts and exact sums, the k largest values, and the maximum. Each of them makes collective calls, which
+all ranks make in the same order. Nothing here carries gradient.
 """
 
 from collections.abc import Callable, Sequence

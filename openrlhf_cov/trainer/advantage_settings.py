@@ -34,21 +34,20 @@ class AdvantageSettings:
     def of(cls, args: SimpleNamespace) -> "AdvantageSettings":
         """Read the settings off the flags of a run."""
         advantage = args.algo.advantage
-        kl = args.algo.kl
         gamma = advantage.gamma
         if gamma != 1.0 and advantage.estimator not in DISCOUNTED:
             logger.warning(f"--algo.advantage.gamma {gamma:g} has no effect with {advantage.estimator}: 1 is taken")
             gamma = 1.0
         clip = args.reward.clip_range
-        has_kl_term = kl.init_coef > 0
+        has_kl_term = args.algo.kl.init_coef > 0
         return cls(
             estimator=advantage.estimator,
             gamma=gamma,
             lambd=advantage.lambd,
             by_deviation=not advantage.no_std_norm,
             reward_clip=(clip[0], clip[1]) if clip else None,
-            kl_penalty=kl.estimator if has_kl_term and not kl.use_loss else None,
-            has_kl_loss=kl.use_loss,
+            kl_penalty=args.algo.kl.estimator if has_kl_term and not args.algo.kl.use_loss else None,
+            has_kl_loss=args.algo.kl.use_loss,
             samples_per_prompt=args.rollout.n_samples_per_prompt,
         )
 

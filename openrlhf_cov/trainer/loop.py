@@ -23,10 +23,8 @@ from openrlhf_cov.trainer.checkpoint.stopping import ending, stop_requested
 from openrlhf_cov.trainer.evaluation import Evaluation
 from openrlhf_cov.trainer.intervals import is_due
 from openrlhf_cov.trainer.loop_state import LoopState
-from openrlhf_cov.trainer.metrics.clock import Clock
-from openrlhf_cov.trainer.metrics.logged_numbers import rollout_statistics, sample_means
 from openrlhf_cov.trainer.metrics.logs import TrainingLogs
-from openrlhf_cov.trainer.metrics.source_metrics import source_metrics
+from openrlhf_cov.trainer.metrics.step_metrics import Clock, rollout_statistics, sample_means, source_metrics
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.process_reward_scores import reward_tokens
 from openrlhf_cov.trainer.records import Rollout, StepSettings

@@ -50,11 +50,9 @@ class LoopState:
             args: The flags of the run.
             config: The settings of the policy loss, with their schedules; they make the controller.
         """
-        kl = args.algo.kl
-        adapts = bool(kl.target)
-        controller = (
-            AdaptiveKLController(kl.init_coef, kl.target, kl.horizon) if adapts else FixedKLController(kl.init_coef)
-        )
+        controller = FixedKLController(args.algo.kl.init_coef)
+        if args.algo.kl.target:
+            controller = AdaptiveKLController(args.algo.kl.init_coef, args.algo.kl.target, args.algo.kl.horizon)
         return cls(controller, config.controller(), BestModel(args.ckpt.best_metric_key or ""))
 
     def finish_step(

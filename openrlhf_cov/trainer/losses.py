@@ -16,12 +16,12 @@ from openrlhf_cov.utils.metrics import Mean
 
 
 def kl_loss(
-    kl_flags: SimpleNamespace, micro_batch: MicroBatch, log_probs: Tensor, normalizers: dict
+    args: SimpleNamespace, micro_batch: MicroBatch, log_probs: Tensor, normalizers: dict
 ) -> tuple[Tensor | float, Tensor | None]:
     """Compute the KL loss toward the reference policy.
 
     Args:
-        kl_flags: The flags ``--algo.kl``.
+        args: The flags of the run.
         micro_batch: Log-probs (B, A) of the reference policy, and the action mask.
         log_probs: Log-probs (B, A) of the policy, with gradient.
         normalizers: Numbers that ``aggregate_loss`` divides by.
@@ -30,17 +30,17 @@ def kl_loss(
         The loss, 0-d, and the mean over action tokens of log-prob less reference log-prob, 0-d; 0 and None without a
         KL loss.
     """
-    if not kl_flags.use_loss:
+    if not args.algo.kl.use_loss:
         return 0, None
-    if kl_flags.init_coef > 0:
+    if args.algo.kl.init_coef > 0:
         base = micro_batch.base_log_probs
         assert base is not None  # a run with a KL loss has a reference policy
         kl = compute_approx_kl(
             log_probs,
             base,
             log_probs_old=micro_batch.log_probs,
-            kl_estimator=kl_flags.estimator,
-            unbiased_gradient=kl_flags.unbiased_gradient,
+            kl_estimator=args.algo.kl.estimator,
+            unbiased_gradient=args.algo.kl.unbiased_gradient,
         )
         difference = log_probs.float() - base.float()
     else:
@@ -72,7 +72,7 @@ def whole_loss(
         are 0-d.
     """
     args = policy.args
-    kl, logprobs_diff = kl_loss(args.algo.kl, micro_batch, forward.log_probs, normalizers)
+    kl, logprobs_diff = kl_loss(args, micro_batch, forward.log_probs, normalizers)
     loss = result.loss + kl * settings.kl_coef
     if forward.balancing_loss is not None:
         loss = loss + forward.balancing_loss * args.actor.aux_loss_coef * share

@@ -256,12 +256,22 @@ def test_a_header_that_claims_more_than_the_file_holds_takes_no_memory(path):
     assert refusal(path)
 
 
-def test_a_file_and_texts_that_are_too_large_are_refused(path, monkeypatch):
+@pytest.mark.parametrize(
+    ("limit", "most", "reason"),
+    [
+        ("MAX_DETAILS_BYTES", 10, "bytes, more than 10"),
+        ("MAX_BYTES", 20, "bytes, more than 20"),
+        ("MAX_SAMPLES", 3, "it has 4 samples, more than 3"),
+    ],
+)
+def test_what_is_too_large_is_neither_read_nor_written(path, monkeypatch, limit, most, reason):
     write_rollout(path, four())
-    monkeypatch.setattr(rollout_files, "MAX_DETAILS_BYTES", 10)
-    assert "bytes, more than 10" in refusal(path)
-    monkeypatch.setattr(rollout_files, "MAX_BYTES", 20)
-    assert "bytes, more than 20" in refusal(path)
+    content = path.read_bytes()
+    monkeypatch.setattr(rollout_files, limit, most)
+    assert reason in refusal(path)
+    with pytest.raises(ValueError, match=reason):
+        write_rollout(path, four())
+    assert path.read_bytes() == content
 
 
 @settings(

@@ -175,7 +175,7 @@ def test_other_limits_of_grading_and_another_grader_are_named(make_run):
         "b: code_timeout: 30.0, where a has 6.0",
         "b: graded by another version of openrlhf-cov: 0.43, where a has 0.42",
     )
-    # An older version recorded no limits.
+    # Versions are compared only if both runs have recorded them.
     unknown = make_run("c", {"aime24": ["1"]}, packages={"vllm": "1"})
     assert compare([first, unknown]).notes == ()
 

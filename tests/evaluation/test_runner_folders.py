@@ -1,6 +1,5 @@
 """Which folders a run may use: a new one, or one of the same run."""
 
-import json
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -53,17 +52,6 @@ def test_other_packages_may_continue_a_run(again, straight, small):
     later = replace(small.settings, packages={"vllm": "2", "torch": "3"})
     assert len(open_run(folder, later, small.plan.problems)) == 3 + len(small.too_long)
     assert read_settings(folder).packages == {"vllm": "1"}
-
-
-def test_a_run_of_an_older_version_without_limits_of_grading_may_be_continued(again, small):
-    folder = again()
-    small.evaluate(folder, small.Model())
-    record = json.loads((folder / "run.json").read_text())
-    limits = ("reward_timeout", "code_timeout", "code_budget", "code_memory_mb", "code_output_mb", "code_sandbox")
-    (folder / "run.json").write_text(json.dumps({name: record[name] for name in record if name not in limits}))
-    assert read_settings(folder).code_timeout is None
-    later = replace(small.settings, code_timeout=30.0)
-    assert len(open_run(folder, later, small.plan.problems)) == 8  # all requests of the run
 
 
 @pytest.mark.parametrize("name", ["responses.jsonl", ".hidden"])

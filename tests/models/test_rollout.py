@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from openrlhf_cov.models.rollout import (
     RolloutTokens,
     accuracy_levels,
+    entropy_covariance_metrics,
     group_sums,
-    rollout_metrics,
     selection_metrics,
     token_sums,
 )
@@ -36,7 +36,7 @@ def logged(*rollouts, samples_per_prompt=2):
     totals = sum(group_sums(rollout, samples_per_prompt, groups) for rollout in rollouts)
     buffer = MetricBuffer()  # adding up over ranks is adding up
     for rollout in rollouts:
-        buffer.add(*rollout_metrics(rollout, sums, totals, samples_per_prompt))
+        buffer.add(*entropy_covariance_metrics(rollout, sums, totals, samples_per_prompt))
     return buffer.reduce(lambda tensor, op: tensor)
 
 

@@ -12,7 +12,7 @@ from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages
-from openrlhf_cov.trainer.metrics.logged_numbers import rollout_statistics, sample_means
+from openrlhf_cov.trainer.metrics.step_metrics import rollout_statistics, sample_means
 from openrlhf_cov.trainer.records import StepSettings
 
 LENGTHS = [2, 1, 3, 2, 1, 2, 2, 3]

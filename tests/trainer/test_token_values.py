@@ -23,7 +23,7 @@ from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.returns import discounted_returns, generalised_advantages
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages
-from openrlhf_cov.trainer.metrics.logged_numbers import rollout_statistics, sample_means
+from openrlhf_cov.trainer.metrics.step_metrics import rollout_statistics, sample_means
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.records import StepSettings
 

@@ -41,12 +41,14 @@ from openrlhf_cov.utils.estimates import LEVEL
 FORECAST_PLACES = 100
 # Space around the rewards of the law, as a share of their span.
 MARGIN = 0.08
-# The axes of a cloud reach at most 1.6 times as far as the range between these quantiles.
-SHOWN = (0.005, 0.995)
-REACH = 1.6
-# A stack is cut at 1.6 times the height that 95 % of the steps stay below.
-ABOVE = 1.05
-STALL = 1.6
+# The axes of a cloud of points reach at most this many times as far as the range between these quantiles, so that
+# single points do not squeeze all others together.
+CLOUD_QUANTILES = (0.005, 0.995)
+CLOUD_REACH = 1.6
+# A stack of phases is drawn with 5 % of space above the slowest step. But it is cut at 1.6 times the time that 95 %
+# of the steps stay below, because one step that stalls would make all others look flat.
+STACK_HEADROOM = 1.05
+STALL_LIMIT = 1.6
 # Pixels of a chart of the law.
 LAW_HEIGHT = 420
 COVARIANCES = {1: "Cov(log π, π A)", 2: "Cov(log π, A)"}
@@ -229,11 +231,11 @@ def _theory_panel(theory: TheorySection) -> Panel:
 def _reach(values: Floats) -> tuple[float, float]:
     """Return ends of an axis that show the cloud, 0, and outliers that are not far."""
     # One outlier would otherwise squeeze the cloud into a line.
-    low, high = np.quantile(values, SHOWN)
+    low, high = np.quantile(values, CLOUD_QUANTILES)
     middle = (low + high) / 2
     half = (high - low) / 2 or abs(high) or 1.0
-    low = min(max(values.min(), middle - REACH * half), 0.0)
-    high = max(min(values.max(), middle + REACH * half), 0.0)
+    low = min(max(values.min(), middle - CLOUD_REACH * half), 0.0)
+    high = max(min(values.max(), middle + CLOUD_REACH * half), 0.0)
     margin = 0.05 * (high - low or 1.0)
     return float(low - margin), float(high + margin)
 
@@ -332,7 +334,7 @@ def phase_panels(run: RunReport) -> list[Panel]:
     ]
     # A step that stalls, such as the first one that compiles kernels, would hide the phases of all others.
     totals = np.sum(list(run.phases.seconds.values()), axis=0)
-    height = float(min(ABOVE * totals.max(), STALL * np.quantile(totals, 0.95))) or 1.0
+    height = float(min(STACK_HEADROOM * totals.max(), STALL_LIMIT * np.quantile(totals, 0.95))) or 1.0
     cut = f"up to {totals.max():.3g} s, cut" if totals.max() > height else ""
     return [Panel(tuple(marks), y=Axis("seconds per step", ends=(0.0, height)), said=cut)]
 

@@ -267,7 +267,7 @@ def _first_content(text: str) -> str:
     if block:
         aligned = (block["inside"] or "").replace("&", "")  # which aligns the sides of an equation
         content = (block["display"] or block["code"] or aligned).strip()
-    return _without_open_braces(content)
+    return _without_unmatched_closing_braces(content)
 
 
 def _content_end(text: str) -> int:
@@ -285,7 +285,7 @@ def _content_end(text: str) -> int:
     return end
 
 
-def _without_open_braces(text: str) -> str:
+def _without_unmatched_closing_braces(text: str) -> str:
     """Drop the closing braces that close nothing."""
     depth = 0
     unmatched = []

@@ -162,8 +162,8 @@ def _kl_faults(args: SimpleNamespace) -> Iterator[str]:
     The gradient of k1 = log pi - log pi_ref is that of log pi. Its expectation over samples of pi is 0, so it adds
     noise and does not move pi toward pi_ref.
     """
-    kl = args.algo.kl
-    if kl.use_loss and kl.init_coef > 0 and kl.estimator == "k1" and not kl.unbiased_gradient:
+    has_kl_loss = args.algo.kl.use_loss and args.algo.kl.init_coef > 0
+    if has_kl_loss and args.algo.kl.estimator == "k1" and not args.algo.kl.unbiased_gradient:
         yield (
             "--algo.kl.estimator k1 as a loss (--algo.kl.use_loss) has a gradient of 0 in expectation; choose k3, or "
             "add --algo.kl.unbiased_gradient"

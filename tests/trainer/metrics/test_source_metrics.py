@@ -6,7 +6,7 @@ import pytest
 import torch
 from records_of import sample_of
 
-from openrlhf_cov.trainer.metrics.source_metrics import MAX_SOURCES, source_metrics
+from openrlhf_cov.trainer.metrics.step_metrics import MAX_SOURCES, source_metrics
 from openrlhf_cov.trainer.records import Sample
 from openrlhf_cov.trainer.rollout.prompts import Prompt, source_name
 from openrlhf_cov.utils.metric_table import is_known
