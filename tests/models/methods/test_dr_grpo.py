@@ -14,14 +14,11 @@ def config(length=None):
     return CovConfig(method="dr_grpo", dr_grpo_length=length)
 
 
-def advantages(rewards):
-    return METHOD.slot.estimate(config(), Groups(torch.tensor(rewards, dtype=torch.float64), 0.5))
-
-
 # 1 - 1/6 and -1/6, 1 - 3/6 and -3/6, 1 - 5/6 and -5/6
 @pytest.mark.parametrize(("correct", "expected"), [(1, (5 / 6, -1 / 6)), (3, (0.5, -0.5)), (5, (1 / 6, -5 / 6))])
 def test_advantages_of_a_correct_and_of_an_incorrect_response(correct, expected):
-    (found,) = advantages([[1.0] * correct + [0.0] * (6 - correct)])
+    rewards = torch.tensor([[1.0] * correct + [0.0] * (6 - correct)], dtype=torch.float64)
+    (found,) = METHOD.slot.estimate(config(), Groups(rewards, 0.5))
     assert found[:correct].tolist() == pytest.approx([expected[0]] * correct, abs=1e-12)
     assert found[correct:].tolist() == pytest.approx([expected[1]] * (6 - correct), abs=1e-12)
 
