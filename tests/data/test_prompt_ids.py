@@ -55,13 +55,6 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_an_empty_prompt_has_the_tokens_that_stand_before_any_text(name):
-    make, before = KINDS[name]
-    tokenizer = make()
-    assert prompts_ids(["", TEXT], tokenizer) == [before, prompt_ids(TEXT, tokenizer)]
-
-
 @pytest.fixture(params=KINDS)
 def kind(request):
     """A tokenizer and the ids that it puts before a prompt."""
@@ -126,10 +119,10 @@ def test_a_bos_inside_the_text_does_not_stand_for_the_first_one():
     assert ids.count(BOS) == 2
 
 
-def test_many_prompts_are_those_of_each(kind):
-    tokenizer, _ = kind
+def test_many_prompts_are_those_of_each_and_an_empty_one_has_the_tokens_before_any_text(kind):
+    tokenizer, before = kind
     texts = [TEXT, "1", "<bos>2"]
-    assert prompts_ids(texts, tokenizer) == [prompt_ids(text, tokenizer) for text in texts]
+    assert prompts_ids([*texts, ""], tokenizer) == [*(prompt_ids(text, tokenizer) for text in texts), before]
     assert prompts_ids([], tokenizer) == []
 
 

@@ -69,36 +69,28 @@ def save_splits_to_disk(path, rows):
 
 
 FORMATS = {
-    "own.jsonl": write_json_lines,
-    "own.json": write_json,
-    "own.csv": write_csv,
-    "own.parquet": write_parquet,
-    "own": save_to_disk,
-}
-MORE = {
+    "JSON Lines": ("own.jsonl", write_json_lines),
+    "JSON": ("own.json", write_json),
+    "CSV": ("own.csv", write_csv),
+    "parquet": ("own.parquet", write_parquet),
+    "a folder": ("own", save_to_disk),
     "lines in .json": ("own.json", write_json_lines),
     "a byte order mark": ("own.json", write_json_with_mark),
     "capitals": ("own.PARQUET", write_parquet),
     "no suffix": ("own", write_json_lines),
     "splits": ("own", save_splits_to_disk),
 }
-ALL = [(name, write) for name, write in FORMATS.items()] + list(MORE.values())
 
 
-@pytest.mark.parametrize(("name", "write"), ALL, ids=[*FORMATS, *MORE])
-def test_rows_are_the_same_in_every_format(tmp_path, name, write):
-    write(tmp_path / name, ROWS)
-    (source,) = open_sources(str(tmp_path / name), None, Keys())
-    assert read(source) == read(source) == EXPECTED
+@pytest.mark.parametrize("case", FORMATS)
+def test_rows_are_the_same_in_every_format_and_the_digest_is_that_of_the_file(tmp_path, case):
+    name, write = FORMATS[case]
+    path = tmp_path / name
+    write(path, ROWS)
+    (source,) = open_sources(str(path), None, Keys())
+    assert list(source.read(digest := hashlib.sha256())) == read(source) == EXPECTED
     assert source.name == "own"
-
-
-@pytest.mark.parametrize("name", ["own.jsonl", "own.json", "own.csv", "own.parquet"])
-def test_the_digest_is_that_of_the_file(tmp_path, name):
-    FORMATS[name](tmp_path / name, ROWS)
-    (source,) = open_sources(str(tmp_path / name), None, Keys())
-    list(source.read(digest := hashlib.sha256()))
-    assert digest.hexdigest() == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
+    assert path.is_dir() or digest.hexdigest() == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_the_digest_of_a_folder_follows_its_rows(tmp_path):
@@ -194,16 +186,12 @@ def test_the_hub_is_not_asked_by_a_check(monkeypatch):
         check_sources("own", None)
 
 
-def parquet_of(path, columns, **options):
-    pyarrow.parquet.write_table(pyarrow.table(columns), path, **options)
-    return path
-
-
 @pytest.mark.slow
 def test_a_small_parquet_file_of_large_row_groups_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(readers, "MIN_GROUP_BYTES", 2**22)
     blank = " " * 2**20
-    path = parquet_of(tmp_path / "x.parquet", {"x": [f"{n}{blank}" for n in range(12)]}, compression="zstd")
+    path = tmp_path / "x.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"x": [f"{n}{blank}" for n in range(12)]}), path, compression="zstd")
     # 12 MiB: more than 4 MiB and 1,000 times the size of the file
     assert path.stat().st_size * readers.MAX_RATIO < 2**23
     digest = hashlib.sha256()
@@ -214,7 +202,8 @@ def test_a_small_parquet_file_of_large_row_groups_is_refused(tmp_path, monkeypat
 @pytest.mark.slow
 def test_a_text_that_many_rows_share_is_not_in_memory_for_each(tmp_path, monkeypatch):
     sizes = []
-    path = parquet_of(tmp_path / "x.parquet", {"x": ["x" * 10**5] * 2000})
+    path = tmp_path / "x.parquet"
+    write_parquet(path, [{"x": "x" * 10**5}] * 2000)
     real = readers._parquet_file
 
     class Watched:

@@ -5,7 +5,6 @@ from texts import missing
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, GROUPS, PROTOCOLS, names_in, own_benchmark, select
-from openrlhf_cov.rewards.sources import SOURCES
 
 
 def chosen(names):
@@ -14,9 +13,6 @@ def chosen(names):
 
 def test_the_records_are_whole():
     for benchmark in BENCHMARKS.values():
-        assert benchmark.version >= 1, benchmark.name
-        assert benchmark.rows is None or benchmark.rows > 0, benchmark.name
-        assert benchmark.grader in SOURCES, benchmark.name
         assert benchmark.hub is None or benchmark.hub.path.count("/") == 1, benchmark.name
     files = [file for benchmark in BENCHMARKS.values() for file in benchmark.files]
     assert len(files) == len(set(files))

@@ -27,12 +27,6 @@ CORRECT = np.array([[True, False, False, False], [True, True, False, True]])
 # --- avg@k and pass@k
 
 
-def test_pass_at_k_by_hand():
-    assert pass_at_k(CORRECT, 1) == 0.5  # (1/4 + 3/4) / 2
-    assert pass_at_k(CORRECT, 2) == 0.75  # (1 - C(3,2)/C(4,2) + 1 - C(1,2)/C(4,2)) / 2 = (1 - 3/6 + 1 - 0) / 2
-    assert pass_at_k(CORRECT, 3) == 0.875  # (1 - C(3,3)/C(4,3) + 1) / 2 = (1 - 1/4 + 1) / 2
-
-
 @pytest.mark.parametrize("n", range(1, 9))
 def test_pass_at_k_is_the_share_of_subsets_with_a_correct_sample(solved, n):
     for c, k in product(range(n + 1), range(1, n + 1)):

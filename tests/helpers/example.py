@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import pytest
 import torch
 from method_loss import MethodLoss
 from openrlhf.models import PolicyLoss, aggregate_loss
@@ -62,3 +63,8 @@ def gradients(config, eps=(0.2, 0.28), token_level_loss=True, **policy):
     assert gradient[-1] == 0  # of the padding
     assert math.isfinite(value.item())
     return value.item(), gradient[:-1].tolist()
+
+
+def worked_out(loss, gradient):
+    """What ``gradients`` has to return, as it was worked out to six digits."""
+    return pytest.approx(loss, abs=1e-6), pytest.approx(gradient, abs=1e-6)

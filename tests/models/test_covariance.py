@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from openrlhf_cov.models.covariance import TokenMeans, select_largest, token_covariance
+from openrlhf_cov.models.covariance import TokenMeans, token_covariance
 
 GARBAGE = [math.nan, math.inf, -math.inf, 1e30]
 
@@ -26,11 +26,6 @@ def test_token_covariance_around_given_means():
     torch.testing.assert_close(cov, torch.tensor([[2.0, 0.0, 0.0], [0.0, -12.0, 0.0]]), rtol=0, atol=1e-6)
 
 
-def test_token_means_by_hand():
-    means = TokenMeans.of(torch.tensor(LOG_PROBS), torch.tensor(ADVANTAGES), MASK)
-    assert (means.log_prob.item(), means.advantage.item()) == (-3.0, 1.0)
-
-
 @pytest.mark.parametrize("value", GARBAGE)
 @pytest.mark.parametrize("mask_dtype", [torch.bool, torch.int64, torch.float32])
 def test_masked_values_never_reach_the_covariance(value, mask_dtype):
@@ -50,17 +45,3 @@ def test_covariance_carries_no_gradient():
     log_probs = torch.tensor(LOG_PROBS, requires_grad=True)
     advantages = torch.tensor(ADVANTAGES, requires_grad=True)
     assert not token_covariance(log_probs, advantages, MASK).requires_grad
-
-
-def test_select_largest_takes_ties_by_position():
-    priority = torch.tensor([[3.0, 1.0, 3.0], [3.0, 4.0, 1.0]])
-    # quota 3: the 4, then the first two of the three 3s in reading order
-    expected = torch.tensor([[True, False, True], [False, True, False]])
-    assert torch.equal(select_largest(priority, 3), expected)
-    assert torch.equal(select_largest(priority, torch.tensor(3)), expected)
-
-
-def test_select_largest_never_takes_minus_infinity():
-    priority = torch.tensor([[-math.inf, -1e30, -math.inf, 0.0]])
-    assert select_largest(priority, 3).tolist() == [[False, True, False, True]]
-    assert not select_largest(torch.full((2, 2), -math.inf), 1).any()

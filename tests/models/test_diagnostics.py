@@ -46,10 +46,15 @@ def metrics_of(batch=BATCH, selected=None, clip=(0.2, 0.2), seen=None, sequence_
     return update_metrics(LossRecord(batch, batch.advantages if seen is None else seen, plans, clip, sequence_old))
 
 
-def logged(*args, **kwargs):
+def reduced(metrics):
+    """The values of the metrics on one rank."""
     buffer = MetricBuffer()
-    buffer.add(*metrics_of(*args, **kwargs))
+    buffer.add(*metrics)
     return buffer.reduce(lambda tensor, op: tensor)
+
+
+def logged(*args, **kwargs):
+    return reduced(metrics_of(*args, **kwargs))
 
 
 def test_update_metrics_by_hand():
@@ -82,11 +87,10 @@ def test_the_dual_clip_takes_the_gradient_of_wrong_tokens_alone(dual_clip, zero,
     log_probs = torch.tensor([[3.0, 0.5]]).log()
     batch = TokenBatch(log_probs, torch.zeros(1, 2), torch.tensor([[-1.0, -1.0]]), torch.ones(1, 2))
     policy_loss = PolicyLoss(math.inf, math.inf, dual_clip=dual_clip)
-    loss, buffer = MethodLoss(CovConfig(), policy_loss=policy_loss, aggregate=aggregate_loss), MetricBuffer()
+    loss = MethodLoss(CovConfig(), policy_loss=policy_loss, aggregate=aggregate_loss)
     given = log_probs.requires_grad_()
     loss(given, batch.old_log_probs, batch.advantages, action_mask=batch.action_mask)[0].backward()
-    buffer.add(*update_metrics(loss.record))
-    values = buffer.reduce(lambda tensor, op: tensor)
+    values = reduced(update_metrics(loss.record))
     assert values["gradient/zero_frac"] == (given.grad == 0).float().mean() == zero
     assert values["gradient/negative_mass"] == pytest.approx(given.grad.sum().item()) == pytest.approx(mass)
     assert values["gradient/coefficient_mean"] == pytest.approx(mass)
@@ -96,6 +100,7 @@ def test_gradient_masses_by_hand():
     # a clip of 1 / 1 clips the ratio of 3 alone; ratio times what the loss saw: 1.5 * 2, 0.5 * -1, 1 * 0
     values = logged(clip=(1.0, 1.0))
     assert (values["gradient/zero_frac"], values["gradient/untrained_frac"]) == (0.25, 0.5)  # A = 0 has k = 1
+    assert values["ppo/clip_frac"] == 0.25  # ratio 3 alone leaves [0, 2]
     assert values["gradient/positive_mass"] == pytest.approx(3 / 4)
     assert values["gradient/negative_mass"] == pytest.approx(0.5 / 4)
     # the first token dropped, the second weighted by 3
@@ -110,12 +115,11 @@ def recorded(name, log_ratios, advantages):
     config = active(name) if name else CovConfig()
     log_probs = torch.tensor([log_ratios], requires_grad=True)
     policy_loss = PolicyLoss(*(config.ppo_clip or (0.2, 0.28)))
-    loss, buffer = MethodLoss(config, policy_loss=policy_loss, aggregate=aggregate_loss), MetricBuffer()
+    loss = MethodLoss(config, policy_loss=policy_loss, aggregate=aggregate_loss)
     old, mask = torch.zeros(1, len(log_ratios)), torch.ones(1, len(log_ratios))
     value, *_ = loss(log_probs, old, torch.tensor([advantages]), action_mask=mask, rollout_log_probs=old)
     value.backward()
-    buffer.add(*update_metrics(loss.record))
-    return log_probs.grad[0], buffer.reduce(lambda tensor, op: tensor)
+    return log_probs.grad[0], reduced(update_metrics(loss.record))
 
 
 @pytest.mark.parametrize("name", [None, *SURROGATES])
@@ -128,11 +132,6 @@ def test_the_metrics_are_those_of_the_gradient_beyond_the_cut_too(name, signs):
     assert values["gradient/zero_frac"] == pytest.approx((gradient[:4] == 0).float().sum().item() / 5)
     assert values["gradient/positive_mass"] == pytest.approx(-gradient.clamp(max=0).sum().item(), rel=1e-5)
     assert values["gradient/negative_mass"] == pytest.approx(gradient.clamp(min=0).sum().item(), rel=1e-5)
-
-
-def test_an_advantage_of_0_has_a_coefficient():
-    _, values = recorded(None, [0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, -1.0])
-    assert (values["gradient/zero_frac"], values["gradient/untrained_frac"]) == (0.0, 0.5)
 
 
 def test_the_clip_of_a_sequence_ratio():
@@ -154,11 +153,10 @@ def test_the_clip_fraction_is_upstreams(kind, level):
     old = log_probs - torch.tensor([[0.1, -0.5], [-0.4, 0.0]])
     sampled = log_probs - torch.tensor([[0.0, 0.02], [0.3, 0.0]])
     upstream = PolicyLoss(0.05, 0.05, policy_loss_type=kind, is_correction_level=level)
-    loss, buffer = MethodLoss(CovConfig(), policy_loss=upstream, aggregate=aggregate_loss), MetricBuffer()
+    loss = MethodLoss(CovConfig(), policy_loss=upstream, aggregate=aggregate_loss)
     mask = torch.tensor([[1, 1], [1, 0]])
     _, expected, *_ = loss(log_probs, old, torch.ones(2, 2), action_mask=mask, rollout_log_probs=sampled)
-    buffer.add(*update_metrics(loss.record))
-    values = buffer.reduce(lambda tensor, op: tensor)
+    values = reduced(update_metrics(loss.record))
     assert values["ppo/clip_frac"] == pytest.approx(float(expected))
     assert values["ppo/ratio_max"] == pytest.approx(math.exp(0.1))  # to the policy that scored, always
 
@@ -169,10 +167,6 @@ def test_without_a_method_nothing_is_selected():
     assert values["cov/selected_count"] == 0.0
     assert all(math.isnan(values[f"cov/selected_{name}"]) for name in ("mean", "ppo_kl", "abs_log_ratio"))
     assert values["ppo/clip_frac"] == 0.75
-
-
-def test_clip_frac_follows_the_clip_in_force():
-    assert logged(clip=(1.0, 1.0))["ppo/clip_frac"] == 0.25  # ratio 3 alone leaves [0, 2]
     assert logged(clip=(math.inf, math.inf))["ppo/clip_frac"] == 0.0
 
 
@@ -201,22 +195,15 @@ def test_the_names_never_depend_on_the_data(mask, selected):
 
 def test_metrics_of_no_token_weigh_nothing():
     batch = TokenBatch(BATCH.log_probs, BATCH.old_log_probs, BATCH.advantages, torch.zeros_like(MASK))
-    both = MetricBuffer()
-    both.add(*metrics_of())
-    both.add(*metrics_of(batch))
-    expected = logged()
-    assert both.reduce(lambda tensor, op: tensor) == pytest.approx(expected, nan_ok=True)
+    assert reduced([*metrics_of(), *metrics_of(batch)]) == pytest.approx(logged(), nan_ok=True)
 
 
 def test_metrics_add_up_over_micro_batches_by_their_tokens():
     # 3 of 4 tokens clipped and 0 of 1: 3 / 5, not (0.75 + 0) / 2; log ratios of the selected: log 1.5 and 0
     single = TokenBatch(*(torch.ones(1, 1) for _ in range(4)))
     first, second = torch.tensor([[True, False, False], [False] * 3]), torch.ones(1, 1, dtype=torch.bool)
-    buffer = MetricBuffer()
-    buffer.add(*metrics_of(), *metrics_of(single))
-    assert buffer.reduce(lambda tensor, op: tensor)["ppo/clip_frac"] == pytest.approx(0.6)
-    buffer.add(*metrics_of(selected=first), *metrics_of(single, second))
-    values = buffer.reduce(lambda tensor, op: tensor)
+    assert reduced([*metrics_of(), *metrics_of(single)])["ppo/clip_frac"] == pytest.approx(0.6)
+    values = reduced([*metrics_of(selected=first), *metrics_of(single, second)])
     assert values["cov/selected_count"] == 2.0
     assert values["cov/selected_abs_log_ratio"] == pytest.approx(math.log(1.5) / 2)
 

@@ -104,21 +104,22 @@ def test_normalizers_scale_both_parts():
 LOG_WEIGHTS = [[2 * LN2, 0.0, 0.0], [-2 * LN2, 0.0, 0.0]]
 
 
-def test_clipped_importance_weights_spare_the_penalty_by_hand():
-    correction = {"is_correction_level": "token", "is_correction_mode": "clip", "is_correction_threshold": [0.5, 2.0]}
+@pytest.mark.parametrize(
+    ("mode", "sum_of_ratios", "gradient"),
+    [
+        # weights clamped to [0.5, 2]: 2 (-3) + 0.5 * 0.5 + 0 - 9 = -14.75; the penalty 0.5 ln 1.5 has weight 1
+        # gradient: (-6 + 0.5) / 4, 0.25 / 4, 0, -9 / 4
+        ("clip", -14.75, [[-1.375, 0.0, 0.0], [0.0625, 0.0, -2.25]]),
+        # weights outside [0.5, 2] drop a token: 0 + 0 + 0 - 9; the penalty stays on the dropped first token
+        ("mask", -9.0, [[0.125, 0.0, 0.0], [0.0, 0.0, -2.25]]),
+    ],
+)
+def test_importance_weights_spare_the_penalty_by_hand(mode, sum_of_ratios, gradient):
+    correction = {"is_correction_level": "token", "is_correction_mode": mode, "is_correction_threshold": [0.5, 2.0]}
     result = run(loss_fn("kl_cov", unclipped(**correction)), LOG_WEIGHTS)
-    # weights clamped to [0.5, 2]: 2 (-3) + 0.5 * 0.5 + 0 - 9 = -14.75; the penalty 0.5 ln 1.5 has weight 1
-    # gradient: (-6 + 0.5) / 4, 0.25 / 4, 0, -9 / 4
-    assert_loss(result, (-14.75 + 0.5 * LN1_5) / 4, [[-1.375, 0.0, 0.0], [0.0625, 0.0, -2.25]])
+    assert_loss(result, (sum_of_ratios + 0.5 * LN1_5) / 4, gradient)
     assert result[2][2].item() == pytest.approx(0.0, abs=1e-6)  # mean of rollout - old: (-2 + 2) ln 2 / 4
     assert result[2][3].item() == 0.5  # two of four weights were outside
-
-
-def test_masked_importance_weights_spare_the_penalty_by_hand():
-    correction = {"is_correction_level": "token", "is_correction_mode": "mask", "is_correction_threshold": [0.5, 2.0]}
-    # weights outside [0.5, 2] drop a token: 0 + 0 + 0 - 9; the penalty stays on the dropped first token
-    result = run(loss_fn("kl_cov", unclipped(**correction)), LOG_WEIGHTS)
-    assert_loss(result, (-9 + 0.5 * LN1_5) / 4, [[0.125, 0.0, 0.0], [0.0, 0.0, -2.25]])
 
 
 def test_beside_a_ratio_to_the_engine_the_penalty_is_toward_the_old_policy_by_hand():

@@ -52,31 +52,6 @@ def test_the_probable_tokens_by_hand():
     assert found.tolist() == pytest.approx([math.log(0.1), math.log(0.3), math.log(0.6)])
 
 
-def test_by_hand():
-    # logits of token 0 are (log 1, log 2, log 5), of token 1 (0, 0, 0)
-    hidden, weight = torch.tensor([[1.0], [0.0]]), torch.tensor([[1.0], [2.0], [5.0]]).log()
-    log_probs, entropy = token_scores(hidden, weight, None, torch.tensor([1, 2]), with_entropy=True, block=2)
-    # p = (1, 2, 5) / 8: log p_1 = log 1/4, H = log 8 - (2 log 2 + 5 log 5) / 8; and thirds
-    expected = math.log(8) - (2 * math.log(2) + 5 * math.log(5)) / 8
-    assert log_probs.tolist() == pytest.approx([math.log(1 / 4), math.log(1 / 3)], rel=1e-6)
-    assert entropy.tolist() == pytest.approx([expected, math.log(3)], rel=1e-6)
-
-
-def test_gradient_by_hand():
-    # one token, hidden 1, weights are the logits log (1, 2, 5), target 1, temperature 1
-    hidden, weight = torch.ones(1, 1, requires_grad=True), torch.tensor([[1.0], [2.0], [5.0]]).log().requires_grad_()
-    log_probs, entropy = token_scores(hidden, weight, None, torch.tensor([1]), with_entropy=True, block=1)
-    log_probs.sum().backward(retain_graph=True)
-    assert weight.grad.flatten().tolist() == pytest.approx([-1 / 8, 1 - 2 / 8, -5 / 8], rel=1e-6)  # [v = y] - p_v
-    weight.grad = hidden.grad = None
-    entropy.sum().backward()
-    height = math.log(8) - (2 * math.log(2) + 5 * math.log(5)) / 8
-    slopes = [-p * (math.log(p) + height) for p in (1 / 8, 2 / 8, 5 / 8)]  # -p_v (log p_v + H)
-    assert weight.grad.flatten().tolist() == pytest.approx(slopes, rel=1e-5)
-    # dH/dhidden = sum over v of slope_v * weight_v
-    assert hidden.grad.item() == pytest.approx(slopes[1] * math.log(2) + slopes[2] * math.log(5), rel=1e-5)
-
-
 @settings(deadline=None)
 @given(
     tokens=st.integers(0, 9),

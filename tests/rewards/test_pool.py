@@ -16,11 +16,6 @@ pytestmark = [pytest.mark.usefixtures("pool_targets"), pytest.mark.usefixtures("
 SLACK = 1.0
 
 
-def gone(pid):
-    """True if the process has ended and its parent, this process, has reaped it."""
-    return not psutil.pid_exists(pid)
-
-
 def test_the_value_comes_back(pool):
     for value in [None, 1.5, "π\n\\frac{1}{2}", "\ud800", [1, [2, {"a": None}]], "x" * 1_000_000]:
         assert pool.call("echo", value, timeout=5) == value
@@ -42,7 +37,7 @@ def test_a_call_that_hangs_is_killed_in_time_and_the_next_one_is_answered(pool, 
     with pytest.raises(WorkerTimeout, match=r"0\.5 seconds"):
         pool.call(name, timeout=0.5)
     assert 0.5 <= time.monotonic() - started < 0.5 + SLACK
-    assert gone(worker)
+    assert not psutil.pid_exists(worker)
     assert pool.call("echo", 1, timeout=5) == 1
 
 
@@ -87,7 +82,7 @@ def test_out_of_memory_is_an_error_after_which_the_worker_is_replaced(pool, name
     worker = pool.call("pid", timeout=5)
     with pytest.raises(WorkerError, match="MemoryError"):
         pool.call(name, timeout=10)
-    assert gone(worker)
+    assert not psutil.pid_exists(worker)
     assert pool.call("pid", timeout=5) != worker
 
 
@@ -105,7 +100,7 @@ def test_a_worker_that_dies_or_breaks_the_protocol_is_replaced(pool, name, reaso
     worker = pool.call("pid", timeout=5)
     with pytest.raises(WorkerDied, match=reason):
         pool.call(name, timeout=5)
-    assert gone(worker)
+    assert not psutil.pid_exists(worker)
     assert pool.call("echo", 1, timeout=5) == 1
 
 

@@ -27,11 +27,6 @@ def wait_until(condition, seconds):
         time.sleep(0.02)
 
 
-def gone(pid):
-    """True if the process has ended and its parent, this process, has reaped it."""
-    return not psutil.pid_exists(pid)
-
-
 def ended(pid):
     """True if the process runs no more. If the init process, its parent by then, reaps late, that is not ours."""
     try:
@@ -125,7 +120,7 @@ def test_workers_start_with_the_first_call_and_close_leaves_none(workers):
     assert len(started) == 3
     pool.close()
     pool.close()
-    assert all(gone(worker.pid) for worker in started)
+    assert not any(psutil.pid_exists(worker.pid) for worker in started)
     with pytest.raises(RuntimeError, match="closed"):
         pool.call("pid", timeout=SLACK)
 
@@ -268,5 +263,5 @@ def test_the_children_of_a_killed_worker_are_killed_too(pool):
         (child,) = worker.children()
         with pytest.raises(WorkerTimeout):
             call.result()
-    assert gone(worker.pid)
+    assert not psutil.pid_exists(worker.pid)
     wait_until(lambda: ended(child.pid), SLACK)

@@ -22,8 +22,3 @@ def test_a_key_that_is_not_there(key):
     with pytest.raises(KeyError):
         value_at(ROW, key)
     assert value_at(ROW, key, default=None) is None
-
-
-def test_what_a_null_holds_is_null():
-    # parquet writes a missing struct as null
-    assert value_at({"reward_model": None}, "reward_model.ground_truth") is None

@@ -1,5 +1,3 @@
-import hashlib
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -9,11 +7,6 @@ from openrlhf_cov.utils.seeds import seed_of
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/"))
 # Run seed, benchmark (the stem of a file name has no slash), problem id and sample number.
 KEYS = st.tuples(st.integers(), NAMES, st.text(), st.integers(0))
-
-
-def test_it_is_the_first_63_bits_of_a_hash_of_the_parts():
-    digest = hashlib.sha256(b"1/aime24/2024-I-1/31").hexdigest()
-    assert seed_of(1, "aime24", "2024-I-1", 31) == int(digest[:16], 16) // 2
 
 
 @pytest.mark.parametrize(
@@ -29,14 +22,10 @@ def test_seeds_of_earlier_runs_stay_as_they_are(parts, seed):
     assert seed_of(*parts) == seed
 
 
-@given(KEYS)
-def test_seeds_have_63_bits(parts):
-    assert 0 <= seed_of(*parts) < 2**63  # what PyTorch and vLLM take
-
-
 @given(KEYS, KEYS)
 @example((0, "a", "b/0", 1), (0, "a", "b", 1))
 @example((1, "1", "1", 11), (1, "1", "11", 1))
 @example((1, "1", "1", 1), (11, "1", "1", 1))
 def test_another_key_has_another_seed(one, other):
     assert (seed_of(*one) == seed_of(*other)) == (one == other)
+    assert 0 <= seed_of(*one) < 2**63  # what PyTorch and vLLM take

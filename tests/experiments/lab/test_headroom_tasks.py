@@ -17,6 +17,7 @@ from openrlhf_cov.experiments.tiny_task.shipped_policies import shipped_policy
 from openrlhf_cov.experiments.tiny_task.tokenizer import build_tokenizer
 from openrlhf_cov.models.cov_config import CovConfig
 
+TINY = BasePolicyConfig(layers=1, heads=2, hidden_size=16, intermediate_size=32, max_length=16, steps=2, tied=False)
 BANDIT = {"prompts": 256, "group": 4, "updates": 1, "steps": 1, "eval_samples": 2, "test_samples": 2}
 
 
@@ -151,10 +152,9 @@ def fixed(lab, monkeypatch, responses):
 
 def lab_of(task, characters, **changes):
     """A run of a task with an untrained policy."""
-    config = BasePolicyConfig(layers=1, heads=2, hidden_size=16, intermediate_size=32, max_length=16, tied=False)
-    tokenizer = build_tokenizer(config.max_length, characters)
+    tokenizer = build_tokenizer(TINY.max_length, characters)
     torch.manual_seed(0)
-    return Lab(task, build_model(config, tokenizer), tokenizer, LabSettings(**changes), CovConfig())
+    return Lab(task, build_model(TINY, tokenizer), tokenizer, LabSettings(**changes), CovConfig())
 
 
 @pytest.mark.parametrize("name", ["tail", "shortcut", "shortcut_large"])
@@ -187,9 +187,6 @@ def test_different_correct_paths_are_counted_once(monkeypatch):
     # three of four samples are correct, two of them the same path
     assert evaluation["sampled"] == pytest.approx(0.75)
     assert evaluation["distinct_correct"] == 2.0
-
-
-TINY = BasePolicyConfig(layers=1, heads=2, hidden_size=16, intermediate_size=32, max_length=16, steps=2, tied=False)
 
 
 @pytest.mark.slow

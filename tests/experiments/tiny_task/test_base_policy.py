@@ -1,5 +1,6 @@
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -71,16 +72,7 @@ def test_seed_alone_determines_the_weights_and_the_global_random_state_is_left()
 
 @pytest.mark.slow
 def test_training_lowers_the_loss():
-    config = BasePolicyConfig(
-        layers=1,
-        heads=2,
-        hidden_size=16,
-        intermediate_size=32,
-        steps=40,
-        rows_per_step=16,
-        learning_rate=1e-2,
-        warmup_steps=5,
-    )
+    config = replace(SMALL, steps=40, rows_per_step=16, learning_rate=1e-2, warmup_steps=5)
     tokenizer = build_tokenizer(config.max_length)
     torch.manual_seed(0)
     model = build_model(config, tokenizer)

@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from example import example, gradients
+from example import example, gradients, worked_out
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,18 +18,26 @@ def dppo(**settings):
     return CovConfig(method="dppo", **settings)
 
 
-def test_nothing_moved_far_enough():
-    # ratios -1.105171 / 5, -0.606531 / 5, ...: none is beyond 0.2
-    value, gradient = gradients(dppo(**OLD))
-    assert value == pytest.approx(-0.262361, abs=1e-6)
-    assert gradient == pytest.approx([-0.221034, -0.121306, -0.298365, 0.244281, 0.134064], abs=1e-6)
-
-
-def test_tokens_that_moved_in_the_direction_of_their_advantage_are_dropped():
-    # beyond 0.05: the first (up, A > 0) and the last (down, A < 0). The second went down with A > 0, the fourth up
-    # with A < 0, the safe sides
-    _, gradient = gradients(dppo(dppo_delta=0.05, **OLD))
-    assert gradient == pytest.approx([0, -0.121306, -0.298365, 0.244281, 0], abs=1e-6)
+# A gradient is -k * A / 5, and the logged value is the sum of the gradients.
+@pytest.mark.parametrize(
+    ("settings", "loss", "gradient"),
+    [
+        # ratios -1.105171 / 5, -0.606531 / 5, ...: none is beyond 0.2
+        (OLD, -0.262361, [-0.221034, -0.121306, -0.298365, 0.244281, 0.134064]),
+        # beyond 0.05: the first (up, A > 0) and the last (down, A < 0). The second went down with A > 0, the fourth up
+        # with A < 0, the safe sides
+        (OLD | {"dppo_delta": 0.05}, -0.175391, [0, -0.121306, -0.298365, 0.244281, 0]),
+        # 0.034936, 0.083193, 0.009462, 0.042957, 0.080929 nats; beyond 0.05 on its side is the last alone
+        (OLD | {"dppo_divergence": "kl"}, -0.396425, [-0.221034, -0.121306, -0.298365, 0.244281, 0]),
+        # the engine as the anchor: exp(0.2) = 1.221403, 0.606531, 1.491825, 1.221403, exp(-0.3) = 0.740818; p - q
+        # 0.164019, -0.195391, 0.044617, 0.134288, -0.142242: beyond 0.15 on its side is the first
+        ({"dppo_delta": 0.15}, -0.027227, [0, -0.121306, -0.298365, 0.244281, 0.148164]),
+        # above the cap the gradient goes on at the cap: 1.2 instead of 1.491825 and 1.221403
+        (OLD | {"dppo_cap": 1.2}, -0.208276, [-0.221034, -0.121306, -0.24, 0.24, 0.134064]),
+    ],
+)
+def test_gradients_of_the_example(settings, loss, gradient):
+    assert gradients(dppo(**settings)) == worked_out(loss, gradient)
 
 
 @pytest.mark.parametrize(("delta", "published"), [(0.2, 0.570459), (0.05, 0.669013)])
@@ -39,25 +47,6 @@ def test_the_loss_of_verl_has_the_log_probs_as_a_factor(delta, published):
     batch = example()
     terms = -METHOD.slot.coefficient(dppo(dppo_delta=delta, **OLD), batch) * batch.advantages * batch.log_probs
     assert terms.flatten()[:5].mean().item() == pytest.approx(published, abs=1e-6)
-
-
-def test_by_kl():
-    # 0.034936, 0.083193, 0.009462, 0.042957, 0.080929 nats; beyond 0.05 on its side is the last alone
-    _, gradient = gradients(dppo(dppo_divergence="kl", **OLD))
-    assert gradient == pytest.approx([-0.221034, -0.121306, -0.298365, 0.244281, 0], abs=1e-6)
-
-
-def test_the_engine_is_the_anchor():
-    # ratios to the engine: exp(0.2) = 1.221403, 0.606531, 1.491825, 1.221403, exp(-0.3) = 0.740818; p - q 0.164019,
-    # -0.195391, 0.044617, 0.134288, -0.142242: beyond 0.15 on its side is the first
-    _, gradient = gradients(dppo(dppo_delta=0.15))
-    assert gradient == pytest.approx([0, -0.121306, -0.298365, 0.244281, 0.148164], abs=1e-6)
-
-
-def test_above_the_cap_the_gradient_goes_on_at_the_cap():
-    # 1.2 instead of 1.491825 and 1.221403: 1.2 / 5
-    _, gradient = gradients(dppo(dppo_cap=1.2, **OLD))
-    assert gradient == pytest.approx([-0.221034, -0.121306, -0.24, 0.24, 0.134064], abs=1e-6)
 
 
 def test_divergences_of_the_example():

@@ -16,20 +16,8 @@ def advantages(rewards):
     return METHOD.slot.estimate(CONFIG, Groups(torch.tensor(rewards, dtype=torch.float64), 0.5))
 
 
-def group(correct, of=6):
-    return [1.0] * correct + [0.0] * (of - correct)
-
-
-# mean 1/6: (1 - 1/6) / (1/6) = 5; mean 3/6: (1/2) / (1/2) = 1; mean 5/6: (1/6) / (5/6) = 0.2; a 0 always gives -1
-@pytest.mark.parametrize(("correct", "expected"), [(1, (5.0, -1.0)), (3, (1.0, -1.0)), (5, (0.2, -1.0))])
-def test_advantages_of_a_correct_and_of_an_incorrect_response(correct, expected):
-    (found,) = advantages([group(correct)])
-    assert found[:correct].tolist() == pytest.approx([expected[0]] * correct, abs=1e-12)
-    assert found[correct:].tolist() == pytest.approx([expected[1]] * (6 - correct), abs=1e-12)
-
-
 def test_an_advantage_is_that_of_dr_grpo_over_the_pass_rate():
-    rewards = [group(correct, 8) for correct in range(1, 8)]
+    rewards = [[1.0] * correct + [0.0] * (8 - correct) for correct in range(1, 8)]
     rates = torch.arange(1, 8, dtype=torch.float64)[:, None] / 8
     torch.testing.assert_close(advantages(rewards) * rates, torch.tensor(rewards, dtype=torch.float64) - rates)
 

@@ -37,14 +37,6 @@ def test_advantages_of_a_correct_and_of_an_incorrect_response(beta, correct, exp
     assert found[correct:].tolist() == pytest.approx([expected[1]] * (6 - correct), abs=1e-6)
 
 
-# (e^2 - 1) / (2 (1 + p (e^2 - 1))) for p = 1/6, 1/2, 5/6
-@pytest.mark.parametrize(("correct", "factor"), [(1, 1.547105), (3, 0.761594), (5, 0.505127)])
-def test_it_is_dr_grpo_times_a_factor_of_the_pass_rate(correct, factor):
-    rewards = [group(correct)]
-    expected = about_the_mean(torch.tensor(rewards, dtype=torch.float64)) * factor
-    torch.testing.assert_close(advantages(rewards), expected, rtol=1e-5, atol=0)
-
-
 def test_rewards_of_minus_one_and_one_are_0_and_1_with_twice_the_beta():
     # one of six with beta 2: twice the advantages of rewards 0 and 1 with beta 4
     (found,) = advantages([group(1, wrong=-1.0)])

@@ -75,9 +75,8 @@ def test_the_mean_is_over_the_tokens_kept(name, advantages, gradient):
 
 
 def test_w_reinforce_keeps_all_of_them():
-    value, gradient = gradients(CovConfig(method="w_reinforce"))  # the example's advantages are given, 1 and -1
-    assert value == pytest.approx(-0.194060, abs=1e-6)
-    assert gradient == gradients(CovConfig())[1]
+    # the example's advantages are given, 1 and -1
+    assert gradients(CovConfig(method="w_reinforce")) == gradients(CovConfig())
 
 
 def test_a_step_without_responses_of_the_kind_trains_on_none():

@@ -97,17 +97,6 @@ def test_a_policy_that_ran_away_gives_finite_numbers(name, drift):
 
 
 @pytest.mark.parametrize("name", SURROGATES)
-@pytest.mark.parametrize("size", [1, 2])
-def test_micro_batches_of_any_size_add_up(name, size):
-    tensors = batch(drift=0.5, shape=(8, 12))
-    sizes = {"batch_num_tokens": tensors[3].sum(), "global_batch_size": torch.tensor(8.0)}
-    (whole, *_), gradient = outcome(surrogate(name), tensors, **sizes)
-    parts = [outcome(surrogate(name), [each[i : i + size] for each in tensors], **sizes) for i in range(0, 8, size)]
-    torch.testing.assert_close(sum(result[0] for result, _ in parts), whole, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(torch.cat([part for _, part in parts]), gradient, rtol=1e-6, atol=1e-8)
-
-
-@pytest.mark.parametrize("name", SURROGATES)
 def test_the_clip_fraction_is_the_share_of_tokens_whose_gradient_it_takes(name):
     tensors = batch(drift=1.0)
     loss = surrogate(name)

@@ -31,10 +31,8 @@ def test_improbable_correct_responses_get_more(tau, expected):
     assert float(found[:3].sum()) == pytest.approx(2.738613, abs=1e-6)  # 3 * 0.912871
 
 
-def test_weights_of_the_example():
-    (found,) = correct_weights(torch.tensor([LOG_PROBS]).double(), torch.tensor([REWARDS]) > 0.5, 0.2)
-    assert found.tolist() == pytest.approx([0.931136, 0.977015, 1.091849, 1, 1, 1], abs=1e-6)
-    # of sequences, whose log-probs are far apart, the rare ones have the smallest share 1e-6: 0.8, 1.1, 1.1
+def test_rare_sequences_have_the_smallest_share():
+    # log-probs of sequences are far apart: all but the first have the smallest share 1e-6: 0.8, 1.1, 1.1
     (found,) = correct_weights(torch.tensor([[-20.0, -50.0, -100.0]]), torch.ones(1, 3, dtype=torch.bool), 0.2)
     assert found.tolist() == pytest.approx([0.8, 1.1, 1.1], abs=1e-5)
 
