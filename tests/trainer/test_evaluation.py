@@ -100,11 +100,11 @@ def test_metrics_by_hand(make_args):
     evaluation = BenchmarkEvaluation(plan_of(args, Tokenizer()), args)
     responses = [  # in no order, as they finish; right: 1 of 2, 0 of 2, 2 of 2
         response(2, 1, correct=True, tokens=40),
-        response(0, 0, correct=True),
         response(1, 1, status="no_answer", answer=None),
+        response(0, 0, correct=True),
+        response(1, 0, status="no_answer", answer=None, truncated=True, tokens=20),
         response(2, 0, correct=True),
         response(0, 1, truncated=True, tokens=20),
-        response(1, 0, status="no_answer", answer=None, truncated=True, tokens=20),
     ]
     assert evaluation.metrics(responses) == {
         "eval/sums/avg@2": 0.5,
