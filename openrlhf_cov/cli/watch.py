@@ -2,7 +2,9 @@
 
 import argparse
 import os
+import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -42,6 +44,17 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError("the dashboard needs a terminal; add --once for a snapshot as plain text")
 
 
+def end_with_terminal() -> None:
+    """End this process when its terminal is closed.
+
+    A closed terminal usually ends its processes by SIGHUP. A process that ignores SIGHUP, or whose terminal is not its
+    controlling one, would go on and wait for the terminal in a busy loop.
+    """
+    while os.isatty(sys.stdin.fileno()):
+        time.sleep(1.0)
+    os._exit(128 + signal.SIGHUP)
+
+
 @program("openrlhf-cov watch")
 def main(argv: list[str] | None = None) -> None:
     """Watch until a key ends it, or with ``--once`` print a snapshot; exit status 2 with one line on stderr for a path
@@ -54,6 +67,7 @@ def main(argv: list[str] | None = None) -> None:
     if not args.once:
         from openrlhf_cov.analysis.dashboard.app import Watch
 
+        threading.Thread(target=end_with_terminal, daemon=True).start()
         Watch(sources, args.interval).run()
         return
     from openrlhf_cov.analysis.dashboard.panels import snapshot

@@ -1,8 +1,10 @@
 import os
 import pty
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -27,8 +29,9 @@ def test_once(run, capsys):
 
 
 @pytest.mark.slow
-def test_on_a_terminal(run):
-    """The whole program: it draws, and q ends it with status 0."""
+@pytest.mark.parametrize(("ending", "status"), [("key", 0), ("closed terminal", 128 + signal.SIGHUP)])
+def test_on_a_terminal(run, ending, status):
+    """The whole program: it draws, and ends when q is typed or when the terminal is gone."""
     controller, terminal = pty.openpty()
     command = [sys.executable, "-m", "openrlhf_cov.cli.watch", str(run), "--interval", "0.2"]
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
@@ -38,12 +41,11 @@ def test_on_a_terminal(run):
     wanted = (b"demo | step 2", b"entropy (nats): 0.5")
     while not all(text in drawn for text in wanted) and time.monotonic() < deadline:
         drawn += os.read(controller, 65536)
-    os.write(controller, b"q")
-    while process.poll() is None and time.monotonic() < deadline:
-        try:
-            os.read(controller, 65536)
-        except OSError:
-            break
-    assert process.wait(timeout=30) == 0
-    assert all(text in drawn for text in wanted)
+    if ending == "key":
+        os.write(controller, b"q")
+        with suppress(OSError):  # the terminal ends with the process
+            while process.poll() is None and time.monotonic() < deadline:
+                os.read(controller, 65536)
     os.close(controller)
+    assert process.wait(timeout=30) == status
+    assert all(text in drawn for text in wanted)
