@@ -13,7 +13,7 @@ from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards import response_files
 from openrlhf_cov.rewards.grades import Grade
-from openrlhf_cov.rewards.unread_by_rule import UNREAD_BY, unread_settings
+from openrlhf_cov.rewards.unread_reward_flags import UNREAD_BY, unread_reward_flags
 from openrlhf_cov.utils.config_flags import add_config_arguments, given_flags
 from openrlhf_cov.utils.json_lines import write_lines
 from openrlhf_cov.utils.output_folders import check_file
@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = build_parser()
     args = parser.parse_args(argv)
     config = RewardConfig.from_args(args)
-    for reason in unread_settings(config, given_flags(parser.parse_args, argv, args)):
+    for reason in unread_reward_flags(config, given_flags(parser.parse_args, argv, args)):
         raise UsageError(reason)
     if args.compare and config.reward_source in UNREAD_BY["reward_grader"][0]:
         raise UsageError(

@@ -18,7 +18,7 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards.limits import REWARD_TOKEN, ServiceLimits
 from openrlhf_cov.rewards.service_token import read_token
 from openrlhf_cov.rewards.serving import listen, serve
-from openrlhf_cov.rewards.unread_by_rule import unread_settings
+from openrlhf_cov.rewards.unread_reward_flags import unread_reward_flags
 from openrlhf_cov.utils.config_flags import add_config_arguments, given_flags
 from openrlhf_cov.utils.terminal import Parser, clean_logs
 
@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     require(SERVICE)
     config = RewardConfig.from_args(args)
-    for reason in unread_settings(config, given_flags(parser.parse_args, argv, args)):
+    for reason in unread_reward_flags(config, given_flags(parser.parse_args, argv, args)):
         raise UsageError(reason)
     limits = ServiceLimits.from_args(args)
     require_grader(config.reward_grader)

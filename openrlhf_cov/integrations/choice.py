@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import Any
 
 from openrlhf_cov.models.cov_config import CovConfig
-from openrlhf_cov.models.unread_settings import unread_flags
+from openrlhf_cov.models.unread_method_flags import unread_method_flags
 from openrlhf_cov.settings import Schedule
 
 # Settings of the policy loss that another trainer does not read.
@@ -35,7 +35,7 @@ def choose(method: str, settings: Mapping[str, Any]) -> CovConfig:
     except ValueError as error:
         raise ValueError(in_python(str(error))) from error
 
-    for reason in unread_flags(config, values):
+    for reason in unread_method_flags(config, values):
         raise ValueError(in_python(reason))
     for name in NOT_READ:
         if name in values:

@@ -10,7 +10,7 @@ import weakref
 from collections import deque
 from typing import Any
 
-from openrlhf_cov.rewards.process import (
+from openrlhf_cov.rewards.worker_process import (
     PoolError,
     WorkerCrashed,
     WorkerDied,

@@ -7,7 +7,7 @@ from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.slots import ProcessEstimator
-from openrlhf_cov.trainer.flags.unread import DISCOUNTED, WHITENED
+from openrlhf_cov.trainer.flags.unread_upstream_flags import DISCOUNTED, WHITENED
 
 logger = init_logger(__name__)
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from openrlhf_cov.config import RewardConfig
-from openrlhf_cov.rewards import process
+from openrlhf_cov.rewards import worker_process
 from openrlhf_cov.rewards.maths import grading
 from openrlhf_cov.rewards.maths.grading import grade
 from openrlhf_cov.rewards.pool import WorkerDied, WorkerError, shared_pool
@@ -51,7 +51,7 @@ def test_without_a_program_there_is_no_grade(name, monkeypatch, tmp_path):
     if name == "executable":
         monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     else:
-        monkeypatch.setattr(process, "WORKER_PROGRAM", tmp_path / "worker.py")
+        monkeypatch.setattr(worker_process, "WORKER_PROGRAM", tmp_path / "worker.py")
     with pytest.raises(WorkerDied):
         grade(*RIGHT)
 

@@ -17,7 +17,7 @@ from openrlhf_cov.experiments.tiny_task.catalogue import check_sandbox
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import MORE_UPDATES, fills
 from openrlhf_cov.models.slots import ProcessEstimator
-from openrlhf_cov.models.unread_settings import unread_flags
+from openrlhf_cov.models.unread_method_flags import unread_method_flags
 from openrlhf_cov.settings import flag_of
 from openrlhf_cov.trainer.flags.parser import COMMON, add_method_arguments, unread_clip
 from openrlhf_cov.utils.command import write_command, write_settings
@@ -240,7 +240,7 @@ def configured(args: Any, given: Collection[str]) -> CovConfig:
     # Methods refuse flags that they are given, and not the defaults of the lab.
     clip = {"actor.eps_clip_low_high": args.clip} if "clip" in given else {}
     refused = filter(None, (method.refuses(config, flags | clip) for method in config.methods))
-    for reason in (*unread_flags(config, given), *unread_clip(config, clip), *refused):
+    for reason in (*unread_method_flags(config, given), *unread_clip(config, clip), *refused):
         raise ValueError(reason)
     return config
 

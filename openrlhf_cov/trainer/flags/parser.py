@@ -25,14 +25,14 @@ from openrlhf_cov.models.cov_config import CovConfig, methods_of
 from openrlhf_cov.models.method import CORRECT, fills
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.slots import SLOTS, UNCLIPPED, ClipRange, Surrogate, TokenPenalty
-from openrlhf_cov.models.unread_settings import OWN_FLAGS, unread_flags
-from openrlhf_cov.rewards.unread_by_rule import unread_settings
+from openrlhf_cov.models.unread_method_flags import OWN_FLAGS, unread_method_flags
+from openrlhf_cov.rewards.unread_reward_flags import unread_reward_flags
 from openrlhf_cov.settings import flag_of
 from openrlhf_cov.trainer.flags.normalise import normalise
 from openrlhf_cov.trainer.flags.presets import PRESETS, flags_of_preset, follow_given, words_of
 from openrlhf_cov.trainer.flags.ranges import range_faults
 from openrlhf_cov.trainer.flags.reward_flags import OF_BENCHMARKS, fault_of_place, fault_without_file
-from openrlhf_cov.trainer.flags.unread import combination_faults, unread_upstream_flags
+from openrlhf_cov.trainer.flags.unread_upstream_flags import combination_faults, unread_upstream_flags
 from openrlhf_cov.trainer.flags.upstream import add_upstream_arguments
 from openrlhf_cov.utils.config_flags import add_config_arguments, given_flags
 from openrlhf_cov.utils.terminal import Parser, say
@@ -172,7 +172,7 @@ class CovArgumentParser(Parser):
             config, *_ = (group.from_args(args) for group in GROUPS.values())
         except ValueError as error:
             self.error(str(error))
-        for reason in unread_flags(config, given):
+        for reason in unread_method_flags(config, given):
             self.error(reason)
         if config.methods:
             self._take_published(args, config, given)
@@ -255,7 +255,7 @@ class CovArgumentParser(Parser):
         # Benchmarks have rules of their own, which read all but the grader.
         read_by_benchmarks = OF_BENCHMARKS if benchmarks else ()
         if is_ours:
-            for reason in unread_settings(RewardConfig.from_args(args), given - set(read_by_benchmarks)):
+            for reason in unread_reward_flags(RewardConfig.from_args(args), given - set(read_by_benchmarks)):
                 self.error(reason)
         if getattr(args, "train.agent_func_path") and "reward.remote_url" in given:
             self.error("--reward.remote_url has no effect with --train.agent_func_path; drop one of the two")

@@ -59,7 +59,7 @@ from openrlhf_cov.trainer.ports import reserve_port
 from openrlhf_cov.trainer.process_reward_update import update_process_reward
 from openrlhf_cov.trainer.ray.upstream_sender import WeightSender, make_upstream_sender
 from openrlhf_cov.trainer.records import PolicyScores, RankSamples, StepResult, StepSettings
-from openrlhf_cov.trainer.rollout.rollout_file import read_state, write_state
+from openrlhf_cov.trainer.rollout.sampler_state_file import read_state, write_state
 from openrlhf_cov.trainer.update import update_policy
 from openrlhf_cov.trainer.weights.weight_transfer import GlooWeightSender, transfer_weights
 from openrlhf_cov.utils import garbage_collection

@@ -37,7 +37,7 @@ from openrlhf_cov.trainer.ray.roles import (
     scoring_models,
 )
 from openrlhf_cov.trainer.records import RankSamples
-from openrlhf_cov.trainer.rollout.rollout_file import write_state
+from openrlhf_cov.trainer.rollout.sampler_state_file import write_state
 from openrlhf_cov.trainer.update import update_policy
 
 pytestmark = pytest.mark.usefixtures("one_process")

@@ -15,7 +15,7 @@ UNREAD_BY = {
 OF_PROGRAMS = (OF_ANSWERS, "code or row")
 
 
-def unread_settings(config: RewardConfig, given: Collection[str]) -> Iterator[str]:
+def unread_reward_flags(config: RewardConfig, given: Collection[str]) -> Iterator[str]:
     """Yield one line for each given setting that the rule of ``config.reward_source`` does not read.
 
     Args:

@@ -21,7 +21,7 @@ SHARED_FLAGS = {
 }
 
 
-def unread_flags(config: CovConfig, given: Collection[str]) -> Iterator[str]:
+def unread_method_flags(config: CovConfig, given: Collection[str]) -> Iterator[str]:
     """Yield why settings of the policy loss would have no effect, one line each.
 
     Args:

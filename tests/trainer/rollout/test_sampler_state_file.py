@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from openrlhf_cov.trainer.records import Group, Sample
-from openrlhf_cov.trainer.rollout.rollout_file import STRUCTURE, read_state, write_state
+from openrlhf_cov.trainer.rollout.sampler_state_file import STRUCTURE, read_state, write_state
 
 
 def same(one, other):
