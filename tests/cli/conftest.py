@@ -164,9 +164,10 @@ def refusal(check) -> Callable[..., str]:
 
 @pytest.fixture
 def loadable_model(inputs) -> Path:
-    """The folder of the inputs' model, now with a config and a tokenizer that can be read."""
+    """The folder of the inputs' model, now with a config and a tokenizer that can be read; sequences fit into it."""
     from openrlhf_cov.experiments.tiny_task.tokenizer import build_tokenizer
 
+    inputs |= {"--data.max_len": 48, "--rollout.max_new_tokens": 24}
     folder = inputs["--actor.model_name_or_path"]
     (folder / "config.json").write_text(json.dumps(CONFIG))
     build_tokenizer(96).save_pretrained(folder)
@@ -176,7 +177,7 @@ def loadable_model(inputs) -> Path:
 @pytest.fixture
 def run_flags(inputs, loadable_model) -> Callable[..., list[str]]:
     """Function (changes) -> the flags of a run on two GPUs."""
-    inputs |= {"--data.max_len": 48, "--rollout.max_new_tokens": 24, "--algo.kl.init_coef": 0}
+    inputs["--algo.kl.init_coef"] = 0
 
     def flags(changes=()) -> list[str]:
         return [str(word) for pair in (inputs | dict(changes)).items() if pair[1] is not None for word in pair]
