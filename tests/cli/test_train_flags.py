@@ -288,6 +288,14 @@ TAKEN = [
     # A clip on the command line takes the place of the range of a preset.
     ("--preset dapo --actor.eps_clip 0.3", {"actor.eps_clip": 0.3, "actor.eps_clip_low_high": None}),
     ("--preset dapo", {"actor.eps_clip_low_high": [0.2, 0.28]}),
+    # KL-Cov was published without a PPO clip.
+    ("--preset dapo --method kl_cov", {"actor.eps_clip_low_high": (math.inf, math.inf)}),
+    ("--preset paper-7b", {"actor.dual_clip": 10, "train.batch_size": 256}),
+    ("--preset paper-7b --method clip_cov", {"actor.dual_clip": None}),
+    ("--actor.adam.lr 3e-6 --preset paper-7b --train.batch_size 64", {"actor.adam.lr": 3e-6, "train.batch_size": 64}),
+    ("--preset grpo --algo.advantage.estimator rloo", {"algo.advantage.estimator": "rloo"}),
+    # A group that waits for the next step would be of an older policy.
+    ("--preset on-policy --algo.dynamic_filtering_enable", {"sampling_max_staleness": 0}),
     # What some flags refuse, others allow.
     ("--algo.kl.init_coef 0 --algo.kl.use_loss", {"algo.kl.use_loss": True}),  # 0 is said beside it
     ("--preset grpo --algo.kl.init_coef 1e-3 --algo.kl.use_loss", {"algo.kl.init_coef": 1e-3}),
