@@ -199,8 +199,7 @@ def plan_run(run_flags, parse_nested, capsys) -> Callable[..., tuple[int, list[s
         one_node = ["--dry_run", "--dry_run_nodes", "1", "--dry_run_gpus", "2"]
         args = parse_nested(*run_flags(changes), *one_node, *extra)
         capsys.readouterr()
-        status = dry_run.run(args, complain)
-        return status, capsys.readouterr().out.splitlines(), shortfalls
+        return dry_run.run(args, complain), capsys.readouterr().out.splitlines(), shortfalls
 
     return run
 

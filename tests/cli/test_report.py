@@ -124,8 +124,7 @@ def test_without_output_the_report_of_a_run_is_in_its_folder(run, name, capsys):
 
 @pytest.mark.slow
 def test_without_output_several_runs_have_their_report_beside_them(run, tmp_path):
-    second = write_folder(tmp_path / "second", seed=1)
-    assert report.main([run, second, "--formats", "svg"]) == 0
+    assert report.main([run, write_folder(tmp_path / "second", seed=1), "--formats", "svg"]) == 0
     assert (tmp_path / "report" / "report.html").is_file()
 
 

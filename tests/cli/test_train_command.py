@@ -206,8 +206,7 @@ def test_a_run_fits_the_hosts_that_it_is_for(monkeypatch, capsys, tmp_path, name
     flags += ["--data.input_key", "prompt", "--data.label_key", "answer", "--ckpt.output_dir", f"{tmp_path}/run"]
     flags += ["--ckpt.path", f"{tmp_path}/run/state", "--dry_run", "--dry_run_gpu_memory", "80"]
     flags += ["--dry_run_nodes", str(nodes), "--dry_run_gpus", "8"]
-    command = ["train_ppo_ray", "--preset", name, "--method", method, *REWARD, *flags]
-    monkeypatch.setattr(sys, "argv", command)
+    monkeypatch.setattr(sys, "argv", ["train_ppo_ray", "--preset", name, "--method", method, *REWARD, *flags])
     status = train_ppo_ray.main()
     shown = capsys.readouterr()
     assert (status, "error:" in shown.err) == (0, False), shown.err

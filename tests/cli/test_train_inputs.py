@@ -499,8 +499,7 @@ def test_a_folder_with_the_rollouts_of_another_run_is_not_written_to(refusal, ch
     line = refusal({"--rollout.dump_dir": folder})
     assert line.startswith(f"--rollout.dump_dir {folder} holds step_000001.safetensors of another run")
     check({"--rollout.dump_dir": folder}, "--ckpt.load_enable")
-    both = {"--rollout.dump_dir": folder, "--rollout.replay_dir": folder}
-    assert "is also --rollout.replay_dir" in refusal(both)
+    assert "is also --rollout.replay_dir" in refusal({"--rollout.dump_dir": folder, "--rollout.replay_dir": folder})
 
 
 def test_a_replayed_run_needs_an_engine_only_to_evaluate(inputs, parse_nested, refused, tmp_path):

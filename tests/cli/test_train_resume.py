@@ -336,8 +336,7 @@ def test_a_resume_with_other_settings_names_them(resumed, resume_refused, flags,
 def test_every_difference_is_in_one_line_and_all_have_to_be_accepted(resumed, resume_refused, tmp_path):
     (tmp_path / "train.jsonl").write_text(OTHER_PROMPTS)
     for accepted in ("", "--ckpt.allow_changed data"):
-        message = resume_refused(f"--train.seed 7 {accepted}")
-        assert message.endswith("--ckpt.allow_changed data,train.seed")
+        assert resume_refused(f"--train.seed 7 {accepted}").endswith("--ckpt.allow_changed data,train.seed")
     assert resumed("--train.seed 7 --ckpt.allow_changed data,--train.seed").data_changed is True
 
 

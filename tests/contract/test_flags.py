@@ -90,8 +90,7 @@ def test_a_flag_has_the_default_of_its_field(our_flags, field):
 
 def test_help_shows_every_flag(our_flags, monkeypatch):
     monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: our_flags[0])
-    parser = CovArgumentParser()
-    text = parser.format_help()  # a lone percent sign in a help text would raise
+    text = CovArgumentParser().format_help()  # a lone percent sign in a help text would raise
     assert all(option in text for flag in our_flags[1].values() for option in flag["options"])
 
 

@@ -197,8 +197,7 @@ def test_settings_are_those_of_the_paper(flags_of, size, method):
     expected |= {"--cov_type": method if method.endswith("_cov") else "none"}
     if method == "kl_cov":
         expected["--kl_cov_ratio"] = KL_COV_RATIOS[size]
-    found = {flag: " ".join(value(flags, flag, len(each.split()))) for flag, each in expected.items()}
-    assert found == expected
+    assert {flag: " ".join(value(flags, flag, len(each.split()))) for flag, each in expected.items()} == expected
     assert all(switch in flags for switch in SWITCHES)
     others = {flag for each in METHOD_SETTINGS.values() for flag in each} | {"--kl_cov_ratio"}
     assert not (others - expected.keys()) & set(flags)  # of another method

@@ -98,8 +98,7 @@ def run_step(recorder, settings, has_critic, has_reward_model):
     args = flags("gae" if has_critic else "group_norm", algo__kl__init_coef=0.1, **settings)
     groups = groups_of(args, recorder, has_critic, has_reward_model)
     engines = [RecordedEngine(recorder), RecordedEngine(recorder)]
-    sampler = RecordedSampler(args, EngineGroup(engines), character_tokenizer(), vocabulary=100)
-    stream = BatchStream(sampler, 0)
+    stream = BatchStream(RecordedSampler(args, EngineGroup(engines), character_tokenizer(), vocabulary=100), 0)
     samples = [sample(i, None if has_reward_model else float(i % 2), 2, prompt=2) for i in range(8)]
 
     scores = scores_by(samples, groups)

@@ -138,8 +138,7 @@ def test_responses_come_from_the_engines_and_are_graded(make_args, played_ray):
     engines = EngineGroup([PlayedActor(complete=complete)])
     evaluation = load_evaluation(make_args(), None, Tokenizer(), None)
     assert isinstance(evaluation, BenchmarkEvaluation)
-    responses = evaluation.respond(engines)
-    assert {each.id: each.correct for each in responses} == {"0": False, "1": True, "2": True}
+    assert {each.id: each.correct for each in evaluation.respond(engines)} == {"0": False, "1": True, "2": True}
     metrics = evaluation.run(engines)
     assert metrics["eval/sums/avg@1"] == pytest.approx(2 / 3)
     assert "eval/sums/pass@1" not in metrics

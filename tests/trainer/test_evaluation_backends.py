@@ -90,8 +90,7 @@ OTHER_VALUES = {
 @pytest.mark.parametrize("name", LOCAL_FLAGS)
 def test_flags_of_engines_are_refused_with_a_server(refusal, openai_server, name):
     flags = (f"--{name}", *OTHER_VALUES[name].split(), "--base_url", openai_server.url)
-    message = f"--{name} is for engines started here and has no effect with --base_url; drop it"
-    assert refusal(*flags) == message
+    assert refusal(*flags) == f"--{name} is for engines started here and has no effect with --base_url; drop it"
 
 
 @pytest.mark.parametrize("name", SERVER_FLAGS)

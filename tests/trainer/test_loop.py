@@ -190,9 +190,8 @@ def test_the_time_of_a_step_begins_with_the_wait_for_its_rollout(make_run):
     run = make_run(1)
     sample_now = run.sampler.next_batch
     run.sampler.next_batch = lambda version: time.sleep(0.05) or sample_now(version)
-    total = run.ends().metrics[0]["timing/step_total"]
     # The rollout says that it took 3 seconds: with --train.async_enable it was made during earlier steps.
-    assert 0.05 < total < 3.0
+    assert 0.05 < run.ends().metrics[0]["timing/step_total"] < 3.0
 
 
 def test_ranks_train_on_samples_that_are_numbered_by_prompt(make_run):
@@ -222,8 +221,7 @@ def test_a_reference_that_has_scored_a_rollout_ahead_is_not_asked_again(make_run
     run.loop.groups = ModelGroups(run.args, run.loop.groups.policy, PlayedGroup("reference", calls=run.calls))
     run.loop.sampler = ScoredAhead(run.sampler, run.loop.groups, pad_token_id=0)
     run.ends()
-    scored = [model for model, method, _ in run.calls if method == "score"]
-    assert scored == ["reference", "policy"] * 2
+    assert [model for model, method, _ in run.calls if method == "score"] == ["reference", "policy"] * 2
 
 
 def test_too_many_failed_rewards_end_the_run_before_a_model_scores(make_run):
@@ -364,8 +362,7 @@ def test_a_fresh_start_evaluates_its_policy_where_a_flag_asks_for_it(make_run, s
 def test_a_start_that_is_repeated_evaluates_again(make_run, tmp_path):
     # The former attempt left no checkpoint, so nothing tells whether it had the same model and settings.
     (tmp_path / "eval.jsonl").write_text('{"step": 0, "eval_pass1": 0.25}\n')
-    run = make_run(0, [0.75], eval_at_start=True).ends()
-    assert run.evaluations == [(0, 0.75)]
+    assert make_run(0, [0.75], eval_at_start=True).ends().evaluations == [(0, 0.75)]
     (former,) = read_metrics(tmp_path / "eval.jsonl.bak")
     assert former["eval_pass1"] == 0.25
 
@@ -467,8 +464,7 @@ def test_a_signal_in_the_last_step_changes_nothing(make_run):
 
 @pytest.mark.parametrize("staleness", [1, 2])
 def test_rollouts_are_sampled_at_most_so_many_versions_ahead(make_run, staleness):
-    settings = {"train.async_enable": True, "train.async_queue_size": staleness, "eval.steps": 2}
-    run = make_run(5, **settings).ends()
+    run = make_run(5, **{"train.async_enable": True, "train.async_queue_size": staleness, "eval.steps": 2}).ends()
     sampled = run.arguments("sample")
     assert [step for step, _ in sampled] == [0, 1, 2, 3, 4]
     assert all(step - staleness <= version <= step for step, version in sampled)

@@ -178,8 +178,7 @@ def test_the_penalty_of_kl_cov_holds_the_policy_near_old(tmp_path, age):
     """Of all tokens here. The rollout correction weighs the policy gradient, never the penalty."""
     config = CovConfig(cov_type="kl_cov", kl_cov_ratio=1.0, ppo_kl_coef=0.3, allow_large_cov_ratio=True)
     logits, samples = stale_rollouts(tmp_path, age)
-    changes = OPEN | CORRECTION | dict(is_correction_mode="clip")
-    found, _ = train(tmp_path, logits, samples, config, **changes)
+    found, _ = train(tmp_path, logits, samples, config, **OPEN | CORRECTION | dict(is_correction_mode="clip"))
 
     def coefficient(lp, old, roll, advantage):
         return (lp - old).exp() * (old - roll).exp().clamp(0.95, 1.05)
@@ -232,8 +231,7 @@ def test_covariances_with_old_log_probs_ignore_the_engine(tmp_path, age):
 
 
 def gap_to_the_engine(samples):
-    gaps = torch.cat([sample.rollout_log_probs - sample.log_probs for sample in samples])
-    return float(gaps.mean())
+    return float(torch.cat([sample.rollout_log_probs - sample.log_probs for sample in samples]).mean())
 
 
 @pytest.mark.parametrize("age", STALENESS)

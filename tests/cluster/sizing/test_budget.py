@@ -61,8 +61,7 @@ def test_models_that_share_a_gpu_score_one_after_the_other():
 
 def test_policy_and_critic_train_together_unless_their_states_sleep():
     actor, critic = role("actor", whole_logits=True), role("critic", head=False)
-    together = table([actor, critic])
-    assert together["micro-batch, gathered weights"][2] == actor.trains + critic.trains
+    assert table([actor, critic])["micro-batch, gathered weights"][2] == actor.trains + critic.trains
     in_turn = table([actor, critic], states_sleep=True)
     assert actor.states + actor.trains > critic.states + critic.trains
     assert in_turn["micro-batch, gathered weights"][2] == actor.trains

@@ -62,8 +62,7 @@ def test_settings_that_one_version_does_not_know_do_not_differ():
     saved = {"train.batch_size": 4, "former": 1, "train.seed": 1}
     record = {"train.batch_size": 8, "new": 1, "train.seed": 1}
     assert run_record.changed_names(saved, record) == ["train.batch_size"]
-    line = run_record.describe_changes(["train.batch_size"], saved, record)
-    assert line == "train.batch_size 4 (this run: 8)"
+    assert run_record.describe_changes(["train.batch_size"], saved, record) == "train.batch_size 4 (this run: 8)"
 
 
 def test_other_data_begins_with_its_first_prompt_and_keeps_the_count_of_rollouts(make_sampler, step):

@@ -151,8 +151,7 @@ def test_a_reward_that_a_server_does_not_give_is_counted_as_failed(server):
 )
 def test_a_result_of_another_form_is_no_abstention_and_says_what_it_is(log, tmp_path, result, message):
     path = write(tmp_path, f"def reward_func(queries, prompts, labels):\n    return {result}\n")
-    output = execute(RewardExecutor(path, RewardConfig()), "abc")
-    assert output["extra_logs"] == {"reward/error_frac": 1.0}
+    assert execute(RewardExecutor(path, RewardConfig()), "abc")["extra_logs"] == {"reward/error_frac": 1.0}
     assert message in log.messages[0]
 
 
@@ -200,5 +199,4 @@ def test_the_tokens_of_a_prompt_are_computed_once_for_its_samples():
 
 
 def test_without_a_rule_the_reward_is_left_to_the_reward_model():
-    output = execute(RewardExecutor(None, RewardConfig()), "abc")
-    assert output["reward"] is None
+    assert execute(RewardExecutor(None, RewardConfig()), "abc")["reward"] is None

@@ -169,5 +169,4 @@ def test_staleness_is_counted_in_versions_of_the_weights(make_sampler, prompts_o
     state = sampler.state_dict()
     sampler, _ = make_sampler(score=lambda p: [1.0, 0.0], sampling_max_staleness=0, queue=queue)
     sampler.load_state_dict(state | {"groups": first.sampler_state["groups"]})
-    third = sampler.next_batch(version=1)
-    assert (prompts_of(third.samples) == [4, 5, 6, 7]) is not dropped
+    assert (prompts_of(sampler.next_batch(version=1).samples) == [4, 5, 6, 7]) is not dropped

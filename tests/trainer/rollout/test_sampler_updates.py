@@ -78,8 +78,7 @@ def test_a_run_whose_data_make_no_update_is_stopped(make_sampler, outcomes, epis
 @pytest.mark.parametrize("ahead", [4, 8])
 @pytest.mark.parametrize("prompts", [7, 8, 11])
 def test_a_run_resumed_after_any_step_trains_on_the_same_groups(check_resuming, prompts, ahead):
-    run = dict(prompts=prompts, episodes=3, ranks=2, filtering=False, generated=ahead)
-    check_resuming(run)
+    check_resuming(dict(prompts=prompts, episodes=3, ranks=2, filtering=False, generated=ahead))
 
 
 def test_a_run_that_is_made_longer_goes_on_with_the_next_episode(make_sampler, outcomes):

@@ -88,8 +88,7 @@ def test_unpack_undoes_pack(originals):
     buffer = pack(originals)
     assert buffer.dtype == torch.uint8
     assert buffer.numel() == sum(tensor.numel() * tensor.element_size() for tensor in originals)
-    received = unpack(buffer, metas(originals))
-    for original, copy in zip(originals, received, strict=True):
+    for original, copy in zip(originals, unpack(buffer, metas(originals)), strict=True):
         assert copy.dtype == original.dtype
         assert torch.equal(copy, original)
 
