@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from played_engines import failed, one_step
 from played_ray import PlayedActor
 from run_flags import run_flags
 
@@ -192,7 +193,7 @@ def evaluation_of(sampler, prompts=3) -> PromptEvaluation:
     return PromptEvaluation(data, sampler.args, sampler.requests)
 
 
-def test_an_evaluation_takes_all_prompts_and_leaves_the_training_data_alone(make_sampler, step):
+def test_an_evaluation_takes_all_prompts_and_leaves_the_training_data_alone(make_sampler):
     sampler, handles = make_sampler(engines=2, ranks=4, train_batch=2, rollout_seeded=True)
     evaluation = evaluation_of(sampler)
     for _ in range(2):
@@ -210,12 +211,11 @@ def test_an_evaluation_takes_all_prompts_and_leaves_the_training_data_alone(make
     assert len(set(asked)) == 3  # both evaluations have the same seeds
     assert {each["sampling_params"].temperature for handle in handles for each in handle.asked} == {0.5}
     assert sampler.order.drawn == 0
-    assert step(sampler)[0] == [1, 3, 5, 7]
+    assert one_step(sampler)[0] == [1, 3, 5, 7]
 
 
-def test_failed_rewards_stop_an_evaluation(make_sampler, response):
-    failed = [response("0", "x", 0.0) | {"extra_logs": {"reward/error_frac": 1.0}}] * 2
-    sampler, _ = make_sampler(failures={0: {1: failed}})
+def test_failed_rewards_stop_an_evaluation(make_sampler):
+    sampler, _ = make_sampler(failures={0: {1: [failed("0", "x")] * 2}})
     with pytest.raises(RunStopped, match="the reward of 2 of 6 responses failed"):
         evaluation_of(sampler).run(sampler.engines)
 
