@@ -244,9 +244,11 @@ def test_the_head_takes_less_than_an_eighth_of_upstreams(width):
             scores = HeadScores(head, rows, targets, 0.9, with_entropy=True)
             with LiveBytes([hidden, head.weight, head.weight.grad, rows, targets]) as live:
                 if whole_logits:
-                    FusedCrossEntropy.apply(head(hidden).to(torch.float32).flatten(0, 1)).sum().backward()
+                    logits = head(hidden).to(torch.float32)
+                    FusedCrossEntropy.apply(logits.flatten(0, 1)).sum().backward()
                 else:
-                    (scores.answer(hidden).sum() + scores.entropy.sum()).backward()
+                    log_probs = scores.answer(hidden)
+                    (log_probs.sum() + scores.entropy.sum()).backward()
         peaks[whole_logits] = live.peak
     assert peaks[True] > 10 * 151_936 * TOKENS * 0.99  # logits in fp32 and their gradient, in fp32 and bf16
     assert peaks[False] <= peaks[True] / 8
