@@ -4,15 +4,16 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from texts import refusal_of
 
 from openrlhf_cov.cli import train_ppo_ray
 from openrlhf_cov.cli.main import main
 from openrlhf_cov.cluster import cpu_host, packages
-from openrlhf_cov.errors import UsageError
 from openrlhf_cov.trainer.flags.parser import CovArgumentParser
 from openrlhf_cov.trainer.preflight import dry_run
 
@@ -152,14 +153,8 @@ def check(inputs, parse_nested) -> Callable[..., None]:
 
 @pytest.fixture
 def refusal(check) -> Callable[..., str]:
-    """Function (changes, flags...) -> the message with which the changed inputs are refused."""
-
-    def run(changes=(), *extra: str) -> str:
-        with pytest.raises(UsageError) as error:
-            check(changes, *extra)
-        return str(error.value)
-
-    return run
+    """Function (changes, flags...) -> the line with which the changed inputs are refused."""
+    return partial(refusal_of, check)
 
 
 @pytest.fixture

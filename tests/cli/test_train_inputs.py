@@ -254,9 +254,7 @@ def files(tmp_path, write_rows, make_model):
 
 @pytest.mark.parametrize(("flags", "said"), REFUSED, ids=[flags for flags, _ in REFUSED])
 def test_inputs_that_cannot_train_are_refused(refusal, files, flags, said):
-    message = refusal((), *flags.format(files, files).split())
-    assert said.format(*[files] * 3) in message
-    assert "\n" not in message
+    assert said.format(*[files] * 3) in refusal((), *flags.format(files, files).split())
 
 
 @pytest.mark.parametrize("flags", TAKEN)
@@ -310,9 +308,7 @@ def test_a_hub_name_that_the_hub_does_not_give_is_refused(refusal, monkeypatch):
 def test_a_damaged_model_is_refused(refusal, inputs, name, content, said):
     folder = inputs[MODEL]
     (folder / name).write_text(content)
-    message = refusal()
-    assert message.startswith(f"{MODEL} {folder}: {said}")
-    assert "\n" not in message
+    assert refusal().startswith(f"{MODEL} {folder}: {said}")
 
 
 def test_a_model_without_a_shard_of_its_index_is_refused(refusal, check, inputs):
