@@ -359,18 +359,17 @@ def test_updates_with_nan_are_skipped_and_counted(tmp_path, dynamic):
 @pytest.mark.parametrize("config", [CovConfig(), CONFIGS["kl_cov"], CovConfig(method="steer")])
 def test_samples_without_action_tokens_change_nothing(tmp_path, config, micro_batch):
     """A micro-batch of nothing else has no mean: its numbers must not make those of the step NaN."""
-    args = flags(
-        tmp_path, config, micro_batch_size=micro_batch, tensor_parallel_size=2, entropy_coef=0.1, use_loss=True,
-        init_coef=0.1, is_correction_level="token", loss_agg_mode="seq-mean-token-mean",
+    losses = dict(
+        tensor_parallel_size=2, entropy_coef=0.1, use_loss=True, init_coef=0.1, is_correction_level="token",
+        loss_agg_mode="seq-mean-token-mean",
     )  # fmt: skip
+    args = flags(tmp_path, config, micro_batch_size=micro_batch, **losses)
     samples = make_samples(4, drift=0.1)
     empty = [
         replace(each, sample_id=each.sample_id + 4, action_mask=torch.zeros_like(each.action_mask)) for each in samples
     ]
-    policy, alone = make_policy(args), make_policy(flags(tmp_path, config, **{
-        "micro_batch_size": 4, "train__batch_size": 4, "tensor_parallel_size": 2, "entropy_coef": 0.1,
-        "use_loss": True, "init_coef": 0.1, "is_correction_level": "token", "loss_agg_mode": "seq-mean-token-mean",
-    }))  # fmt: skip
+    policy = make_policy(args)
+    alone = make_policy(flags(tmp_path, config, micro_batch_size=4, train__batch_size=4, **losses))
     result = update_policy(policy, order_of(args, kl_coef=0.1), samples + empty)
     expected = update_policy(alone, order_of(alone.args, kl_coef=0.1), samples)
     torch.testing.assert_close(policy.actor.logits, alone.actor.logits, rtol=1e-5, atol=1e-6)
