@@ -273,6 +273,10 @@ TAKEN = [
     (f"{KEEPS_CLIP} --actor.eps_clip_low_high 0.2 0.28", {"actor.eps_clip_low_high": [0.2, 0.28]}),
     ("--method kl_cov", {"actor.eps_clip_low_high": (math.inf, math.inf)}),
     ("--method cispo", {"actor.eps_clip_low_high": (math.inf, math.inf)}),
+    (
+        "--method adaptive_clip --adaptive_clip_eps 0.2 --adaptive_clip_high 0.1",
+        {"actor.eps_clip_low_high": pytest.approx((0.2, 0.35))},
+    ),
     (f"--method top_entropy {KL}", {"actor.eps_clip_low_high": (math.inf, math.inf)}),
     # Aggregation and estimator are the published ones unless a flag sets them.
     ("--method sapo", {"actor.loss_agg_mode": "seq-mean-token-mean", "algo.advantage.estimator": "gae"}),
@@ -370,11 +374,6 @@ TAKEN = [
 def test_flags_become_these_values(parse, flags, values):
     args = vars(parse(*flags.split()))
     assert {name: args[name] for name in values} == values
-
-
-def test_an_adaptive_clip_begins_where_it_says(parse):
-    args = parse("--method", "adaptive_clip", "--adaptive_clip_eps", "0.2", "--adaptive_clip_high", "0.1")
-    assert getattr(args, "actor.eps_clip_low_high") == pytest.approx((0.2, 0.35))
 
 
 # Flags, and the settings of the loss that differ from the defaults.
