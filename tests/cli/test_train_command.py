@@ -97,12 +97,6 @@ def parsed(*flags):
     return vars(CovArgumentParser().parse_args([*REWARD, *flags]))
 
 
-def updates(args):
-    """Optimizer steps of a rollout."""
-    samples = args["rollout.batch_size"] * args["rollout.n_samples_per_prompt"]
-    return samples / args["train.batch_size"]
-
-
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("method", [(), ("--method", "kl_cov"), ("--cov_type", "clip_cov"), ("--method", "cispo")])
 def test_no_critic_and_no_reference(name, method):
@@ -122,7 +116,9 @@ def test_no_critic_and_no_reference(name, method):
     ],
 )
 def test_updates_of_a_rollout(words, count):
-    assert updates(parsed("--preset", *words.split())) == count
+    args = parsed("--preset", *words.split())
+    samples = args["rollout.batch_size"] * args["rollout.n_samples_per_prompt"]
+    assert samples / args["train.batch_size"] == count
 
 
 @pytest.mark.parametrize(

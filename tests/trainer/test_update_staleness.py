@@ -69,10 +69,6 @@ def train(folder, logits, samples, config, **changes):
     return policy.actor.logits.detach(), result.metrics
 
 
-def sequence_mean(values):
-    return values.mean().expand_as(values)
-
-
 def ppo(lp, old, roll, advantage):
     ratio = (lp - old).exp()
     clipped = ((advantage > 0) & (ratio > 1 + HIGH)) | ((advantage < 0) & (ratio < 1 - LOW))
@@ -90,7 +86,8 @@ def masked(lp, old, roll, advantage):
 
 def gspo_by(anchor):
     def coefficient(lp, old, roll, advantage):
-        ratio = sequence_mean(lp - (old if anchor == "old" else roll)).exp()
+        gap = lp - (old if anchor == "old" else roll)
+        ratio = gap.mean().expand_as(gap).exp()
         clipped = ((advantage > 0) & (ratio > 1 + HIGH)) | ((advantage < 0) & (ratio < 1 - LOW))
         return ratio.masked_fill(clipped, 0.0)
 
