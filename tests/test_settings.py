@@ -21,11 +21,6 @@ def test_a_value_or_an_end_of_a_schedule_that_does_not_fit_is_refused(value):
         Sizes(size=value)
 
 
-@pytest.mark.parametrize("value", [1.5, Schedule(0.5, 1.5, 10)])
-def test_what_fits_is_taken(value):
-    assert Sizes(size=value).size == value
-
-
 @pytest.mark.parametrize(
     ("default", "shown"),
     [

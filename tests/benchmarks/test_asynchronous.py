@@ -16,16 +16,8 @@ def asynchronous(load_benchmark):
 
 def row(mode, seed, step, tokens, reward):
     times = {"timing/generation": 0.5, "timing/make_experience": 0.25, "timing/ppo_train": 1.0, "cpu": 2.0}
-    return {
-        "mode": mode,
-        "seed": seed,
-        "step": step,
-        "tokens": tokens,
-        "reward": reward,
-        "entropy": 0.2,
-        "staleness": 0.0,
-        **times,
-    }
+    measured = dict(step=step, tokens=tokens, reward=reward, entropy=0.2, staleness=0.0)
+    return {"mode": mode, "seed": seed} | measured | times
 
 
 def test_runs_are_paired_by_seed(asynchronous):

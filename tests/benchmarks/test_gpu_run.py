@@ -46,5 +46,4 @@ def test_figures_leave_the_first_step_out(gpu_run, tmp_path):
 def test_a_run_that_does_not_end_is_ended(gpu_run, tmp_path, monkeypatch):
     monkeypatch.setattr(gpu_run, "GRACE", 0.5)
     program = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)"
-    row = gpu_run.measure("x", [sys.executable, "-c", program], tmp_path, 2)
-    assert row["status"] == -9
+    assert gpu_run.measure("x", [sys.executable, "-c", program], tmp_path, 2)["status"] == -9

@@ -37,8 +37,7 @@ def test_an_engine_fills_its_slots_and_slows_down_with_each_sequence(plan, monke
     ],
 )
 def test_generation_hides_training(plan, staleness, seconds):
-    steps = plan.simulate([[1]] * 8, 1, 1, staleness)
-    assert plan.seconds_of_step(steps) == pytest.approx(seconds)
+    assert plan.seconds_of_step(plan.simulate([[1]] * 8, 1, 1, staleness)) == pytest.approx(seconds)
 
 
 def test_rollouts_never_begin_with_weights_that_are_too_old(plan, monkeypatch):

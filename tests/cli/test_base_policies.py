@@ -38,8 +38,7 @@ def test_policies_are_measured_and_travel_in_one_file(tmp_path, packed, capsys):
     # Nobody pulls a better arm greedily; 11 of 100 uniform arms in 0.3 of the policy are better, up to the noise.
     assert numbers["greedy"] == 0.0
     assert numbers["sampled"] == pytest.approx(0.3 * 0.11, abs=0.01)
-    digests = [manifest[name]["files"]["model.safetensors"] for name in manifest]
-    assert len(set(digests)) == 2
+    assert len({each["files"]["model.safetensors"] for each in manifest.values()}) == 2
     # elsewhere
     other = tmp_path / "other"
     assert base_policies.main(["--unpack", str(archive), "--output", str(other)]) == 0

@@ -31,9 +31,7 @@ LORA = ("--ds.lora.rank", "8")
     ],
 )
 def test_what_is_refused(refusal, flags, beginning):
-    message = refusal((), *flags.split())
-    assert message.startswith(beginning)
-    assert "\n" not in message
+    assert refusal((), *flags.split()).startswith(beginning)
 
 
 def test_a_reward_model_beside_an_agent_is_refused(refusal, inputs, tmp_path):

@@ -16,8 +16,7 @@ def test_the_report_is_a_line_for_each_check_with_what_fixes_it():
         Line("g++", "fail", "none", "sudo apt install g++"),
         Line("vllm", "ok", "0.29.0", None),
     ]
-    shown = [" ".join(line.split()) for line in doctor.report(lines).splitlines()]
-    assert shown == [
+    assert [" ".join(line.split()) for line in doctor.report(lines).splitlines()] == [
         "ok ray 2.55.0",
         "warn port 6379 taken by redis; fix: ray start --head --port 6380",
         "fail g++ none; fix: sudo apt install g++",

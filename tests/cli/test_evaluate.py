@@ -183,5 +183,4 @@ def test_a_folder_of_another_run_and_one_that_cannot_be_written_are_refused(eval
     (tmp_path / "run" / "report.html").unlink()
     (tmp_path / "run" / "report.html").mkdir()
     assert evaluate.main(words(evaluate_flags)) == 2
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert f": error: {tmp_path / 'run'} cannot be written: " in line
+    assert f": error: {tmp_path / 'run'} cannot be written: " in capsys.readouterr().err.splitlines()[-1]

@@ -48,8 +48,7 @@ def test_the_example_is_a_command_that_is_accepted(name, parse):
     assert program.endswith("openrlhf-cov")
     assert command in COMMANDS
     if command == "lab":
-        request = LabRequest.of(build_parser(), flags)
-        chosen = request.config
+        chosen = LabRequest.of(build_parser(), flags).config
     else:
         chosen = parse(*flags)
         assert chosen.dry_run

@@ -54,8 +54,7 @@ def test_several_datasets_have_a_line_for_all_and_evaluation_sets_are_named(run,
     write_rows(tmp_path / "eval/aime.jsonl", [{"id": "1", "problem": "FIND 2+2"}])
     write_rows(tmp_path / "eval/amc.jsonl", [{"id": "1", "problem": "another"}])
     more = write_rows(tmp_path / "more.jsonl", [ROWS[0]])
-    both = f"{tmp_path / 'own.jsonl'},{more}"
-    status, out, _ = run(ROWS, "--dataset", both, "--eval_dir", tmp_path / "eval")
+    status, out, _ = run(ROWS, "--dataset", f"{tmp_path / 'own.jsonl'},{more}", "--eval_dir", tmp_path / "eval")
     assert status == 0
     assert [line.split() for line in out.splitlines()[1:4]] == [
         ["own", *"31001001"],

@@ -26,12 +26,6 @@ def write_folder(folder, seed=0, more="", flags=""):
     return str(folder)
 
 
-def write_csv(path, names=("step", "policy/H", "score/mean")):
-    rows = [f"{step},{h},{r}" for step, (h, r) in enumerate(zip(*law(), strict=True), start=1)]
-    path.write_text("\n".join([",".join(names), *rows]) + "\n")
-    return str(path)
-
-
 @pytest.fixture
 def run(tmp_path):
     return write_folder(tmp_path / "run")
@@ -96,8 +90,10 @@ def test_flags_of_the_law(run, tmp_path):
 
 def test_a_csv_with_names_of_its_own(tmp_path):
     path = tmp_path / "law.json"
+    rows = [f"{step},{h},{r}\n" for step, (h, r) in enumerate(zip(*law(), strict=True), start=1)]
+    (tmp_path / "their.csv").write_text("step,policy/H,score/mean\n" + "".join(rows))
     flags = ["--mapping", "entropy=policy/H", "reward=score/mean", "--export", str(path)]
-    assert report.main([write_csv(tmp_path / "their.csv"), *flags]) == 0
+    assert report.main([str(tmp_path / "their.csv"), *flags]) == 0
     (their,) = exported(path)["runs"]
     assert (their["name"], their["law"]["points"], their["law"]["applies"]) == ("their", 100, True)
 
@@ -124,8 +120,7 @@ def test_without_output_the_report_of_a_run_is_in_its_folder(run, name, capsys):
 
 @pytest.mark.slow
 def test_without_output_several_runs_have_their_report_beside_them(run, tmp_path):
-    second = write_folder(tmp_path / "second", seed=1)
-    assert report.main([run, second, "--formats", "svg"]) == 0
+    assert report.main([run, write_folder(tmp_path / "second", seed=1), "--formats", "svg"]) == 0
     assert (tmp_path / "report" / "report.html").is_file()
 
 

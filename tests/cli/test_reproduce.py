@@ -103,8 +103,7 @@ def test_two_names_are_two_runs(capsys, tmp_path):
 
 
 def plan_of(kind, number, *flags):
-    words = [kind, str(number), *map(str, flags)]
-    return reproduce.plan_of(reproduce.build_parser().parse_args(words))
+    return reproduce.plan_of(reproduce.build_parser().parse_args([kind, str(number), *map(str, flags)]))
 
 
 @functools.cache  # the recipes are run to print their commands

@@ -81,17 +81,8 @@ def test_no_file_of_a_run_holds_its_secrets(tmp_path):
             )
             assert done.returncode == status, (tmp_path / "train.log").read_text()
     with (tmp_path / "report.log").open("w") as log:
-        command = [
-            sys.executable,
-            "-m",
-            "openrlhf_cov.cli.report",
-            "run",
-            "--output",
-            "report",
-            "--export",
-            "out.json",
-        ]
-        assert subprocess.run(command, env=env, cwd=tmp_path, stdout=log, stderr=log).returncode == 0
+        words = "openrlhf_cov.cli.report run --output report --export out.json".split()
+        subprocess.run([sys.executable, "-m", *words], env=env, cwd=tmp_path, stdout=log, stderr=log, check=True)
         for program in ("evaluate", "watch", "grade", "train_ppo_ray"):
             subprocess.run([sys.executable, "-m", f"openrlhf_cov.cli.{program}", *FLAGS], env=env, stderr=log)
     text = (tmp_path / "train.log").read_text()

@@ -215,8 +215,7 @@ def test_a_study_is_cut_off_and_goes_on(tmp_path, base_policies, spec_file, caps
     assert 1 <= len(finished) < 4
     before = {path: path.stat().st_mtime_ns for path in finished}
     assert study.main(words) == 0
-    said = capsys.readouterr().out
-    assert f"{len(finished)} of 4 runs are finished" in said
+    assert f"{len(finished)} of 4 runs are finished" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in finished} == before
     for folder in (path.parent for path in output.rglob("result.json")):
         lines = (folder / "metrics.jsonl").read_text().splitlines()

@@ -83,8 +83,7 @@ def test_problems_come_again_where_a_run_draws_more_than_there_are():
 
 
 def test_the_toss_of_a_coin_is_a_reward():
-    reward = Path(flags_of("--random_reward")["--reward.remote_url"])
-    assert reward.is_file()
+    assert Path(flags_of("--random_reward")["--reward.remote_url"]).is_file()
     texts = [""] * 1000
     found = reward_func(texts, texts, texts)
     assert set(found["rewards"].tolist()) == {0.0, 1.0}

@@ -97,12 +97,6 @@ def parsed(*flags):
     return vars(CovArgumentParser().parse_args([*REWARD, *flags]))
 
 
-def updates(args):
-    """Optimizer steps of a rollout."""
-    samples = args["rollout.batch_size"] * args["rollout.n_samples_per_prompt"]
-    return samples / args["train.batch_size"]
-
-
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("method", [(), ("--method", "kl_cov"), ("--cov_type", "clip_cov"), ("--method", "cispo")])
 def test_no_critic_and_no_reference(name, method):
@@ -113,36 +107,32 @@ def test_no_critic_and_no_reference(name, method):
 
 
 @pytest.mark.parametrize(
-    ("name", "count"),
-    # 128 x 8 / 256, 512 x 16 / 512, 256 x 8 / 256 of section 4.3, and one by definition
-    [("grpo", 4), ("dapo", 16), ("paper-7b", 8), ("paper-32b", 8), ("on-policy", 1)],
+    ("words", "count"),
+    # 128 x 8 / 256, 512 x 16 / 512, 256 x 8 / 256 of section 4.3, and one by definition, also of another rollout
+    [
+        *(("grpo", 4), ("dapo", 16), ("paper-7b", 8), ("paper-32b", 8), ("on-policy", 1)),
+        ("on-policy --rollout.batch_size 64 --rollout.n_samples_per_prompt 4", 1),
+        ("on-policy --train.batch_size 512", 2),
+    ],
 )
-def test_updates_of_a_rollout(name, count):
-    assert updates(parsed("--preset", name)) == count
+def test_updates_of_a_rollout(words, count):
+    args = parsed("--preset", *words.split())
+    samples = args["rollout.batch_size"] * args["rollout.n_samples_per_prompt"]
+    assert samples / args["train.batch_size"] == count
 
 
-def test_flags_on_the_command_line_win():
-    args = parsed("--actor.adam.lr", "3e-6", "--preset", "paper-7b", "--rollout.batch_size", "64")
-    assert args["actor.adam.lr"] == 3e-6
-    assert args["rollout.batch_size"] == 64
-    assert args["train.batch_size"] == 256
-    assert parsed("--preset", "grpo", "--algo.advantage.estimator", "rloo")["algo.advantage.estimator"] == "rloo"
-
-
-def test_one_update_also_of_another_rollout():
-    args = parsed("--preset", "on-policy", "--rollout.batch_size", "64", "--rollout.n_samples_per_prompt", "4")
-    assert args["train.batch_size"] == 256
-    assert updates(parsed("--preset", "on-policy", "--train.batch_size", "512")) == 2
-    # a group that waits for the next step would be of an older policy
-    assert parsed("--preset", "on-policy", "--algo.dynamic_filtering_enable")["sampling_max_staleness"] == 0
-
-
-def test_engines_share_the_gpus_that_are_given(monkeypatch):
+@pytest.mark.parametrize(
+    ("words", "engines"),
+    [
+        ("grpo --actor.num_gpus_per_node 4", 4),
+        ("grpo --vllm.tensor_parallel_size 2", 4),
+        ("paper-32b", 8),  # 4 x 8 GPUs, 4 of each engine
+        ("grpo --vllm.num_engines 2", 2),
+    ],
+)
+def test_engines_share_the_gpus_that_are_given(monkeypatch, words, engines):
     monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: False)
-    assert parsed("--preset", "grpo", "--actor.num_gpus_per_node", "4")["vllm.num_engines"] == 4
-    assert parsed("--preset", "grpo", "--vllm.tensor_parallel_size", "2")["vllm.num_engines"] == 4
-    assert parsed("--preset", "paper-32b")["vllm.num_engines"] == 8  # 4 x 8 GPUs, 4 of each engine
-    assert parsed("--preset", "grpo", "--vllm.num_engines", "2")["vllm.num_engines"] == 2
+    assert parsed("--preset", *words.split())["vllm.num_engines"] == engines
 
 
 def test_a_host_without_gpus_has_one_engine(monkeypatch):
@@ -151,14 +141,6 @@ def test_a_host_without_gpus_has_one_engine(monkeypatch):
     assert (args["vllm.num_engines"], args["actor.num_nodes"], args["actor.num_gpus_per_node"]) == (1, 1, 1)
     assert args["vllm.gpu_memory_utilization"] == cpu_host.FLAG_DEFAULTS["vllm.gpu_memory_utilization"]
     assert not args["train.colocate_all"]
-
-
-def test_the_clip_is_the_methods_or_the_presets():
-    assert parsed("--preset", "dapo")["actor.eps_clip_low_high"] == [0.2, 0.28]
-    # KL-Cov was published without a PPO clip
-    assert parsed("--preset", "dapo", "--method", "kl_cov")["actor.eps_clip_low_high"] == (float("inf"), float("inf"))
-    assert parsed("--preset", "paper-7b")["actor.dual_clip"] == 10
-    assert parsed("--preset", "paper-7b", "--method", "clip_cov")["actor.dual_clip"] is None
 
 
 @pytest.mark.parametrize("size", ["7b", "32b"])
@@ -181,15 +163,6 @@ def test_the_papers_presets_are_the_recipes(monkeypatch, submitted, tmp_path, si
         assert recipe[name] == preset[name]
 
 
-@pytest.mark.parametrize("name", ["grpo", "dapo", "paper-32b"])
-def test_lines_of_a_preset_are_short(name):
-    parser = CovArgumentParser()
-    parser.parse_args([*REWARD, "--preset", name])
-    lines = preset_lines(parser).splitlines()
-    assert len(lines) > 1
-    assert all(len(line) <= 100 and line.startswith("  --") for line in lines)
-
-
 def words_of(parser):
     """What is printed, as a shell reads it: lines are joined at a backslash."""
     return shlex.split(preset_lines(parser).replace("\\\n", ""))
@@ -206,6 +179,7 @@ def test_what_is_printed_makes_the_same_run_without_the_preset(monkeypatch, name
     monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: False)
     parser = CovArgumentParser()
     args = vars(parser.parse_args([*REWARD, "--preset", name, *given]))
+    assert all(len(line) <= 100 and line.startswith("  --") for line in preset_lines(parser).splitlines())
     assert given[0] not in words_of(parser)
     written = vars(CovArgumentParser().parse_args([*REWARD, *words_of(parser), *given]))
     times = ("logger.wandb.run_name", "logger.tensorboard_run_name")  # have the time of day
@@ -228,8 +202,7 @@ def test_a_run_fits_the_hosts_that_it_is_for(monkeypatch, capsys, tmp_path, name
     flags += ["--data.input_key", "prompt", "--data.label_key", "answer", "--ckpt.output_dir", f"{tmp_path}/run"]
     flags += ["--ckpt.path", f"{tmp_path}/run/state", "--dry_run", "--dry_run_gpu_memory", "80"]
     flags += ["--dry_run_nodes", str(nodes), "--dry_run_gpus", "8"]
-    command = ["train_ppo_ray", "--preset", name, "--method", method, *REWARD, *flags]
-    monkeypatch.setattr(sys, "argv", command)
+    monkeypatch.setattr(sys, "argv", ["train_ppo_ray", "--preset", name, "--method", method, *REWARD, *flags])
     status = train_ppo_ray.main()
     shown = capsys.readouterr()
     assert (status, "error:" in shown.err) == (0, False), shown.err

@@ -273,6 +273,10 @@ TAKEN = [
     (f"{KEEPS_CLIP} --actor.eps_clip_low_high 0.2 0.28", {"actor.eps_clip_low_high": [0.2, 0.28]}),
     ("--method kl_cov", {"actor.eps_clip_low_high": (math.inf, math.inf)}),
     ("--method cispo", {"actor.eps_clip_low_high": (math.inf, math.inf)}),
+    (
+        "--method adaptive_clip --adaptive_clip_eps 0.2 --adaptive_clip_high 0.1",
+        {"actor.eps_clip_low_high": pytest.approx((0.2, 0.35))},
+    ),
     (f"--method top_entropy {KL}", {"actor.eps_clip_low_high": (math.inf, math.inf)}),
     # Aggregation and estimator are the published ones unless a flag sets them.
     ("--method sapo", {"actor.loss_agg_mode": "seq-mean-token-mean", "algo.advantage.estimator": "gae"}),
@@ -288,6 +292,14 @@ TAKEN = [
     # A clip on the command line takes the place of the range of a preset.
     ("--preset dapo --actor.eps_clip 0.3", {"actor.eps_clip": 0.3, "actor.eps_clip_low_high": None}),
     ("--preset dapo", {"actor.eps_clip_low_high": [0.2, 0.28]}),
+    # KL-Cov was published without a PPO clip.
+    ("--preset dapo --method kl_cov", {"actor.eps_clip_low_high": (math.inf, math.inf)}),
+    ("--preset paper-7b", {"actor.dual_clip": 10, "train.batch_size": 256}),
+    ("--preset paper-7b --method clip_cov", {"actor.dual_clip": None}),
+    ("--actor.adam.lr 3e-6 --preset paper-7b --train.batch_size 64", {"actor.adam.lr": 3e-6, "train.batch_size": 64}),
+    ("--preset grpo --algo.advantage.estimator rloo", {"algo.advantage.estimator": "rloo"}),
+    # A group that waits for the next step would be of an older policy.
+    ("--preset on-policy --algo.dynamic_filtering_enable", {"sampling_max_staleness": 0}),
     # What some flags refuse, others allow.
     ("--algo.kl.init_coef 0 --algo.kl.use_loss", {"algo.kl.use_loss": True}),  # 0 is said beside it
     ("--preset grpo --algo.kl.init_coef 1e-3 --algo.kl.use_loss", {"algo.kl.init_coef": 1e-3}),
@@ -362,11 +374,6 @@ TAKEN = [
 def test_flags_become_these_values(parse, flags, values):
     args = vars(parse(*flags.split()))
     assert {name: args[name] for name in values} == values
-
-
-def test_an_adaptive_clip_begins_where_it_says(parse):
-    args = parse("--method", "adaptive_clip", "--adaptive_clip_eps", "0.2", "--adaptive_clip_high", "0.1")
-    assert getattr(args, "actor.eps_clip_low_high") == pytest.approx((0.2, 0.35))
 
 
 # Flags, and the settings of the loss that differ from the defaults.

@@ -18,7 +18,7 @@ from openrlhf_cov.data.rollout_files import (
     write_rollout,
 )
 from openrlhf_cov.experiments.tiny_task import coin_reward_func
-from openrlhf_cov.experiments.tiny_task.tokenizer import build_tokenizer
+from openrlhf_cov.experiments.tiny_task.tokenizer import CHARACTERS, build_tokenizer
 from openrlhf_cov.rewards import reward_func
 from openrlhf_cov.trainer.preflight import check_data, preflight
 
@@ -254,9 +254,7 @@ def files(tmp_path, write_rows, make_model):
 
 @pytest.mark.parametrize(("flags", "said"), REFUSED, ids=[flags for flags, _ in REFUSED])
 def test_inputs_that_cannot_train_are_refused(refusal, files, flags, said):
-    message = refusal((), *flags.format(files, files).split())
-    assert said.format(*[files] * 3) in message
-    assert "\n" not in message
+    assert said.format(*[files] * 3) in refusal((), *flags.format(files, files).split())
 
 
 @pytest.mark.parametrize("flags", TAKEN)
@@ -310,9 +308,7 @@ def test_a_hub_name_that_the_hub_does_not_give_is_refused(refusal, monkeypatch):
 def test_a_damaged_model_is_refused(refusal, inputs, name, content, said):
     folder = inputs[MODEL]
     (folder / name).write_text(content)
-    message = refusal()
-    assert message.startswith(f"{MODEL} {folder}: {said}")
-    assert "\n" not in message
+    assert refusal().startswith(f"{MODEL} {folder}: {said}")
 
 
 def test_a_model_without_a_shard_of_its_index_is_refused(refusal, check, inputs):
@@ -330,10 +326,9 @@ def test_a_model_without_a_shard_of_its_index_is_refused(refusal, check, inputs)
 
 
 def test_a_chat_template_that_the_tokenizer_lacks_is_refused(refusal, check, loadable_model):
-    short = {"--data.max_len": 48, "--rollout.max_new_tokens": 24}
-    assert refusal(short, CHAT).startswith(f"{CHAT}: the tokenizer of {MODEL} {loadable_model} has no chat template")
+    assert refusal((), CHAT).startswith(f"{CHAT}: the tokenizer of {MODEL} {loadable_model} has no chat template")
     (loadable_model / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
-    check(short, CHAT)
+    check((), CHAT)
 
 
 @pytest.mark.parametrize(
@@ -391,8 +386,7 @@ def test_an_entropy_that_no_distribution_has_is_refused(refusal, check, inputs, 
 
 def test_samplings_are_refused_in_the_words_of_the_evaluation(refusal, files, loadable_model):
     flags = f"--eval.steps 1 --eval.dataset bench:{files}/own.jsonl --eval.n_samples_per_prompt 4 --eval.temperature 0"
-    short = {"--data.max_len": 48, "--rollout.max_new_tokens": 24}
-    message = refusal(short, *flags.split())
+    message = refusal((), *flags.split())
     assert missing(message, "own", "--eval.n_samples_per_prompt 4", "--eval.temperature 0", "use 1") == []
 
 
@@ -443,12 +437,11 @@ def test_averages_that_would_be_wrong_on_a_gpu_host_too(refusal, monkeypatch, fl
 def test_the_layers_that_get_adapters(check, refusal, loadable_model, modules, tied, reason):
     config = loadable_model / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"tie_word_embeddings": tied}))
-    changes = {"--data.max_len": 48, "--rollout.max_new_tokens": 24}
     flags = ("--ds.lora.rank", "8", "--ds.lora.target_modules", *modules)
     if reason is None:
-        check(changes, *flags)
+        check((), *flags)
         return
-    message = refusal(changes, *flags)
+    message = refusal((), *flags)
     assert message.startswith(f"--ds.lora.target_modules {modules[0]}: ")
     assert reason in message
 
@@ -456,14 +449,9 @@ def test_the_layers_that_get_adapters(check, refusal, loadable_model, modules, t
 # Folders of recorded rollouts.
 
 
-class OtherTokenizer:
-    def get_vocab(self):
-        return {"a": 0}
-
-
-def write_steps(folder, *steps, samples=2, prompts=4, tokenizer=None):
+def write_steps(folder, *steps, samples=2, prompts=4, words=CHARACTERS):
     folder.mkdir(exist_ok=True)
-    digest = tokenizer_digest(tokenizer or build_tokenizer(96))
+    digest = tokenizer_digest(build_tokenizer(96, words))
     for step in steps:
         recorded = [
             RecordedSample(torch.tensor([1, 2, 3]), torch.tensor([False, True]), number)
@@ -474,30 +462,26 @@ def write_steps(folder, *steps, samples=2, prompts=4, tokenizer=None):
     return folder
 
 
-@pytest.fixture
-def short_model(inputs, loadable_model):
-    """The inputs have a model whose tokenizer can be read, and sequences that are short enough for it."""
-    inputs |= {"--data.max_len": 48, "--rollout.max_new_tokens": 24}
-
-
 REPLAYED = [
     ((), {}, ": it has no recorded rollouts"),
     ((1, 3), {}, "step_000002.safetensors is missing, but step_000003.safetensors is there"),
     ((1, 2), {"samples": 4}, "/step_000001.safetensors: it has 4 samples per prompt, the run has 2"),
     ((1, 2), {"prompts": 8}, "/step_000001.safetensors: it has 8 prompts per step, the run has 4"),
-    ((1, 2), {"tokenizer": OtherTokenizer()}, "its token ids are those of another tokenizer"),
+    ((1, 2), {"words": "a"}, "its token ids are those of another tokenizer"),
 ]
 
 
+@pytest.mark.usefixtures("loadable_model")
 @pytest.mark.parametrize(("steps", "changes", "said"), REPLAYED)
-def test_recordings_that_do_not_fit_are_refused(refusal, short_model, tmp_path, steps, changes, said):
+def test_recordings_that_do_not_fit_are_refused(refusal, tmp_path, steps, changes, said):
     folder = write_steps(tmp_path / "rollouts", *steps, **changes)
     message = refusal({"--rollout.replay_dir": folder})
     assert message.startswith(f"--rollout.replay_dir {folder}")
     assert said in message
 
 
-def test_recordings_that_fit_are_accepted_unless_damaged(check, refusal, short_model, tmp_path):
+@pytest.mark.usefixtures("loadable_model")
+def test_recordings_that_fit_are_accepted_unless_damaged(check, refusal, tmp_path):
     folder = write_steps(tmp_path / "rollouts", 1, 2)
     check({"--rollout.replay_dir": folder})
     rollout_path(folder, 1).write_bytes(b"no file of safetensors")
@@ -505,13 +489,13 @@ def test_recordings_that_fit_are_accepted_unless_damaged(check, refusal, short_m
     assert refusal({"--rollout.replay_dir": folder}).startswith(f"{first}: it is no recorded rollout that can be read")
 
 
-def test_a_folder_with_the_rollouts_of_another_run_is_not_written_to(refusal, check, short_model, tmp_path):
+@pytest.mark.usefixtures("loadable_model")
+def test_a_folder_with_the_rollouts_of_another_run_is_not_written_to(refusal, check, tmp_path):
     folder = write_steps(tmp_path / "rollouts", 1)
     line = refusal({"--rollout.dump_dir": folder})
     assert line.startswith(f"--rollout.dump_dir {folder} holds step_000001.safetensors of another run")
     check({"--rollout.dump_dir": folder}, "--ckpt.load_enable")
-    both = {"--rollout.dump_dir": folder, "--rollout.replay_dir": folder}
-    assert "is also --rollout.replay_dir" in refusal(both)
+    assert "is also --rollout.replay_dir" in refusal({"--rollout.dump_dir": folder, "--rollout.replay_dir": folder})
 
 
 def test_a_replayed_run_needs_an_engine_only_to_evaluate(inputs, parse_nested, refused, tmp_path):

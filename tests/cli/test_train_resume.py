@@ -3,11 +3,11 @@
 import json
 import logging
 import shutil
+from functools import partial
 
 import pytest
-from texts import missing
+from texts import missing, refusal_of
 
-from openrlhf_cov.errors import UsageError
 from openrlhf_cov.trainer.checkpoint.checkpoints import FORMAT, FORMAT_VERSION
 from openrlhf_cov.trainer.preflight import check_run, preflight
 
@@ -281,13 +281,7 @@ def resumed(inputs, parse_nested, checkpointed):
 
 @pytest.fixture
 def resume_refused(resumed):
-    def run(flags=""):
-        with pytest.raises(UsageError) as refused:
-            resumed(flags)
-        assert "\n" not in str(refused.value)
-        return str(refused.value)
-
-    return run
+    return partial(refusal_of, resumed)
 
 
 OTHER_PROMPTS = "".join(json.dumps({"input": f"{n}-{n}=", "label": "0"}) + "\n" for n in range(4))
@@ -336,8 +330,7 @@ def test_a_resume_with_other_settings_names_them(resumed, resume_refused, flags,
 def test_every_difference_is_in_one_line_and_all_have_to_be_accepted(resumed, resume_refused, tmp_path):
     (tmp_path / "train.jsonl").write_text(OTHER_PROMPTS)
     for accepted in ("", "--ckpt.allow_changed data"):
-        message = resume_refused(f"--train.seed 7 {accepted}")
-        assert message.endswith("--ckpt.allow_changed data,train.seed")
+        assert resume_refused(f"--train.seed 7 {accepted}").endswith("--ckpt.allow_changed data,train.seed")
     assert resumed("--train.seed 7 --ckpt.allow_changed data,--train.seed").data_changed is True
 
 

@@ -17,6 +17,7 @@ from ray.autoscaler.v2.schema import ClusterStatus, NodeInfo, Stats
 from ray.exceptions import GetTimeoutError
 from ray.experimental import internal_kv
 from run_flags import run_flags
+from texts import refusal_of
 
 from openrlhf_cov.cluster import connection, cpu_host
 from openrlhf_cov.cluster.ray_here import LOOPBACK_ONLY
@@ -100,10 +101,7 @@ class Host:
     def refusal(self, address, error=None):
         """Return the line with which the Ray at an address is refused."""
         self.error = error
-        with pytest.raises(UsageError) as refused:
-            self.connect(RAY_ADDRESS=address)
-        message = str(refused.value)
-        assert len(message.splitlines()) == 1
+        message = refusal_of(self.connect, RAY_ADDRESS=address)
         assert f"RAY_ADDRESS={address}" in message
         return message
 

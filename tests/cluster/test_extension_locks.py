@@ -104,8 +104,7 @@ class Clock:
         self.slept += seconds
         assert self.slept <= 2 * YOUNG, "for ever"
         if self.lock.exists():
-            status = self.lock.stat()
-            os.utime(self.lock, (status.st_mtime - seconds,) * 2)
+            os.utime(self.lock, (self.lock.stat().st_mtime - seconds,) * 2)
         if self.slept == 2 * seconds:
             self.then()
 

@@ -180,8 +180,7 @@ class TestPrivateFolder:
         self.assert_another(short_place, short_place / f"cov-{me + 1}")
 
     def test_a_long_name_is_not_used(self, short_place):
-        folder = ray_here.private_folder(short_place / ("a" * 60))
-        assert len(str(folder)) <= ray_here.LONGEST_FOLDER
+        assert len(str(ray_here.private_folder(short_place / ("a" * 60)))) <= ray_here.LONGEST_FOLDER
 
     def test_a_place_that_cannot_be_written_is_not_used(self, short_place):
         (short_place / "file").touch()

@@ -178,8 +178,7 @@ def follow_metrics(tmp_path, line):
         rows.read()
         assert np.isfinite(rows.table.steps).all()
         assert all(warning for warning in rows.warnings)
-        run = read_run(tmp_path, columns=columns)
-        interventions(run)
+        interventions(read_run(tmp_path, columns=columns))
 
 
 def read_checkpoint(tmp_path, line):

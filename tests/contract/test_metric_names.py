@@ -1,7 +1,6 @@
 """The table of metrics, the code and ``docs/metrics.md`` name the same ones."""
 
 import ast
-import math
 import re
 import runpy
 from fnmatch import fnmatchcase
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from rank_models import make_samples
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.models import rollout_metrics
@@ -18,7 +18,6 @@ from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.window import ALONE
 from openrlhf_cov.rewards.reward_func import make_reward_func
 from openrlhf_cov.trainer.metrics.observation import StepDiagnostics
-from openrlhf_cov.trainer.records import TrainSample
 from openrlhf_cov.trainer.rollout.dynamic_sampling import SamplingCounts, sampling_metrics, staleness
 from openrlhf_cov.trainer.rollout.reward_executor import ABSTAINED, ERROR_METRIC
 from openrlhf_cov.utils.metric_table import TABLE, definition, family
@@ -47,21 +46,9 @@ class Recording(MetricBuffer):
 @pytest.fixture(scope="module")
 def emitted(ours):
     """Return every name of ours that one global step logs -> as what it adds up, "" for a plain number."""
-    ones = torch.ones(2)
-    sample = TrainSample(
-        sample_id=0,
-        score=math.nan,
-        abstained=False,
-        tokens=torch.ones(3, dtype=torch.long),
-        action_mask=ones.bool(),
-        log_probs=ones,
-        entropy=ones,
-        advantages=ones,
-        returns=ones,
-    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rollout_metrics, "MetricBuffer", Recording)
-        diagnostics = StepDiagnostics([sample], 8, ALONE, "cpu")
+        diagnostics = StepDiagnostics(make_samples(1), 8, ALONE, "cpu")
     record = LossRecord(TokenBatch(*[torch.ones(1, 2)] * 4), torch.ones(1, 2), [], (0.2, 0.2))
     diagnostics.observe(torch.tensor([0]), record)
     names = [*diagnostics.finish(), *EntropyDynamics().step(1.0, 0.0, 0.0, eta=1.0), *RunningLaw().add(1.0, 0.5)]

@@ -38,10 +38,9 @@ def test_the_policy_is_called_with_what_upstreams_update_passes(upstream, ours):
 
 
 def test_penalties_need_no_more_of_a_batch_than_we_give(upstream, ours):
-    module = upstream.tree("trainer/ppo_utils/length_penalty.py")
     read = {
         node.attr
-        for node in ast.walk(module)
+        for node in ast.walk(upstream.tree("trainer/ppo_utils/length_penalty.py"))
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "experience"
     }
     (given,) = ours.calls("trainer/advantages.py", "penalised_rewards", "SimpleNamespace")
@@ -55,8 +54,7 @@ def test_upstreams_sender_needs_what_it_is_made_with_and_the_flags(upstream):
 
 
 def test_upstreams_sender_calls_methods_that_our_engine_actor_inherits(upstream):
-    trainer = upstream.find(ACTOR, "ActorPPOTrainer")
-    called = set(re.findall(r"engine\.(\w+)\.remote", ast.unparse(trainer)))
+    called = set(re.findall(r"engine\.(\w+)\.remote", ast.unparse(upstream.find(ACTOR, "ActorPPOTrainer"))))
     assert called == {"init_process_group", "reset_prefix_cache", "update_weight", "update_weight_cuda_ipc"}
     assert called <= methods_of(upstream.find("trainer/ray/vllm_engine.py", "RolloutRayActor")).keys()
 

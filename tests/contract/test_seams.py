@@ -144,8 +144,7 @@ def test_roles_have_every_method_that_a_group_is_told_to_run(ours, upstream):
                 words = [*call.args[:1], *(each.value for each in call.keywords if each.arg == "method_name")]
                 assert len(words) == 1
                 told[words[0].value] = path
-    roles = ours.tree("trainer/ray/roles.py")
-    classes = [node for node in roles.body if isinstance(node, ast.ClassDef)]
+    classes = [node for node in ours.tree("trainer/ray/roles.py").body if isinstance(node, ast.ClassDef)]
     classes.append(upstream.find("trainer/ray/launcher.py", "BaseModelActor"))
     assert {"load", "score", "send_weights", "empty_cache"} <= told.keys()
     assert told.keys() <= {name for each in classes for name in methods_of(each)}

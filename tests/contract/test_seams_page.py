@@ -22,15 +22,11 @@ def quoted(cell):
     return re.findall(r"`([^`]+)`", cell)
 
 
-def dotted(path):
-    return path.removesuffix(".py").replace("/", ".")
-
-
 @pytest.fixture(scope="module")
 def imports(upstream, ours):
     """Return {(module.name of upstream, our file)}."""
     return {
-        (f"{dotted(module)}.{name}", path)
+        (f"{module.removesuffix('.py').replace('/', '.')}.{name}", path)
         for path in ours.paths()
         for module, name in imported_names(ours.nodes(path), upstream).values()
         if name not in LOGGING

@@ -166,17 +166,12 @@ def parser() -> Callable[[str], argparse.ArgumentParser]:
     return parser_of
 
 
-def command_modules() -> Iterator[str]:
-    """Modules of ``openrlhf_cov.cli`` that are commands; not the one that chooses among them."""
-    for path in sorted((REPOSITORY / "openrlhf_cov" / "cli").glob("*.py")):
-        if 'if __name__ == "__main__":' in path.read_text(encoding="utf-8") and path.stem != "main":
-            yield path.stem
-
-
 @pytest.fixture(scope="session")
 def commands() -> list[str]:
-    """Modules of ``openrlhf_cov.cli`` that are commands."""
-    return list(command_modules())
+    """Modules of ``openrlhf_cov.cli`` that are commands; not the one that chooses among them."""
+    paths = sorted((REPOSITORY / "openrlhf_cov" / "cli").glob("*.py"))
+    programs = [path for path in paths if 'if __name__ == "__main__":' in path.read_text(encoding="utf-8")]
+    return [path.stem for path in programs if path.stem != "main"]
 
 
 @pytest.fixture(scope="session")

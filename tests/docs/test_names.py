@@ -39,8 +39,7 @@ def test_every_flag_that_is_mentioned_exists(page, page_name, known_flags):
 
 
 def test_every_flag_of_ours_is_mentioned(pages, parser, commands):
-    text = "\n".join(page.text for page in pages)
-    mentioned = set(FLAG.findall(text))
+    mentioned = set(FLAG.findall("\n".join(page.text for page in pages)))
     ours = {field.metadata["flag"] or field.name for config in GROUPS.values() for field in fields(config)}
     for name in commands:
         if name != TRAINER:
@@ -56,8 +55,7 @@ def test_every_command_is_mentioned(pages, commands, console):
 
 
 def test_every_make_target_that_is_mentioned_exists(pages, repository):
-    makefile = (repository / "Makefile").read_text(encoding="utf-8")
-    targets = set(re.findall(r"^([a-z][\w-]*):", makefile, flags=re.M))
+    targets = set(re.findall(r"^([a-z][\w-]*):", (repository / "Makefile").read_text(encoding="utf-8"), flags=re.M))
     assert {"demo", "test", "check"} <= targets
     for page in pages:
         found = {match for span in page.code_spans for match in re.findall(r"^make ([a-z][\w-]*)", span)}

@@ -64,8 +64,7 @@ def test_a_resumed_run_on_programs_is_the_straight_one(run_trainer, code_task, t
         assert 0.03 < line["cov/selected_frac"] <= 0.04  # of the tokens of an update, rounded down
 
     # as if it had been killed after its first step
-    left_out = shutil.ignore_patterns("model.safetensors", "global_step[2-9]")
-    shutil.copytree(straight, resumed, ignore=left_out)
+    shutil.copytree(straight, resumed, ignore=shutil.ignore_patterns("model.safetensors", "global_step[2-9]"))
     (resumed / "checkpoints" / "_actor" / "latest").write_text("global_step1")
     run_trainer([*flags(resumed), "--ckpt.load_enable"], resumed, ray)
     assert lines(resumed) == lines(straight)

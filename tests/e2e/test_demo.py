@@ -102,8 +102,7 @@ def test_demo_stops_its_ray_when_it_is_interrupted(demo_task, tmp_path):
 def test_demo_stops_its_ray_when_the_training_fails(demo_task, tmp_path):
     task, output = tmp_path / "task", tmp_path / "run"
     shutil.copytree(demo_task, task)
-    rows = (task / "train.jsonl").read_text()
-    (task / "train.jsonl").write_text(rows.replace('"label"', '"another key"'))
+    (task / "train.jsonl").write_text((task / "train.jsonl").read_text().replace('"label"', '"another key"'))
     done = subprocess.run(**demo(task, output), capture_output=True, timeout=HANGS)
     assert done.returncode == 1, done.stderr
     assert "training failed" in done.stderr.splitlines()[-1]

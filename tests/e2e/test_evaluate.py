@@ -74,8 +74,7 @@ def test_killed_interrupted_and_continued_is_as_good_as_straight(start, kill_tre
     wait_for_responses(process, broken, killed_at + 1)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=HANGS) == 128 + signal.SIGTERM, log_of(broken)
-    interrupted_at = len(read_responses(broken))
-    assert killed_at < interrupted_at < TOTAL
+    assert killed_at < len(read_responses(broken)) < TOTAL
     assert f"evaluate: {TOTAL - killed_at} of {TOTAL} responses are missing" in log_of(broken)
     last = "openrlhf-cov evaluate: interrupted; what was generated is kept, the same command continues"
     assert log_of(broken).splitlines()[-1] == last
@@ -85,6 +84,5 @@ def test_killed_interrupted_and_continued_is_as_good_as_straight(start, kill_tre
     assert (broken / "summary.json").read_bytes() == (straight / "summary.json").read_bytes()
 
     command = [sys.executable, "-m", "openrlhf_cov.cli.evaluate", "--regrade", "--output", str(broken)]
-    again = ended(command, "grading again")
-    assert again.stdout.startswith("0 grades changed\n")
+    assert ended(command, "grading again").stdout.startswith("0 grades changed\n")
     assert (broken / "responses.jsonl").read_bytes() == expected

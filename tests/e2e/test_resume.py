@@ -114,8 +114,7 @@ def test_a_run_survives_what_clusters_do(start, flags, tmp_path, ray):
     straight, broken = tmp_path / "straight", tmp_path / "broken"
     checkpoints = Path(value(flags(broken), "--ckpt.path")) / "_actor"
     every = int(value(flags(broken), "--ckpt.save_steps"))
-    process = start(flags(straight), straight, ray)
-    wait_for_end(process, straight, 0)
+    wait_for_end(start(flags(straight), straight, ray), straight, 0)
     expected = lines(straight)
     assert all(line["cov/selected_count"] > 0 for line in expected)
     moved = {line.get("control/value") for line in expected}
@@ -206,8 +205,7 @@ def test_one_unchanged_command_starts_and_restarts_a_run(start, task, tmp_path, 
     assert "holds no complete checkpoint: the run starts afresh" in folder.with_suffix(".log").read_text()
     assert after[: len(before)] == before
     assert len(read_metrics(folder / f"{METRICS_FILE}.bak")) == len(before)
-    tag = (checkpoints / "latest").read_text()
-    assert tag in ("global_step3", "global_step6")
+    assert (checkpoints / "latest").read_text() in ("global_step3", "global_step6")
 
     third = start(command, folder, ray)
     wait_for_steps(third, folder, len(after) + 1)

@@ -203,8 +203,7 @@ def test_what_needs_the_engines_says_so_in_one_line(run, words):
 
 
 def test_with_the_engines_the_trainer_refuses_in_one_line(installed, tmp_path, environment):
-    site = next((installed.parent / "lib").glob("python*/site-packages"))
-    engines = site / "engines.pth"
+    engines = next((installed.parent / "lib").glob("python*/site-packages")) / "engines.pth"
     engines.write_text(sysconfig.get_path("purelib") + "\n")
     done = call(installed / "openrlhf-cov", "train", "--cov_type", "kl_cow", cwd=tmp_path, env=environment)
     engines.unlink()

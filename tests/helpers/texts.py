@@ -1,4 +1,20 @@
-"""What a text says, whatever its sentences are: the facts that it states, in their order."""
+"""What a text says, whatever its sentences are: the facts that it states, in their order; and the line of an error."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from openrlhf_cov.errors import RunStopped, UsageError
+
+
+def refusal_of(function: Callable[..., Any], *args: Any, **settings: Any) -> str:
+    """Return the one line of the error with which a call is refused or stops."""
+    with pytest.raises((UsageError, RunStopped)) as refused:
+        function(*args, **settings)
+    message = str(refused.value)
+    assert "\n" not in message
+    return message
 
 
 def missing(text: str, *facts: str) -> list[str]:

@@ -39,8 +39,7 @@ def stand_in(folder: Path, name: str, script: str) -> None:
 def test_the_kubernetes_job_passes_its_flags_to_the_recipe(tmp_path):
     """KubeRay puts the entrypoint behind ``ray job submit --`` in a shell of its own; the job runs in another."""
     job = yaml.safe_load((SCRIPTS / "kuberay_train.yaml").read_text())["spec"]
-    variables = yaml.safe_load(job["runtimeEnvYAML"])["env_vars"]
-    assert variables["FLAGS"] == ""
+    assert yaml.safe_load(job["runtimeEnvYAML"])["env_vars"]["FLAGS"] == ""
     submitted = f'import subprocess, sys; open("{tmp_path}/job", "w").write(subprocess.list2cmdline(sys.argv[1:]))'
     (tmp_path / "ray.py").write_text(submitted)  # Ray's own way to make one line of the words
     stand_in(tmp_path, "ray", f'shift 3; exec {sys.executable} {tmp_path}/ray.py "$@"')

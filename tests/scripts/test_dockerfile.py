@@ -10,8 +10,7 @@ DOCKERFILE = (REPOSITORY / "Dockerfile").read_text(encoding="utf-8")
 
 def test_no_version_of_a_package_is_written_twice():
     assert "pip install --no-build-isolation -r requirements.txt" in DOCKERFILE
-    named = re.findall(r"([\w-]+(?:\[\w+\])?)==[\d.]+", DOCKERFILE)
-    assert named == []
+    assert re.findall(r"([\w-]+(?:\[\w+\])?)==[\d.]+", DOCKERFILE) == []
     # the one package that must come first is read from the list
     (first,) = re.findall(r"\$\(grep '\^([\w-]+==)' requirements.txt\)", DOCKERFILE)
     lines = (REPOSITORY / "requirements.txt").read_text(encoding="utf-8").splitlines()

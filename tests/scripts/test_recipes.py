@@ -68,6 +68,12 @@ def value(flags: list[str], flag: str, count: int = 1) -> list[str]:
     return flags[place + 1 : place + 1 + count]
 
 
+def continues(flags: list[str]) -> bool:
+    """Return True if a recipe continues a run when its command is given again."""
+    kept = value(flags, "--ckpt.save_steps"), value(flags, "--ckpt.max_num")
+    return kept == (["10"], ["2"]) and "--ckpt.load_enable" in flags and "--ckpt.best_metric_key" not in flags
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "method", "layout"),
@@ -134,6 +140,7 @@ def test_an_evaluation_is_understood(flags_of, eval_data, tmp_path, size, engine
 def test_the_recipes_for_a_cpu_host_would_run(monkeypatch, capfd, flags_of, method):
     cluster = ["--dry_run", "--dry_run_nodes", "1", "--dry_run_gpus", "2", "--dry_run_node_memory", "16"]
     flags = flags_of(f"train_smollm2_135m.sh {method}", *cluster, MODEL="HuggingFaceTB/SmolLM2-135M-Instruct")
+    assert continues(flags)
     assert dry_run(monkeypatch, flags) == 0
     assert "dry run: it would run" in capfd.readouterr().out
 
@@ -166,14 +173,12 @@ SETTINGS = {
     "--eval.steps": "20",
     "--eval.template": "qwen-boxed",  # the paper's prompts, whatever chat template the model brings
     "--eval.dataset": "bench:aime24,math500",
-    "--ckpt.save_steps": "10",
-    "--ckpt.max_num": "2",
     "--train.num_episodes": "10",
 }
 LEARNING_RATES = {"7b": "5e-7", "32b": "1e-6"}
 SWITCHES = [
     *("--algo.dynamic_filtering_enable", "--actor.gradient_checkpointing_enable", "--ds.packing_samples"),
-    *("--ckpt.load_enable", "--eval.at_start"),
+    "--eval.at_start",
 ]
 DUAL_CLIP = {"--actor.dual_clip": "10"}
 METHOD_SETTINGS = {
@@ -197,9 +202,9 @@ def test_settings_are_those_of_the_paper(flags_of, size, method):
     expected |= {"--cov_type": method if method.endswith("_cov") else "none"}
     if method == "kl_cov":
         expected["--kl_cov_ratio"] = KL_COV_RATIOS[size]
-    found = {flag: " ".join(value(flags, flag, len(each.split()))) for flag, each in expected.items()}
-    assert found == expected
+    assert {flag: " ".join(value(flags, flag, len(each.split()))) for flag, each in expected.items()} == expected
     assert all(switch in flags for switch in SWITCHES)
+    assert continues(flags)
     others = {flag for each in METHOD_SETTINGS.values() for flag in each} | {"--kl_cov_ratio"}
     assert not (others - expected.keys()) & set(flags)  # of another method
 
@@ -252,16 +257,6 @@ def test_a_wrong_argument_is_one_line(recipe, variables, said):
     assert (done.stderr.count("\n"), done.stdout) == (1, "")
 
 
-@pytest.mark.parametrize("path", sorted(SCRIPTS.glob("train_*.sh")), ids=lambda path: path.name)
-def test_every_recipe_continues_when_its_command_is_given_again(path):
-    text = path.read_text()
-    if path.name.endswith("_kl_cov.sh"):  # a short name
-        assert 'exec "$(dirname "$0")/train_qwen2.5.sh"' in text
-        return
-    assert "--ckpt.save_steps 10 --ckpt.max_num 2 --ckpt.load_enable" in text
-    assert "--ckpt.best_metric_key" not in text
-
-
 @pytest.mark.parametrize("path", sorted(SCRIPTS.glob("*.sh")) + sorted(SCRIPTS.glob("*.sbatch")), ids=lambda p: p.name)
 def test_every_script_is_readable_by_bash_and_may_be_started(path):
     assert os.access(path, os.X_OK)
@@ -297,6 +292,7 @@ def test_the_runs_of_the_law_have_the_settings_of_section_2(flags_of):
     assert {
         flag: " ".join(value(flags, flag, len(each.split()))) for flag, each in LAW_SETTINGS.items()
     } == LAW_SETTINGS
+    assert continues(flags)
     assert "--actor.entropy_coef" not in flags
     assert (value(flags, "--eval.template"), value(flags, "--actor.model_name_or_path")) == (
         ["plain"],

@@ -1,11 +1,11 @@
 """Upstream's modules import on a CPU host only with the stand-ins installed; Ray and engines without processes."""
 
 import random
-from collections.abc import Callable
 
 import pytest
 import torch
-from played_ray import Now, PlayedRay, install
+from played_engines import SAMPLES, Clock, Engine, all_steps, half_pass
+from played_ray import PlayedRay, install
 from run_flags import run_flags
 
 from openrlhf_cov.cluster import cpu_host
@@ -45,82 +45,6 @@ def one_process(tmp_path):
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     yield
     torch.distributed.destroy_process_group()
-
-
-SAMPLES = 2
-TOKENS = 3
-
-
-class Clock:
-    """``ray.wait`` and ``ray.get`` over requests that take the time their engine says."""
-
-    def __init__(self) -> None:
-        self.now, self.times, self.results, self.sent = 0.0, {}, {}, 0
-
-    def send(self, delay: float, result) -> int:
-        self.sent += 1
-        self.times[self.sent] = self.now + delay
-        self.results[self.sent] = result
-        return self.sent
-
-    def wait(self, references, num_returns, timeout):
-        if timeout:
-            self.now = max(self.now, min(self.times[reference] for reference in references))
-        ready = [reference for reference in references if self.times[reference] <= self.now][:num_returns]
-        return ready, [reference for reference in references if reference not in ready]
-
-    def get(self, reference):
-        result = self.results.pop(reference)
-        if isinstance(result, Exception):
-            raise result
-        return result
-
-
-class Engine:
-    """Answers prompt ``p`` with the scores of ``score(p)``, after a delay; may fail at its n-th request."""
-
-    def __init__(self, clock: Clock, score, delays: random.Random, failures=None) -> None:
-        self.clock, self.score, self.delays, self.failures = clock, score, delays, failures or {}
-        # What each request asked for: prompts, and all arguments.
-        self.requests, self.asked = [], []
-        self.generate_responses = Now(self._generate)
-        for method in ("check_health", "pause_generation", "resume_generation", "wake_up", "sleep"):
-            setattr(self, method, Now(lambda: None))
-
-    @property
-    def seeds(self) -> list:
-        return [request["seeds"] for request in self.asked]
-
-    def _generate(self, prompt, label, **request) -> int:
-        self.requests.append(prompt)
-        self.asked.append(request)
-        result = self.failures.get(len(self.requests)) or [
-            answered(prompt, label, score) for score in self.score(int(prompt))
-        ]
-        return self.clock.send(self.delays.random(), result)
-
-
-def answered(prompt: str, label: str, score: float) -> dict:
-    return {
-        "prompt": prompt,
-        "label": label,
-        "observation_tokens": [1, 2, *[3] * TOKENS],
-        "action_ranges": [(2, 2 + TOKENS)],
-        "rollout_log_probs": None,
-        "reward": score,
-        "scores": score,
-    }
-
-
-@pytest.fixture(scope="session")
-def response() -> Callable[[str, str, float], dict]:
-    """Function (prompt, label, score) -> what an engine answers for one sample."""
-    return answered
-
-
-def half_pass(prompt: int) -> list[float]:
-    """Odd prompts have one right answer of two; of the even ones every second is all right."""
-    return [1.0, 0.0] if prompt % 2 else [float(prompt % 4 == 0)] * SAMPLES
 
 
 @pytest.fixture
@@ -165,54 +89,17 @@ def make_sampler(monkeypatch):
     return make
 
 
-def groups_of(samples) -> list[int]:
-    """The prompt of each group, after a check that no group is torn."""
-    names = [int(sample.prompt) for sample in samples]
-    assert names[::SAMPLES] == names[1::SAMPLES]
-    return names[::SAMPLES]
-
-
-def one_step(sampler) -> tuple[list[int], dict] | None:
-    rollout = sampler.next_batch(version=sampler.step)
-    return None if rollout is None else (groups_of(rollout.samples), dict(rollout.metrics))
-
-
-def all_steps(sampler, count: int = 10**9) -> list:
-    found = []
-    while len(found) < count and (outcome := one_step(sampler)) is not None:
-        found.append(outcome)
-    return found
-
-
-@pytest.fixture(scope="session")
-def prompts_of() -> Callable[..., list[int]]:
-    """Function (samples) -> the prompt of each group."""
-    return groups_of
-
-
-@pytest.fixture(scope="session")
-def step() -> Callable[..., tuple[list[int], dict] | None]:
-    """Function (sampler) -> (prompts of the groups, metrics) of the next step, without staleness; None at the end."""
-    return one_step
-
-
-@pytest.fixture(scope="session")
-def outcomes() -> Callable[..., list]:
-    """Function (sampler, count) -> what ``step`` gives, at most so many times, up to the end of the data."""
-    return all_steps
-
-
 @pytest.fixture
-def check_resuming(make_sampler, outcomes):
+def check_resuming(make_sampler):
     """Function (arguments of a sampler) that stops such a run after each of its steps, in turn, and resumes it."""
 
     def check(run: dict) -> None:
-        expected = outcomes(make_sampler(**run)[0])
+        expected = all_steps(make_sampler(**run)[0])
         for done in range(1, len(expected) + 1):
             first, _ = make_sampler(**run)
-            assert outcomes(first, done) == expected[:done]
+            assert all_steps(first, done) == expected[:done]
             second, _ = make_sampler(**run)
             second.load_state_dict(first.state_dict())
-            assert outcomes(second) == expected[done:]
+            assert all_steps(second) == expected[done:]
 
     return check

@@ -186,8 +186,7 @@ def test_a_method_estimates_in_the_place_of_upstreams_estimator():
 
 
 def test_advantages_of_a_method_are_neither_whitened_nor_discounted():
-    args = flags("reinforce", algo__advantage__gamma=0.5)
-    batch = estimated(eight(), args, method="w_reinforce")
+    batch = estimated(eight(), flags("reinforce", algo__advantage__gamma=0.5), method="w_reinforce")
     assert rows(batch) == constant([0.1 if reward else -1.0 for reward in REWARDS])
 
 

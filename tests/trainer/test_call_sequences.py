@@ -85,21 +85,14 @@ def recorder(monkeypatch, gpu_host):
     return made
 
 
-def groups_of(args, recorder, has_critic, has_reward_model):
-    status = StepResult({"entropy/mean": 0.5}, mean_entropy=0.5)
-    policy, reference, critic, reward = (
-        RecordedGroup(model, recorder, status) for model in ("policy", "reference", "critic", "reward")
-    )
-    return ModelGroups(args, policy, reference, critic if has_critic else None, reward if has_reward_model else None)
-
-
 def run_step(recorder, settings, has_critic, has_reward_model):
     """Score, train and send weights, as ``TrainingLoop.train_step``."""
     args = flags("gae" if has_critic else "group_norm", algo__kl__init_coef=0.1, **settings)
-    groups = groups_of(args, recorder, has_critic, has_reward_model)
+    status = StepResult({"entropy/mean": 0.5}, mean_entropy=0.5)
+    names = ["policy", "reference", *["critic"] * has_critic, *["reward"] * has_reward_model]
+    groups = ModelGroups(args, **{name: RecordedGroup(name, recorder, status) for name in names})
     engines = [RecordedEngine(recorder), RecordedEngine(recorder)]
-    sampler = RecordedSampler(args, EngineGroup(engines), character_tokenizer(), vocabulary=100)
-    stream = BatchStream(sampler, 0)
+    stream = BatchStream(RecordedSampler(args, EngineGroup(engines), character_tokenizer(), vocabulary=100), 0)
     samples = [sample(i, None if has_reward_model else float(i % 2), 2, prompt=2) for i in range(8)]
 
     scores = scores_by(samples, groups)

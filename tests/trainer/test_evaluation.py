@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from character_tokenizer import character_tokenizer
+from played_engines import failed, one_step
 from played_ray import PlayedActor
 from run_flags import run_flags
 
@@ -22,12 +24,7 @@ from openrlhf_cov.trainer.records import Sample
 from openrlhf_cov.trainer.rollout.generation import EngineGroup
 from openrlhf_cov.trainer.rollout.prompts import Prompt
 
-
-class Tokenizer:
-    """One token per character."""
-
-    def __call__(self, texts, add_special_tokens):
-        return {"input_ids": [[ord(letter) for letter in text] for text in texts]}
+TOKENIZER = character_tokenizer()
 
 
 @pytest.fixture
@@ -57,19 +54,19 @@ def response(problem: int, sample: int, **values) -> Response:
 
 
 def test_flags_replace_the_settings_of_the_protocol(make_args):
-    (greedy,) = plan_of(make_args(), Tokenizer()).benchmarks
+    (greedy,) = plan_of(make_args(), TOKENIZER).benchmarks
     assert (greedy.samples, greedy.temperature, greedy.max_tokens) == (1, 0.0, 8192)
     given = make_args(samples=4, temperature=0.7, max_tokens=50, limit=2)
-    (sampled,) = plan_of(given, Tokenizer()).benchmarks
+    (sampled,) = plan_of(given, TOKENIZER).benchmarks
     assert (sampled.samples, sampled.temperature, sampled.max_tokens) == (4, 0.7, 50)
     assert (sampled.problems, sampled.complete) == (2, False)
-    assert best_metric(plan_of(given, Tokenizer())) == "eval/sums/avg@4"
+    assert best_metric(plan_of(given, TOKENIZER)) == "eval/sums/avg@4"
 
 
 def test_the_curve_is_by_the_grader_strict_whichever_rewards(make_args):
     args = make_args(samples=1, temperature=0.0)
     args.reward_grader = "published"
-    (request, *_) = (evaluation := BenchmarkEvaluation(plan_of(args, Tokenizer()), args)).requests
+    (request, *_) = (evaluation := BenchmarkEvaluation(plan_of(args, TOKENIZER), args)).requests
     graded = evaluation.grader(request, Completion(r"\boxed{1-1}", 3, 4, False))
     assert (graded.correct, graded.published) == (False, None)
 
@@ -79,7 +76,7 @@ def test_the_curve_is_by_the_grader_strict_whichever_rewards(make_args):
 def test_requests_have_seeds_where_a_run_is_to_repeat(make_args, repeatable, temperature):
     samples = 2 if temperature else 1
     args = make_args(samples=samples, temperature=temperature, **repeatable)
-    plan = plan_of(args, Tokenizer())
+    plan = plan_of(args, TOKENIZER)
     seeds = [request.seed for request in BenchmarkEvaluation(plan, args).requests]
     if repeatable and temperature:
         assert seeds == [request.seed for request in plan.requests(seed=7, max_model_len=100)]  # those of `evaluate`
@@ -91,13 +88,13 @@ def test_requests_have_seeds_where_a_run_is_to_repeat(make_args, repeatable, tem
 def test_prompt_and_response_fit_into_max_len(make_args):
     # prompts have 4 characters, so 4 tokens
     args = make_args(max_len=20, max_tokens=50)
-    evaluation = BenchmarkEvaluation(plan_of(args, Tokenizer()), args)
+    evaluation = BenchmarkEvaluation(plan_of(args, TOKENIZER), args)
     assert [request.max_tokens for request in evaluation.requests] == [16, 16, 16]
 
 
 def test_metrics_by_hand(make_args):
     args = make_args(samples=2, temperature=1.0)
-    evaluation = BenchmarkEvaluation(plan_of(args, Tokenizer()), args)
+    evaluation = BenchmarkEvaluation(plan_of(args, TOKENIZER), args)
     responses = [  # in no order, as they finish; right: 1 of 2, 0 of 2, 2 of 2
         response(2, 1, correct=True, tokens=40),
         response(1, 1, status="no_answer", answer=None),
@@ -122,7 +119,7 @@ def test_the_mean_over_benchmarks_weighs_each_the_same(make_args, tmp_path):
     other.write_text('{"id": "0", "problem": "2-1", "answer": "1", "source": "math"}\n')
     args = make_args()
     args.eval.dataset += f",{other}"
-    evaluation = BenchmarkEvaluation(plan_of(args, Tokenizer()), args)
+    evaluation = BenchmarkEvaluation(plan_of(args, TOKENIZER), args)
     responses = [response(n, 0, correct=n == 0) for n in range(3)]
     responses.append(replace(response(0, 0, correct=True), benchmark="differences"))
     metrics = evaluation.metrics(responses)
@@ -136,10 +133,9 @@ def test_responses_come_from_the_engines_and_are_graded(make_args, played_ray):
         return Completion(f"\\boxed{{{2 * n if n else 5}}}", tokens=3, prompt_tokens=4, truncated=False)
 
     engines = EngineGroup([PlayedActor(complete=complete)])
-    evaluation = load_evaluation(make_args(), None, Tokenizer(), None)
+    evaluation = load_evaluation(make_args(), None, TOKENIZER, None)
     assert isinstance(evaluation, BenchmarkEvaluation)
-    responses = evaluation.respond(engines)
-    assert {each.id: each.correct for each in responses} == {"0": False, "1": True, "2": True}
+    assert {each.id: each.correct for each in evaluation.respond(engines)} == {"0": False, "1": True, "2": True}
     metrics = evaluation.run(engines)
     assert metrics["eval/sums/avg@1"] == pytest.approx(2 / 3)
     assert "eval/sums/pass@1" not in metrics
@@ -147,14 +143,14 @@ def test_responses_come_from_the_engines_and_are_graded(make_args, played_ray):
 
 def test_a_prompt_without_room_counts_as_wrong(make_args):
     args = make_args(max_len=4)
-    metrics = BenchmarkEvaluation(plan_of(args, Tokenizer()), args).run(EngineGroup([]))
+    metrics = BenchmarkEvaluation(plan_of(args, TOKENIZER), args).run(EngineGroup([]))
     assert (metrics["eval/sums/avg@1"], metrics["eval/sums/truncated_frac"]) == (0.0, 1.0)
 
 
 def test_what_cannot_be_evaluated_is_refused_and_nothing_is_no_evaluation(make_args):
-    assert load_evaluation(make_args(dataset=None), None, Tokenizer(), None) is None
+    assert load_evaluation(make_args(dataset=None), None, TOKENIZER, None) is None
     with pytest.raises(UsageError, match="a name is empty"):
-        plan_of(make_args(dataset="bench:"), Tokenizer())
+        plan_of(make_args(dataset="bench:"), TOKENIZER)
     with pytest.raises(RunStopped, match=r"--eval\.dataset: a response came without a reward"):
         prompt_metrics([Prompt(0, "a", "")], [[sample("a", None, reward=None)]])
 
@@ -193,7 +189,7 @@ def evaluation_of(sampler, prompts=3) -> PromptEvaluation:
     return PromptEvaluation(data, sampler.args, sampler.requests)
 
 
-def test_an_evaluation_takes_all_prompts_and_leaves_the_training_data_alone(make_sampler, step):
+def test_an_evaluation_takes_all_prompts_and_leaves_the_training_data_alone(make_sampler):
     sampler, handles = make_sampler(engines=2, ranks=4, train_batch=2, rollout_seeded=True)
     evaluation = evaluation_of(sampler)
     for _ in range(2):
@@ -211,12 +207,11 @@ def test_an_evaluation_takes_all_prompts_and_leaves_the_training_data_alone(make
     assert len(set(asked)) == 3  # both evaluations have the same seeds
     assert {each["sampling_params"].temperature for handle in handles for each in handle.asked} == {0.5}
     assert sampler.order.drawn == 0
-    assert step(sampler)[0] == [1, 3, 5, 7]
+    assert one_step(sampler)[0] == [1, 3, 5, 7]
 
 
-def test_failed_rewards_stop_an_evaluation(make_sampler, response):
-    failed = [response("0", "x", 0.0) | {"extra_logs": {"reward/error_frac": 1.0}}] * 2
-    sampler, _ = make_sampler(failures={0: {1: failed}})
+def test_failed_rewards_stop_an_evaluation(make_sampler):
+    sampler, _ = make_sampler(failures={0: {1: [failed("0", "x")] * 2}})
     with pytest.raises(RunStopped, match="the reward of 2 of 6 responses failed"):
         evaluation_of(sampler).run(sampler.engines)
 

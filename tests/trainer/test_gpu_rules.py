@@ -24,6 +24,8 @@ from openrlhf_cov.trainer.bad_updates import gradient_of, gradients_are_finite
 from openrlhf_cov.trainer.records import StepSettings, TrainSample
 from openrlhf_cov.trainer.update import OVERLAP_EVERY, update_policy
 
+pytestmark = pytest.mark.usefixtures("one_process")
+
 
 @pytest.fixture(scope="module")
 def device():
@@ -151,21 +153,18 @@ CONFIGS = {
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_updates_of_a_step(rules, ranks, name):
     updates_of_a_step(rules, ranks, CONFIGS[name])
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("setting", ["current", "old"])
 def test_updates_of_a_step_that_compares_selections(rules, ranks, setting):
     updates_of_a_step(rules, ranks, CovConfig(cov_type="kl_cov", cov_log_probs=setting), step=50)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_process")
 def test_a_large_fraction_is_found_without_a_further_read(rules, ranks, monkeypatch):
     monkeypatch.setattr(window, "GATHERED", 1)
     updates_of_a_step(rules, ranks, CovConfig(method="top_entropy"))
@@ -180,14 +179,12 @@ CORRECTIONS = {
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("correction", CORRECTIONS)
 @pytest.mark.parametrize("config", [CovConfig(), CONFIGS["KL-Cov in a micro-batch"]])
 def test_updates_of_a_step_with_a_correction(rules, ranks, correction, config):
     updates_of_a_step(rules, ranks, config, is_correction_threshold=(0.5, 5.0), **CORRECTIONS[correction])
 
 
-@pytest.mark.usefixtures("one_process")
 def test_entropies_of_rollouts(rules, ranks):
     with rules() as device:
         policy = policy_on(device, ranks, CovConfig())

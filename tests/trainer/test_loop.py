@@ -2,10 +2,13 @@
 
 import logging
 import time
+from dataclasses import replace
+from unittest.mock import create_autospec
 
 import pytest
 import torch
 from character_tokenizer import character_tokenizer
+from openrlhf.utils.logging_utils import TensorboardLogger
 from played_models import PlayedGroup
 from played_ray import PlayedActor
 from ray.exceptions import ActorDiedError
@@ -17,6 +20,7 @@ from openrlhf_cov.settings import Schedule
 from openrlhf_cov.trainer import loop as loop_module
 from openrlhf_cov.trainer.checkpoint.checkpoints import ROLLOUTS
 from openrlhf_cov.trainer.loop import TrainingLoop
+from openrlhf_cov.trainer.metrics import logs
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.records import Rollout, StepResult
 from openrlhf_cov.trainer.rollout.generation import EngineGroup
@@ -70,9 +74,12 @@ class Run:
         self.args = args = flags(
             **{
                 "ckpt.output_dir": str(folder), "ckpt.path": str(folder / "state"), "ckpt.save_steps": NEVER,
-                "ckpt.best_metric_key": "eval_pass1", "eval.steps": NEVER, **settings,
+                "ckpt.best_metric_key": "eval_pass1", "eval.steps": NEVER, "logger.tensorboard_dir": "board",
+                **settings,
             }
         )  # fmt: skip
+        self.tracker = create_autospec(TensorboardLogger, instance=True)
+        monkeypatch.setattr(logs, "TensorboardLogger", lambda args: self.tracker)
         monkeypatch.setattr(loop_module, "stop_requested", lambda: self.signal)
         self.sampler = PlayedSampler(self.calls, rollouts, **sampler_fields)
         policy = PlayedGroup("policy", calls=self.calls, save_checkpoint=self.note_lines, **results)
@@ -120,6 +127,21 @@ class Run:
         """Run to the end, and return this."""
         self.loop.run()
         return self
+
+    def has_reference(self):
+        """Give the run a reference model."""
+        groups = self.loop.groups
+        self.loop.groups = ModelGroups(self.args, groups.policy, PlayedGroup("reference", calls=self.calls))
+
+    def changes_rollouts(self, change):
+        """Let the run train on ``change(rollout)`` instead of each rollout."""
+        sample_now = self.sampler.next_batch
+
+        def changed(version):
+            rollout = sample_now(version)
+            return rollout and change(rollout)
+
+        self.sampler.next_batch = changed
 
     @property
     def metrics(self):
@@ -188,22 +210,14 @@ def test_numbers_of_the_ranks_come_before_those_of_the_samples(make_run):
 
 def test_the_time_of_a_step_begins_with_the_wait_for_its_rollout(make_run):
     run = make_run(1)
-    sample_now = run.sampler.next_batch
-    run.sampler.next_batch = lambda version: time.sleep(0.05) or sample_now(version)
-    total = run.ends().metrics[0]["timing/step_total"]
+    run.changes_rollouts(lambda rollout: time.sleep(0.05) or rollout)
     # The rollout says that it took 3 seconds: with --train.async_enable it was made during earlier steps.
-    assert 0.05 < total < 3.0
+    assert 0.05 < run.ends().metrics[0]["timing/step_total"] < 3.0
 
 
 def test_ranks_train_on_samples_that_are_numbered_by_prompt(make_run):
     run = make_run(1)
-    sample_now = run.sampler.next_batch
-
-    def in_another_order(version):
-        rollout = sample_now(version)
-        return rollout and Rollout(**{**vars(rollout), "samples": [*rollout.samples[4:], *rollout.samples[:4]]})
-
-    run.sampler.next_batch = in_another_order
+    run.changes_rollouts(lambda rollout: replace(rollout, samples=[*rollout.samples[4:], *rollout.samples[:4]]))
     ((_, _, share),) = run.ends().arguments("update")
     assert [each.sample_id for each in share.samples()] == [4, 5, 6, 7, 0, 1, 2, 3]
     assert [int(each.tokens[0]) for each in share.samples()] == [50, 60, 70, 80, 10, 20, 30, 40]
@@ -211,7 +225,7 @@ def test_ranks_train_on_samples_that_are_numbered_by_prompt(make_run):
 
 def test_settings_and_the_kl_coefficient_of_a_step_go_with_its_order(make_run):
     run = make_run(cov_type="clip_cov", clip_cov_ratio=Schedule(2e-4, 4e-4, 2), algo__kl__init_coef=0.1)
-    run.loop.groups = ModelGroups(run.args, run.loop.groups.policy, PlayedGroup("reference", calls=run.calls))
+    run.has_reference()
     run.ends()
     assert [order.config.clip_cov_ratio for order in run.orders] == pytest.approx([2e-4, 3e-4, 4e-4])
     assert [order.kl_coef for order in run.orders] == [0.1] * 3
@@ -219,30 +233,21 @@ def test_settings_and_the_kl_coefficient_of_a_step_go_with_its_order(make_run):
 
 def test_a_reference_that_has_scored_a_rollout_ahead_is_not_asked_again(make_run):
     run = make_run(2, algo__kl__init_coef=0.1)
-    run.loop.groups = ModelGroups(run.args, run.loop.groups.policy, PlayedGroup("reference", calls=run.calls))
+    run.has_reference()
     run.loop.sampler = ScoredAhead(run.sampler, run.loop.groups, pad_token_id=0)
     run.ends()
-    scored = [model for model, method, _ in run.calls if method == "score"]
-    assert scored == ["reference", "policy"] * 2
+    assert [model for model, method, _ in run.calls if method == "score"] == ["reference", "policy"] * 2
 
 
 def test_too_many_failed_rewards_end_the_run_before_a_model_scores(make_run):
     run = make_run()
-    sample_now = run.sampler.next_batch
-
-    def failed(version):
-        rollout = sample_now(version)
-        samples = [sample(i, 0.0, metrics={"reward/error_frac": 1.0}) for i in range(8)]
-        return Rollout(**{**vars(rollout), "samples": samples})
-
-    run.sampler.next_batch = failed
-    closed = []
-    run.loop.start = lambda start=run.loop.start: start_with_tracker(run, start, closed)
+    failed = [sample(i, 0.0, metrics={"reward/error_frac": 1.0}) for i in range(8)]
+    run.changes_rollouts(lambda rollout: replace(rollout, samples=failed))
     with pytest.raises(RunStopped, match="the reward of 8 of 8 responses failed"):
         run.ends()
     assert run.names() == ["sample"]
     assert run.metrics == []
-    assert closed == [True]  # trackers end with the run, whatever ended it
+    run.tracker.close.assert_called_once_with()  # trackers end with the run, whatever ended it
 
 
 def test_without_updates_of_the_policy_a_step_has_the_numbers_of_the_critic(make_run):
@@ -364,8 +369,7 @@ def test_a_fresh_start_evaluates_its_policy_where_a_flag_asks_for_it(make_run, s
 def test_a_start_that_is_repeated_evaluates_again(make_run, tmp_path):
     # The former attempt left no checkpoint, so nothing tells whether it had the same model and settings.
     (tmp_path / "eval.jsonl").write_text('{"step": 0, "eval_pass1": 0.25}\n')
-    run = make_run(0, [0.75], eval_at_start=True).ends()
-    assert run.evaluations == [(0, 0.75)]
+    assert make_run(0, [0.75], eval_at_start=True).ends().evaluations == [(0, 0.75)]
     (former,) = read_metrics(tmp_path / "eval.jsonl.bak")
     assert former["eval_pass1"] == 0.25
 
@@ -415,14 +419,12 @@ def test_a_signal_and_a_dead_engine_end_the_run_after_the_step(
     run.signal = signum
     if dead:
         run.engine_answers(check_health=ActorDiedError())
-    closed = []
-    run.loop.start = lambda start=run.loop.start: start_with_tracker(run, start, closed)
     with pytest.raises(error, match=f"^{cause}: stopped after global step 1; {advice}") as stopped:
         run.ends()
     assert type(stopped.value) is error
     assert [call["tag"] for call in run.arguments("save_checkpoint")] == saved
     assert len(run.metrics) == 1
-    assert closed == [True]
+    run.tracker.close.assert_called_once_with()
     # The evaluation of the step is owed by the run that continues.
     assert "evaluate" not in run.names()
     assert ("send_weights" in run.names()) is not bool(dead)
@@ -430,36 +432,13 @@ def test_a_signal_and_a_dead_engine_end_the_run_after_the_step(
         assert "vLLM engine 1 died; " in log.text
 
 
-def start_with_tracker(run, start, closed):
-    state = start()
-    run.loop.logs.trackers.append(Tracker(closed))
-    return state
-
-
-class Tracker:
-    """Weights & Biases or TensorBoard, as far as it is closed."""
-
-    def __init__(self, closed):
-        self.closed = closed
-
-    def log_train(self, step, values):
-        """Log nothing."""
-
-    log_eval = log_train
-
-    def close(self):
-        self.closed.append(True)
-
-
 def test_a_signal_in_the_last_step_changes_nothing(make_run):
     run = make_run(1, **{"eval.steps": 1})
     run.signal = 15
-    closed = []
-    run.loop.start = lambda start=run.loop.start: start_with_tracker(run, start, closed)
     run.ends()
     assert run.evaluations == [(1, 0.5)]
     assert run.arguments("save_checkpoint") == []
-    assert closed == [True]
+    run.tracker.close.assert_called_once_with()
 
 
 # Rollouts that are sampled ahead (--train.async_enable).
@@ -467,8 +446,7 @@ def test_a_signal_in_the_last_step_changes_nothing(make_run):
 
 @pytest.mark.parametrize("staleness", [1, 2])
 def test_rollouts_are_sampled_at_most_so_many_versions_ahead(make_run, staleness):
-    settings = {"train.async_enable": True, "train.async_queue_size": staleness, "eval.steps": 2}
-    run = make_run(5, **settings).ends()
+    run = make_run(5, **{"train.async_enable": True, "train.async_queue_size": staleness, "eval.steps": 2}).ends()
     sampled = run.arguments("sample")
     assert [step for step, _ in sampled] == [0, 1, 2, 3, 4]
     assert all(step - staleness <= version <= step for step, version in sampled)
@@ -481,15 +459,14 @@ def test_rollouts_are_sampled_at_most_so_many_versions_ahead(make_run, staleness
 def test_an_evaluation_waits_for_the_rollout_that_is_sampled(make_run):
     run = make_run(3, **{"train.async_enable": True, "eval.steps": 1})
     is_sampling = []
-    sample_now = run.sampler.next_batch
 
-    def slow(version):
+    def slow(rollout):
         is_sampling.append(True)
         time.sleep(0.02)
         is_sampling.pop()
-        return sample_now(version)
+        return rollout
 
-    run.sampler.next_batch = slow
+    run.changes_rollouts(slow)
 
     class Alone:
         @staticmethod

@@ -20,13 +20,10 @@ def fresh(config=None, **settings):
     return LoopState.fresh(args, config or CovConfig())
 
 
-def metrics_of(entropy, reward=0.5, kl=0.0):
-    return {"kl": kl, "reward": reward, "entropy/mean": entropy, "cov/prob_weighted_mean": 0.2, "cov/mean": 0.4}
-
-
-def step(state, entropy=0.5, config=None, updates=2, **values):
-    result = StepResult({}, mean_entropy=entropy, updates=updates, learning_rate=0.1)
-    return state.finish_step(metrics_of(entropy, **values), result, config or CovConfig(), samples=64)
+def step(state, entropy=0.5, config=None, reward=0.5, kl=0.0):
+    result = StepResult({}, mean_entropy=entropy, updates=2, learning_rate=0.1)
+    metrics = {"kl": kl, "reward": reward, "entropy/mean": entropy, "cov/prob_weighted_mean": 0.2, "cov/mean": 0.4}
+    return state.finish_step(metrics, result, config or CovConfig(), samples=64)
 
 
 def test_the_theory_predicts_with_the_updates_of_the_step():

@@ -40,8 +40,7 @@ def test_policy_and_critic_are_trained_on_their_shares(sleeps):
     calls = []
     policy = PlayedGroup("policy", 2, 1, calls, update=POLICY)
     critic = PlayedGroup("critic", 1, 1, calls, update=StepResult({"critic_loss": 2.0}))
-    args = flags(ds__enable_sleep=sleeps)
-    result = ModelGroups(args, policy, critic=critic).update(ORDER, train_samples())
+    result = ModelGroups(flags(ds__enable_sleep=sleeps), policy, critic=critic).update(ORDER, train_samples())
     assert result == StepResult({"policy_loss": 1.0, "critic_loss": 2.0}, 0.5, 4, 0.1)
     assert updates_of(calls) == [
         ("critic", 0, ORDER, [0, 1, 2, 3, 4, 5, 6, 7]),

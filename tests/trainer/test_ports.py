@@ -14,8 +14,7 @@ def test_nobody_who_asks_for_any_port_gets_a_reserved_one():
     with ExitStack() as stack:
         reserved = stack.enter_context(reserve_port())
         others = [stack.enter_context(reserve_port()) for _ in range(200)]
-        ports = [each.getsockname()[1] for each in (reserved, *others)]
-        assert len(set(ports)) == 201
+        assert len({each.getsockname()[1] for each in (reserved, *others)}) == 201
 
 
 def test_a_store_listens_on_a_reserved_port():

@@ -33,8 +33,7 @@ def scores_of(samples, *rows):
 
 def test_a_step_is_trained_on_before_it_is_scored():
     calls = []
-    metrics = StepResult({"prm/loss": 0.7})
-    prm = PlayedGroup("prm", 2, calls=calls, update=metrics)
+    prm = PlayedGroup("prm", 2, calls=calls, update=StepResult({"prm/loss": 0.7}))
     args = flags("rloo", group=2)
     samples = [sample(number, float(number % 2), 3, abstained=number == 3) for number in range(4)]
     scores = scores_of(samples)
@@ -105,8 +104,7 @@ def test_advantages_are_whitened_returns_of_process_and_outcome_rewards():
     batch = estimate_advantages(samples, scores, AdvantageSettings.of(args), ORDER, args)
     # outcomes 1 and -1 at the last tokens; sums to the end: 0.25 + 0.25, 0.25 and -0.5. The prompt with one graded
     # response is left out.
-    returns = [[0.5, 0.25], [-0.5], [0.0], [0.0]]
-    assert [each.returns.tolist() for each in batch.samples] == returns
+    assert [each.returns.tolist() for each in batch.samples] == [[0.5, 0.25], [-0.5], [0.0], [0.0]]
     # mean (0.5 + 0.25 - 0.5) / 3 = 1/12, variance (0.25 + 0.0625 + 0.25) / 3 - 1/144 = 26/144
     deviation = (26 / 144) ** 0.5
     expected = [(0.5 - 1 / 12) / deviation, (0.25 - 1 / 12) / deviation, (-0.5 - 1 / 12) / deviation]

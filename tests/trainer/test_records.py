@@ -56,8 +56,7 @@ def test_a_share_gives_back_what_it_was_made_of(lengths, present, scores):
         make_sample(number, length, present, score)
         for number, (length, score) in enumerate(zip(lengths, scores, strict=False))
     ]
-    share = pickle.loads(pickle.dumps(RankSamples.of(samples)))  # as it is sent
-    found = share.samples()
+    found = pickle.loads(pickle.dumps(RankSamples.of(samples))).samples()  # as it is sent
     assert len(found) == len(samples)
     for one, other in zip(found, samples, strict=True):
         assert_equal(one, other)
@@ -86,5 +85,4 @@ def test_a_micro_batch_is_its_padded_samples(lengths, present):
 def test_samples_without_images_beside_others():
     samples = [make_sample(0, 3), replace(make_sample(1, 3), image_inputs=None), make_sample(2, 3)]
     assert [int(each["pixel_values"][0, 0]) for each in MicroBatch.of(samples).image_inputs] == [0, 2]
-    found = RankSamples.of(samples).samples()
-    assert [each.image_inputs is None for each in found] == [False, True, False]
+    assert [each.image_inputs is None for each in RankSamples.of(samples).samples()] == [False, True, False]

@@ -21,8 +21,7 @@ def test_dynamic_batches_have_nearly_equally_many_tokens():
     # 26 tokens of at most 10 per batch make 3 batches, of which two ranks get as many as each other: 2.
     args = flags(train__dynamic_batch_enable=True, rollout__max_tokens_per_gpu=10)
     lengths = [5, 3, 9, 2, 7]
-    batches = scoring_batches(lengths, args, ranks=2)
-    assert batches == [[1, 2, 3], [0, 4]]  # 14 and 12 tokens
+    assert scoring_batches(lengths, args, ranks=2) == [[1, 2, 3], [0, 4]]  # 14 and 12 tokens
     three = scoring_batches(lengths, args, ranks=1)
     assert sorted(three) == sorted(get_seqlen_balanced_partitions(lengths, 3, False))
 
@@ -99,8 +98,7 @@ def test_scores_of_half_precision_become_single():
             log_probs, entropies, proxy = super().scored(method, tokens, mask)
             return log_probs.bfloat16(), entropies.bfloat16(), proxy
 
-    groups = models(flags(), policy=Half("policy"), reference=None, critic=None)
-    (each,) = scores_by([sample(0)], groups, PAD)
+    (each,) = scores_by([sample(0)], models(flags(), policy=Half("policy"), reference=None, critic=None), PAD)
     assert each.log_probs.dtype == each.entropy.dtype == torch.float32
 
 
@@ -127,16 +125,14 @@ def test_the_reference_scores_a_rollout_ahead_of_its_step_with_the_same_numbers(
     samples = [sample(i, None, 1 + i % 4, prompt=1 + i % 3) for i in range(7)]
     calls = []
     groups = models(args, reference=PlayedGroup("reference", calls=calls), policy=PlayedGroup("policy", calls=calls))
-    source = ScoredAhead(OneRollout(samples, calls), groups, PAD)
-    rollout = source.next_batch(7)
+    rollout = ScoredAhead(OneRollout(samples, calls), groups, PAD).next_batch(7)
     assert rollout is not None
     assert [call[:2] for call in calls] == [("engines", "generate"), ("reference", "score")]
 
     batches = padded_batches(samples, groups, PAD)
     ahead = score(samples, batches, groups, rollout.reference_answers)
     assert [call[:2] for call in calls[2:]] == [("policy", "score")]  # the reference is not asked again
-    in_turn = score(samples, batches, groups)
-    for one, other in zip(ahead, in_turn, strict=True):
+    for one, other in zip(ahead, score(samples, batches, groups), strict=True):
         assert one.base_log_probs is not None
         assert torch.equal(one.base_log_probs, other.base_log_probs)
 

@@ -292,8 +292,7 @@ def test_random_tokens_of_a_micro_batch_depend_on_the_rank(tmp_path, observed):
 
 @pytest.mark.slow
 def test_a_step_takes_its_settings_from_the_order(tmp_path):
-    config = CovConfig(cov_type="kl_cov", kl_cov_ratio=Schedule(0.4, 0.2, 6), **LARGE)
-    args = flags(tmp_path, config)
+    args = flags(tmp_path, CovConfig(cov_type="kl_cov", kl_cov_ratio=Schedule(0.4, 0.2, 6), **LARGE))
     for step, share in (0, 0.4), (3, 0.3), (6, 0.2):
         metrics = update_policy(make_policy(args), order_of(args, step), make_samples()).metrics
         # round down, or up to 1 of the tokens of each of two updates
@@ -343,8 +342,7 @@ def test_updates_with_nan_are_skipped_and_counted(tmp_path, dynamic):
     samples = make_samples()
     samples[1] = replace(samples[1], advantages=torch.full_like(samples[1].advantages, math.nan))
     policy = make_policy(args)
-    result = update_policy(policy, order_of(args, 7), samples)
-    assert result.metrics["ppo/skipped_updates"] == 1.0
+    assert update_policy(policy, order_of(args, 7), samples).metrics["ppo/skipped_updates"] == 1.0
     assert policy.actor.logits.isfinite().all()
     assert not torch.equal(policy.actor.logits, Unigrams().logits)  # the other update was made
     assert [path.name for path in (tmp_path / "bad_updates").iterdir()] == ["step8_1_rank0.pt"]
@@ -361,18 +359,17 @@ def test_updates_with_nan_are_skipped_and_counted(tmp_path, dynamic):
 @pytest.mark.parametrize("config", [CovConfig(), CONFIGS["kl_cov"], CovConfig(method="steer")])
 def test_samples_without_action_tokens_change_nothing(tmp_path, config, micro_batch):
     """A micro-batch of nothing else has no mean: its numbers must not make those of the step NaN."""
-    args = flags(
-        tmp_path, config, micro_batch_size=micro_batch, tensor_parallel_size=2, entropy_coef=0.1, use_loss=True,
-        init_coef=0.1, is_correction_level="token", loss_agg_mode="seq-mean-token-mean",
+    losses = dict(
+        tensor_parallel_size=2, entropy_coef=0.1, use_loss=True, init_coef=0.1, is_correction_level="token",
+        loss_agg_mode="seq-mean-token-mean",
     )  # fmt: skip
+    args = flags(tmp_path, config, micro_batch_size=micro_batch, **losses)
     samples = make_samples(4, drift=0.1)
     empty = [
         replace(each, sample_id=each.sample_id + 4, action_mask=torch.zeros_like(each.action_mask)) for each in samples
     ]
-    policy, alone = make_policy(args), make_policy(flags(tmp_path, config, **{
-        "micro_batch_size": 4, "train__batch_size": 4, "tensor_parallel_size": 2, "entropy_coef": 0.1,
-        "use_loss": True, "init_coef": 0.1, "is_correction_level": "token", "loss_agg_mode": "seq-mean-token-mean",
-    }))  # fmt: skip
+    policy = make_policy(args)
+    alone = make_policy(flags(tmp_path, config, micro_batch_size=4, train__batch_size=4, **losses))
     result = update_policy(policy, order_of(args, kl_coef=0.1), samples + empty)
     expected = update_policy(alone, order_of(alone.args, kl_coef=0.1), samples)
     torch.testing.assert_close(policy.actor.logits, alone.actor.logits, rtol=1e-5, atol=1e-6)
@@ -421,8 +418,7 @@ def test_a_model_that_cannot_score_what_a_method_needs_ends_the_run(tmp_path, me
 
 
 def test_the_tokens_of_a_step_are_dumped_where_that_is_due(tmp_path):
-    config = replace(CONFIGS["kl_cov"], cov_dump_every=2, cov_dump_tokens=5)
-    args = flags(tmp_path, config)
+    args = flags(tmp_path, replace(CONFIGS["kl_cov"], cov_dump_every=2, cov_dump_tokens=5))
     for step in (2, 3):
         update_policy(make_policy(args), order_of(args, step), make_samples())
     (path,) = (tmp_path / "cov_tokens").iterdir()
@@ -438,8 +434,7 @@ def test_the_tokens_of_a_step_are_dumped_where_that_is_due(tmp_path):
 
 
 def test_images_go_with_the_text(tmp_path):
-    config = CovConfig(cov_type="kl_cov")
-    policy = make_policy(flags(tmp_path, config, micro_batch_size=4, tensor_parallel_size=2))
+    policy = make_policy(flags(tmp_path, CovConfig(cov_type="kl_cov"), micro_batch_size=4, tensor_parallel_size=2))
     samples = [
         replace(
             each, image_inputs=None if each.sample_id == 1 else {"pixel_values": torch.full((1, 2), each.sample_id)}
@@ -484,8 +479,7 @@ def test_dropout_is_seen_in_modules_and_configs(module, draws):
 
 def test_samples_of_a_prompt_come_together_where_a_model_gains_by_it(tmp_path):
     def groups_prompts(config=None, shares_prompts=True):
-        policy = make_policy(flags(tmp_path, config), shares_prompts=shares_prompts)
-        return policy.layout.groups_prompts
+        return make_policy(flags(tmp_path, config), shares_prompts=shares_prompts).layout.groups_prompts
 
     assert groups_prompts()
     assert groups_prompts(CONFIGS["kl_cov"])

@@ -73,9 +73,9 @@ def upstream_policy(args, samples, kl_coef, with_ema=False):
 
 
 LAYOUTS = {
-    "static, one micro-batch": dict(micro_batch_size=8),
-    "static, four micro-batches": dict(micro_batch_size=2),
-    "static, two updates of two": dict(micro_batch_size=2, train__batch_size=4),
+    "static, one micro-batch": dict(micro_batch_size=8, tensor_parallel_size=2),
+    "static, four micro-batches": dict(micro_batch_size=2, tensor_parallel_size=2),
+    "static, two updates of two": dict(micro_batch_size=2, train__batch_size=4, tensor_parallel_size=2),
     # Upstream repeats the updates of dynamic batches in every epoch, ours are shuffled anew, so there is one epoch.
     "dynamic, two updates": dict(dynamic_batch_enable=True, train__batch_size=4, max_epochs=1, max_tokens_per_gpu=7),
     "dynamic, one sample left out": dict(
@@ -94,20 +94,14 @@ LOSSES = {
     "entropy bonus": dict(entropy_coef=0.05),
     "dual clip": dict(dual_clip=1.1),
     "tokens masked": dict(is_correction_level="token", is_correction_threshold=(0.8, 1.2)),
-    "tokens cut": dict(
-        is_correction_level="token", is_correction_mode="clip", is_correction_threshold=(0.8, 1.2)
-    ),
+    "tokens cut": dict(is_correction_level="token", is_correction_mode="clip", is_correction_threshold=(0.8, 1.2)),
     "sequences masked": dict(is_correction_level="seq", is_correction_threshold=(0.9, 1.1)),
     "binary KL": dict(
         is_correction_level="token", is_correction_gating="binary_kl", is_correction_threshold=(0.0, 0.01)
     ),
-    "total variation": dict(
-        is_correction_level="seq", is_correction_gating="tv", is_correction_threshold=(0.0, 0.05)
-    ),
+    "total variation": dict(is_correction_level="seq", is_correction_gating="tv", is_correction_threshold=(0.0, 0.05)),
     "GSPO": dict(policy_loss_type="gspo", eps_clip_low_high=(0.02, 0.03)),
-    "GSPO with correction": dict(
-        policy_loss_type="gspo", eps_clip_low_high=(0.02, 0.03), is_correction_level="token"
-    ),
+    "GSPO with correction": dict(policy_loss_type="gspo", eps_clip_low_high=(0.02, 0.03), is_correction_level="token"),
     "experts": dict(aux_loss_coef=0.01),
     "everything": dict(
         use_loss=True, init_coef=KL_COEF, estimator="k2", entropy_coef=0.02, dual_clip=1.5, aux_loss_coef=0.01,
@@ -120,11 +114,8 @@ NUMBERS = ("policy_loss", "ppo_kl", "ppo_clip_ratio", "actor_lr", "actor_grad_no
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_the_policy_learns_what_upstreams_learns(tmp_path, layout, loss):
-    unshuffled = {} if layout.get("dynamic_batch_enable") else dict(tensor_parallel_size=2)
-    args = flags(tmp_path, **layout, **loss, **unshuffled)
-    samples = make_samples(
-        9 if "max_tokens_per_gpu" in layout and layout["max_tokens_per_gpu"] == 9 else 8, drift=DRIFT
-    )
+    args = flags(tmp_path, **layout, **loss)
+    samples = make_samples(9 if layout.get("max_tokens_per_gpu") == 9 else 8, drift=DRIFT)
     expected, _, status = upstream_policy(args, samples, KL_COEF)
     policy = make_policy(args)
     result = update_policy(policy, order_of(args, kl_coef=KL_COEF), samples)
@@ -156,8 +147,7 @@ def test_the_policy_learns_what_upstreams_learns(tmp_path, layout, loss):
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_the_moving_average_follows_as_upstreams(tmp_path, layout):
-    unshuffled = {} if layout.get("dynamic_batch_enable") else dict(tensor_parallel_size=2)
-    args, samples = flags(tmp_path, **layout, **unshuffled), make_samples()
+    args, samples = flags(tmp_path, **layout), make_samples()
     _, expected, _ = upstream_policy(args, samples, 0.0, with_ema=True)
     policy = make_policy(args, with_ema=True)
     update_policy(policy, order_of(args), samples)
@@ -171,8 +161,7 @@ CRITICS = {"plain": {}, "no clip": dict(value_clip=None), "experts": dict(aux_lo
 @pytest.mark.parametrize("loss", CRITICS.values(), ids=CRITICS)
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_the_critic_learns_what_upstreams_learns(tmp_path, layout, loss):
-    unshuffled = {} if layout.get("dynamic_batch_enable") else dict(tensor_parallel_size=2)
-    args, samples = flags(tmp_path, **layout, **loss, **unshuffled), make_samples(drift=DRIFT)
+    args, samples = flags(tmp_path, **layout, **loss), make_samples(drift=DRIFT)
     accumulation = accumulation_of(args)
     expected = Values(accumulation)
     trainer = CriticPPOTrainer(

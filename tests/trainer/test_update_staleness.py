@@ -69,10 +69,6 @@ def train(folder, logits, samples, config, **changes):
     return policy.actor.logits.detach(), result.metrics
 
 
-def sequence_mean(values):
-    return values.mean().expand_as(values)
-
-
 def ppo(lp, old, roll, advantage):
     ratio = (lp - old).exp()
     clipped = ((advantage > 0) & (ratio > 1 + HIGH)) | ((advantage < 0) & (ratio < 1 - LOW))
@@ -90,7 +86,8 @@ def masked(lp, old, roll, advantage):
 
 def gspo_by(anchor):
     def coefficient(lp, old, roll, advantage):
-        ratio = sequence_mean(lp - (old if anchor == "old" else roll)).exp()
+        gap = lp - (old if anchor == "old" else roll)
+        ratio = gap.mean().expand_as(gap).exp()
         clipped = ((advantage > 0) & (ratio > 1 + HIGH)) | ((advantage < 0) & (ratio < 1 - LOW))
         return ratio.masked_fill(clipped, 0.0)
 
@@ -130,11 +127,11 @@ RATIOS = {
 }
 
 
-def expected_weights(logits, samples, coefficient, by_sequence, penalty=None):
+def expected_weights(logits, samples, coefficient, by_sequence=False, penalty=None, updates=UPDATES):
     """Return the weights after gradient descent with d loss / d lp = -k A / N, or the mean of the sequences' means."""
     logits = logits.clone().requires_grad_()
     tokens = sum(sample.action_tokens for sample in samples)
-    for _ in range(UPDATES):
+    for _ in range(updates):
         log_probs, loss = logits.log_softmax(0), torch.zeros(())
         for sample in samples:
             lp = log_probs[sample.tokens[1:]]
@@ -178,8 +175,7 @@ def test_the_penalty_of_kl_cov_holds_the_policy_near_old(tmp_path, age):
     """Of all tokens here. The rollout correction weighs the policy gradient, never the penalty."""
     config = CovConfig(cov_type="kl_cov", kl_cov_ratio=1.0, ppo_kl_coef=0.3, allow_large_cov_ratio=True)
     logits, samples = stale_rollouts(tmp_path, age)
-    changes = OPEN | CORRECTION | dict(is_correction_mode="clip")
-    found, _ = train(tmp_path, logits, samples, config, **changes)
+    found, _ = train(tmp_path, logits, samples, config, **OPEN | CORRECTION | dict(is_correction_mode="clip"))
 
     def coefficient(lp, old, roll, advantage):
         return (lp - old).exp() * (old - roll).exp().clamp(0.95, 1.05)
@@ -187,7 +183,7 @@ def test_the_penalty_of_kl_cov_holds_the_policy_near_old(tmp_path, age):
     def penalty(lp, old):
         return 0.3 * (lp - old).abs()
 
-    expected = expected_weights(logits, samples, coefficient, by_sequence=False, penalty=penalty)
+    expected = expected_weights(logits, samples, coefficient, penalty=penalty)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -232,8 +228,7 @@ def test_covariances_with_old_log_probs_ignore_the_engine(tmp_path, age):
 
 
 def gap_to_the_engine(samples):
-    gaps = torch.cat([sample.rollout_log_probs - sample.log_probs for sample in samples])
-    return float(gaps.mean())
+    return float(torch.cat([sample.rollout_log_probs - sample.log_probs for sample in samples]).mean())
 
 
 @pytest.mark.parametrize("age", STALENESS)
@@ -244,16 +239,7 @@ def test_the_logged_ratios_and_divergences(tmp_path, age):
     assert metrics["vllm_kl"] == pytest.approx(gap_to_the_engine(samples), rel=1e-5, abs=1e-7)
     assert (metrics["vllm_kl"] == 0) is (age == 0)
     # ppo_kl: mean of old - lp, over both updates; lp is old in the first one
-    first = expected_weights_after_one(logits, samples)
+    first = expected_weights(logits, samples, ppo, updates=1)
     drift = torch.cat([sample.log_probs - first.log_softmax(0)[sample.tokens[1:]] for sample in samples])
     assert metrics["ppo_kl"] == pytest.approx(float(drift.mean()) / 2, rel=1e-3, abs=1e-6)
     assert metrics["ppo/ratio_max"] == pytest.approx(float((-drift).max().exp()), rel=1e-4)
-
-
-def expected_weights_after_one(logits, samples):
-    logits = logits.clone().requires_grad_()
-    log_probs = logits.log_softmax(0)
-    tokens = sum(sample.action_tokens for sample in samples)
-    loss = sum(-(sample.advantages * log_probs[sample.tokens[1:]]).sum() for sample in samples) / tokens
-    (gradient,) = torch.autograd.grad(loss, logits)
-    return (logits - LEARNING_RATE * gradient).detach()

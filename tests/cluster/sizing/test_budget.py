@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from openrlhf_cov.cluster.sizing.budget import PHASES, Role, budget
@@ -61,14 +63,12 @@ def test_models_that_share_a_gpu_score_one_after_the_other():
 
 def test_policy_and_critic_train_together_unless_their_states_sleep():
     actor, critic = role("actor", whole_logits=True), role("critic", head=False)
-    together = table([actor, critic])
-    assert together["micro-batch, gathered weights"][2] == actor.trains + critic.trains
+    assert table([actor, critic])["micro-batch, gathered weights"][2] == actor.trains + critic.trains
     in_turn = table([actor, critic], states_sleep=True)
     assert actor.states + actor.trains > critic.states + critic.trains
     assert in_turn["micro-batch, gathered weights"][2] == actor.trains
-    assert (
-        "critic: optimizer, gradients" not in in_turn
-    )  # it is on the host while the policy, which needs more, trains
+    # It is on the host while the policy, which needs more, trains.
+    assert "critic: optimizer, gradients" not in in_turn
 
 
 def test_a_process_reward_model_trains_before_the_policy_and_not_beside_it():
@@ -81,13 +81,7 @@ def test_a_process_reward_model_trains_before_the_policy_and_not_beside_it():
 def test_an_update_can_be_the_peak_of_training():
     few = role("actor", tokens=1)
     assert few.trains == max(few.sharding.update(QWEN_7B), 2e9 + 1.1 * few.training.training(QWEN_7B))
-    alone = Role(
-        name="actor",
-        shape=QWEN_7B,
-        sharding=Sharding(world=1, stage=2),
-        scoring=Pass(tokens=1),
-        training=Pass(tokens=1, checkpointing=True),
-    )
+    alone = replace(few, sharding=Sharding(world=1, stage=2))
     assert alone.trains == 6 * P  # all gradients, flattened and in fp32
 
 

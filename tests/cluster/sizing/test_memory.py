@@ -75,8 +75,7 @@ def test_adam_keeps_twelve_bytes_per_parameter(tiny):
 
 def test_logits_by_hand():
     # one token of a vocabulary of 152,064: fp32 logits, their gradient in fp32 and in bf16: 4 + 4 + 2 bytes
-    one = Pass(tokens=1, whole_logits=True)
-    assert one.logits(QWEN_7B, 2) == 10 * 152_064
+    assert Pass(tokens=1, whole_logits=True).logits(QWEN_7B, 2) == 10 * 152_064
     assert Pass(tokens=1, whole_logits=True, element=4).logits(QWEN_7B, 2) == 8 * 152_064
     assert Pass(tokens=1, whole_logits=True, head=False).logits(QWEN_7B, 2) == 0
     assert Pass(tokens=1).logits(QWEN_7B, 2) == 0
@@ -103,8 +102,7 @@ def test_a_head_in_blocks_by_hand():
     # 100 tokens have 15.2 million logits, less than a block
     assert Pass(tokens=100).head_in_blocks(QWEN_7B, training=False) == 100 * 2 * 3584 + 8 * 100 * 152_064
     # a block has 256 columns at least: 200,000 tokens make 51.2 million
-    many = Pass(tokens=200_000)
-    assert many.head_in_blocks(QWEN_7B, training=False) == 200_000 * 2 * 3584 + 8 * 256 * 200_000
+    assert Pass(tokens=200_000).head_in_blocks(QWEN_7B, training=False) == 200_000 * 2 * 3584 + 8 * 256 * 200_000
     assert Pass(tokens=100, head=False).head_in_blocks(QWEN_7B, training=True) == 0
     assert Pass(tokens=100, whole_logits=True).head_in_blocks(QWEN_7B, training=True) == 0
     assert (memory.HEAD_BLOCK, memory.HEAD_COLUMNS) == (token_head.BLOCK, token_head.COLUMN_STEP)

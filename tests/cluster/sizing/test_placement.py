@@ -79,16 +79,6 @@ def test_groups_are_those_that_upstream_asks_for_in_its_order(layout, names):
     assert [[tenant.name for tenant in group.tenants] for group in layout.groups()] == names
 
 
-def gpus_of(plan):
-    return [(gpu.node, gpu.index, gpu.processes) for gpu in plan.gpus]
-
-
-def test_colocated_on_one_node():
-    plan = place(GpuLayout(actor=2, engines=2, colocate_all=True).groups(), [8])
-    assert gpus_of(plan) == [(0, 0, ("actor 0", "engine 0")), (0, 1, ("actor 1", "engine 1"))]
-    assert plan.unplaced == ()
-
-
 def test_a_group_without_room_is_left_out_and_the_next_one_tried():
     groups = [GpuGroup(3, (Tenant("engine", 3),)), GpuGroup(2, (Tenant("actor", 2),))]
     plan = place(groups, [2])

@@ -48,6 +48,5 @@ def test_no_rank_goes_without_a_chunk(flags, kept, count):
 
 @given(kept=st.integers(0, 200), samples=st.integers(1, 9), unit=st.integers(1, 60))
 def test_no_more_groups_would_be_usable(flags, kept, samples, unit):
-    args = flags({"train.batch_size": unit, "rollout.n_samples_per_prompt": samples})
-    count = usable_groups(kept, args)
+    count = usable_groups(kept, flags({"train.batch_size": unit, "rollout.n_samples_per_prompt": samples}))
     assert [more for more in range(kept + 1) if more * samples % unit == 0][-1] == count

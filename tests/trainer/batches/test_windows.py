@@ -159,8 +159,7 @@ def test_samples_without_action_tokens_do_not_count():
 @pytest.mark.parametrize("micro_batches", [1, 2, 4])
 def test_the_normalizers_are_upstreams(micro_batches):
     layout = replace(LAYOUT, micro_batches=micro_batches, tensor_parallel_size=2)
-    samples = make_samples()
-    found = windows_in(samples, layout)
+    found = windows_in(make_samples(), layout)
     masks = [
         nn.utils.rnn.pad_sequence([sample.action_mask for sample in each], batch_first=True)
         for window in found

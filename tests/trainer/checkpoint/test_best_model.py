@@ -38,8 +38,7 @@ def test_without_a_metric_no_model_is_kept():
 
 @pytest.mark.parametrize(("key", "named"), [("eval/maths", "eval/maths"), ("", "auto")])
 def test_a_metric_that_no_evaluation_has_warns(log, key, named):
-    found = BestModel(key).after({"eval/math/avg@4": 0.5})
-    assert found == BestModel(key)
+    assert BestModel(key).after({"eval/math/avg@4": 0.5}) == BestModel(key)
     assert missing(log.text, f"--ckpt.best_metric_key {named}", "eval/math/avg@4") == []
 
 
@@ -55,6 +54,5 @@ def test_a_metric_that_no_evaluation_has_warns(log, key, named):
     ],
 )
 def test_the_best_value_of_a_checkpoint_counts_for_its_own_metric(own, saved, restored):
-    states = BestModel(saved, 0.5, 0.25).state_dict()
-    found = BestModel(own).restored(states)
+    found = BestModel(own).restored(BestModel(saved, 0.5, 0.25).state_dict())
     assert found == (BestModel(saved, 0.5, 0.25) if restored else BestModel(own))

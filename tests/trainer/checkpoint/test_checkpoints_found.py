@@ -69,8 +69,7 @@ def test_the_checkpoint_that_the_other_model_points_to_stays(tmp_path):
     for step in (1, 2, 3):
         save(tmp_path / "_critic", f"global_step{step}")
     prune(tmp_path / "_critic", "global_step3", 1, float("inf"), lambda path: None)
-    left = {path.name for path in (tmp_path / "_critic").iterdir()}
-    assert left == {"global_step1", "global_step3", "latest"}
+    assert {path.name for path in (tmp_path / "_critic").iterdir()} == {"global_step1", "global_step3", "latest"}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import datasets
 import pytest
+from played_engines import one_step
 from run_flags import run_flags
 
 from openrlhf_cov.models.cov_config import CovConfig
@@ -62,27 +63,26 @@ def test_settings_that_one_version_does_not_know_do_not_differ():
     saved = {"train.batch_size": 4, "former": 1, "train.seed": 1}
     record = {"train.batch_size": 8, "new": 1, "train.seed": 1}
     assert run_record.changed_names(saved, record) == ["train.batch_size"]
-    line = run_record.describe_changes(["train.batch_size"], saved, record)
-    assert line == "train.batch_size 4 (this run: 8)"
+    assert run_record.describe_changes(["train.batch_size"], saved, record) == "train.batch_size 4 (this run: 8)"
 
 
-def test_other_data_begins_with_its_first_prompt_and_keeps_the_count_of_rollouts(make_sampler, step):
+def test_other_data_begins_with_its_first_prompt_and_keeps_the_count_of_rollouts(make_sampler):
     fresh, _ = make_sampler()
-    expected = step(fresh)[0]
+    expected = one_step(fresh)[0]
     first, _ = make_sampler()
     for _ in range(2):
-        step(first)
+        one_step(first)
     second, _ = make_sampler()
     second.restart(first.state_dict())
     assert second.order.drawn == 0
     assert second.step == first.step == 2
-    assert step(second)[0] == expected
+    assert one_step(second)[0] == expected
 
 
-def test_waiting_groups_of_another_size_are_left_out_and_named(make_sampler, step, caplog):
+def test_waiting_groups_of_another_size_are_left_out_and_named(make_sampler, caplog):
     # two samples per prompt, and a group of them waits: with three per prompt its samples would join other groups
     first, _ = make_sampler(prompts=10)
-    step(first)
+    one_step(first)
     state = first.state_dict()
     samples = [object(), object()]
     state["groups"] = [Group(samples, scores=[1.0, 0.0], tokens=2, version=1)]

@@ -153,14 +153,11 @@ def test_trackers_get_every_nth_step_with_an_example_and_every_evaluation(tmp_pa
 # Weights & Biases.
 
 
-def put_checkpoint(folder):
-    (folder / "state" / "_actor").mkdir(parents=True)
-    (folder / "state" / "_actor" / "latest").write_text("global_step1")
-
-
 def test_a_resumed_run_continues_its_wandb_run(start, tmp_path):
     start()
-    put_checkpoint(tmp_path / "run")
+    actor = tmp_path / "run" / "state" / "_actor"
+    actor.mkdir(parents=True)
+    (actor / "latest").write_text("global_step1")
     start(load_enable=True)
     wandb, _ = start(load_enable=True)
     (first, how), *others = wandb.runs

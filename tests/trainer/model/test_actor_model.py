@@ -255,8 +255,7 @@ def group():
     """Three samples of one prompt, two of another and a single one: (sequences, attention mask, action mask)."""
     generator = torch.Generator().manual_seed(3)
     prompts = torch.randint(2, 50, (3, 7), generator=generator)[[0, 1, 0, 2, 1, 0]]
-    responses = torch.randint(2, 50, (6, 5), generator=generator)
-    sequences = torch.cat([prompts, responses], 1)
+    sequences = torch.cat([prompts, torch.randint(2, 50, (6, 5), generator=generator)], 1)
     attention = (torch.arange(12) < 7 + torch.tensor([5, 3, 4, 5, 1, 2])[:, None]).long()
     action = attention[:, 7:].clone()
     action[0, 2] = 0

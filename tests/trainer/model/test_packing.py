@@ -61,13 +61,11 @@ def options(packing):
 def batch():
     """(sequences, attention mask (B, T), action mask (B, T - 1)): prompts and responses, then padding."""
     width = max(map(sum, LENGTHS)) + 1  # a column that no sample reaches
-    draw = torch.Generator().manual_seed(1)
-    sequences = torch.randint(2, 50, (len(LENGTHS), width), generator=draw)
+    sequences = torch.randint(2, 50, (len(LENGTHS), width), generator=torch.Generator().manual_seed(1))
     position = torch.arange(width)
     prompt, length = (torch.tensor(each)[:, None] for each in zip(*((p, p + r) for p, r in LENGTHS), strict=True))
     attention = (position < length).long()
-    action = ((position[1:] >= prompt) & (position[1:] < length)).long()
-    return sequences * attention, attention, action
+    return sequences * attention, attention, ((position[1:] >= prompt) & (position[1:] < length)).long()
 
 
 def assert_same(packed, padded):

@@ -82,8 +82,7 @@ def test_every_model_that_is_restored_loses_the_buffers(monkeypatch, tmp_path, f
     reload_adam_states(optimizer, "cpu")
     found = [(None, {}), (str(tmp_path / folder / "global_step3" / "states.pt"), {"global_step": 3})]
     monkeypatch.setattr(DeepspeedStrategy, "load_ckpt", lambda *args, **kwargs: found.pop(0))
-    args = run_flags({"ckpt.path": str(tmp_path), "critic.model_name_or_path": "critic"})
-    strategy = CovStrategy(args=args)
+    strategy = CovStrategy(args=run_flags({"ckpt.path": str(tmp_path), "critic.model_name_or_path": "critic"}))
     model = Engine()
     model.basic_optimizer = optimizer
     strategy.load_ckpt(model, str(tmp_path / folder))  # no checkpoint: a fresh start

@@ -43,9 +43,8 @@ def test_the_actor_generates_from_the_tokens_of_the_prompt():
             calls.append((prompt_token_ids, sampling_params))
             return request_output([9, 2], "7<eos>", log_probs=[{9: -0.5}, {4: -0.25, 2: -1.5}])
 
-    completion = asyncio.run(Actor().complete(GREEDY))
     # tokens 9 and 2 have -log p of 0.5 and 1.5; the more likely token 4 was not sampled: (0.5 + 1.5) / 2 = 1
-    assert completion == Completion("7<eos>", 2, 3, truncated=False, surprisal=1.0)
+    assert asyncio.run(Actor().complete(GREEDY)) == Completion("7<eos>", 2, 3, truncated=False, surprisal=1.0)
     assert calls == [([5, 6, 7], completions.sampling_params(GREEDY))]
 
 

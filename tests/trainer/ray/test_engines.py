@@ -113,8 +113,7 @@ def test_images_get_a_limit_and_the_tokens_of_their_places(monkeypatch):
 
 @pytest.mark.parametrize(("gpus", "count", "parallel"), [(1, 1, 1), (3, 3, 1), (4, 1, 4), (8, 2, 4)])
 def test_an_engine_needs_a_gpu_for_each_of_its_parts(gpus, count, parallel):
-    needs = engines.needs_of_engines(count, parallel)
-    assert needs == Needs(
+    assert engines.needs_of_engines(count, parallel) == Needs(
         [{"GPU": 1.0, "CPU": 1.0}] * gpus,
         training_processes=1,
         way_out="lower --num_engines or --tensor_parallel_size",

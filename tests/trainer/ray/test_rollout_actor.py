@@ -67,8 +67,7 @@ def test_a_run_on_a_used_engine_has_a_reward_function_of_its_own():
     executors = []
     for _ in range(2):
         asyncio.run(actor.wait_for_a_run())
-        outputs = asyncio.run(actor.begin_a_run())
-        assert all(isinstance(size, int) for size in outputs.values())
+        assert all(isinstance(size, int) for size in asyncio.run(actor.begin_a_run()).values())
         assert asyncio.run(actor.begin_a_run()) is None  # one run at a time
         executors.append(actor.executor)
     assert executors == [0, 1]

@@ -113,8 +113,7 @@ def test_the_next_run_has_the_engines_of_the_last_whatever_its_seed(cluster):
 
 def test_an_engine_of_other_arguments_ends_what_waits(cluster):
     first = cluster.run()
-    second = cluster.run(model="another")
-    assert second != first
+    assert cluster.run(model="another") != first
     assert cluster.ended == first
 
 

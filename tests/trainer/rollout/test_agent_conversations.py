@@ -39,8 +39,7 @@ def agent(feedback, turns):
 
         async def step(self, state_dict):
             self.steps += 1
-            done = self.steps == turns
-            return {"rewards": torch.tensor(0.5), "environment_feedback": feedback, "done": done}
+            return {"rewards": torch.tensor(0.5), "environment_feedback": feedback, "done": self.steps == turns}
 
     return Agent
 
@@ -80,8 +79,7 @@ def test_a_conversation_that_did_not_end_is_truncated(case):
     case = dict(case)
     truncated = case.pop("truncated")
     (output,) = converse(Engine(), **case)
-    prompt = SimpleNamespace(number=0, source="default", label="")
-    assert sample_of(output, prompt, 20).truncated == truncated
+    assert sample_of(output, SimpleNamespace(number=0, source="default", label=""), 20).truncated == truncated
 
 
 def test_every_turn_has_the_limit_of_a_response():

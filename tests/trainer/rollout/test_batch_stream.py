@@ -77,8 +77,7 @@ def test_every_rollout_is_as_old_as_it_may_be(max_staleness, first_step):
     steps = range(first_step, first_step + 6)
     with stream_of(batches, max_staleness, first_step) as stream:
         for step in steps:
-            rollout = stream.next(step)
-            assert rollout.version == max(first_step, step - max_staleness)
+            assert stream.next(step).version == max(first_step, step - max_staleness)
             if max_staleness:
                 # the next one is begun, and no other, before new weights are delivered
                 assert soon(lambda step=step: len(batches.begun) == step + max_staleness + 1 - first_step)

@@ -5,6 +5,7 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
+from played_engines import one_step
 
 ENGINES, SLOTS, BATCH, STEPS, LONGEST = 4, 64, 64, 5, 8192
 
@@ -37,7 +38,7 @@ class Slots:
         return ticks
 
 
-def simulate(make_sampler, step, passing: float, **settings) -> tuple[float, float, float, float]:
+def simulate(make_sampler, passing: float, **settings) -> tuple[float, float, float, float]:
     """Ticks of the first step; of those after it the ticks, the idle share of engines and the groups that wait."""
     sampler, engines = make_sampler(
         score=lambda p: [1.0, float(random.Random(p).random() >= passing)],
@@ -45,9 +46,9 @@ def simulate(make_sampler, step, passing: float, **settings) -> tuple[float, flo
     )  # fmt: skip
     for place, engine in enumerate(engines):
         engine.delays = Slots(engine.clock, random.Random(place))
-    step(sampler)
+    one_step(sampler)
     first = engines[0].clock.now
-    waiting = [step(sampler)[1]["sampling/buffer_groups"] for _ in range(STEPS)]
+    waiting = [one_step(sampler)[1]["sampling/buffer_groups"] for _ in range(STEPS)]
     end = engines[0].clock.now
     busy = sum(engine.delays.busy_between(first, end) for engine in engines)
     return first, (end - first) / STEPS, 1.0 - busy / (ENGINES * (end - first)), sum(waiting) / STEPS
@@ -57,10 +58,10 @@ def simulate(make_sampler, step, passing: float, **settings) -> tuple[float, flo
 @pytest.mark.parametrize(
     ("passing", "first_limit", "later_limit"), [(0.2, 2.0, 1.6), (0.5, 1.5, 1.3), (0.8, 1.5, 1.2)]
 )
-def test_engines_idle_little_in_a_step_of_dynamic_sampling(make_sampler, step, passing, first_limit, later_limit):
+def test_engines_idle_little_in_a_step_of_dynamic_sampling(make_sampler, passing, first_limit, later_limit):
     # a round after another costs one longest response more; a fifth passing needs several waves of SLOTS anyway, for
     # (64 + 2 sqrt(64 * 0.8)) / 0.2 = 392 = 6.1 * 64 groups, of which the recipes' 6 * 64 are allowed
-    first, later, idle, waiting = simulate(make_sampler, step, passing, sampling_oversample_max=6.0)
+    first, later, idle, waiting = simulate(make_sampler, passing, sampling_oversample_max=6.0)
     assert first <= first_limit * LONGEST
     assert later <= later_limit * LONGEST
     assert idle <= 0.15

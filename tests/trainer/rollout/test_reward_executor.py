@@ -33,10 +33,16 @@ def execute(executor, text, label="5", finish_reason="stop", prompt=PROMPT, toke
     return asyncio.run(executor.execute(prompt, label, sampling, MAX_LENGTH, tokenizer, engine))
 
 
-def write(tmp_path, body: str) -> str:
-    path = tmp_path / "my_reward.py"
-    path.write_text(body)
-    return str(path)
+@pytest.fixture
+def reward_file(tmp_path):
+    """Function (body of ``reward_func``, lines before it) -> the file of a reward function."""
+
+    def write(body: str, before: str = "") -> str:
+        path = tmp_path / "my_reward.py"
+        path.write_text(f"{before}\ndef reward_func(queries, prompts, labels):\n    {body}\n")
+        return str(path)
+
+    return write
 
 
 @pytest.mark.parametrize(
@@ -72,13 +78,9 @@ def test_thinking_that_was_not_closed_has_no_answer(finish_reason):
         assert output["extra_logs"]["reward/no_answer_frac"] == 1.0 - score
 
 
-def test_a_reward_of_the_user_is_called_as_upstream_calls_it(tmp_path):
-    path = write(
-        tmp_path,
-        "def reward_func(queries, prompts, labels):\n"
-        "    assert queries == [prompts[0] + 'abc'], queries\n"
-        "    return {'rewards': [0.5], 'extra_logs': {'length': [3]}}\n",
-    )
+def test_a_reward_of_the_user_is_called_as_upstream_calls_it(reward_file):
+    result = "{'rewards': [0.5 * (queries == [prompts[0] + 'abc'])], 'extra_logs': {'length': [3]}}"
+    path = reward_file(f"return {result}")
     output = execute(RewardExecutor([path], RewardConfig()), "abc", finish_reason="length")
     # no scores: the reward stands for it; no truncated_rewards: a response that was cut off keeps its reward
     assert (output["reward"], output["scores"]) == (0.5, 0.5)
@@ -88,22 +90,13 @@ def test_a_reward_of_the_user_is_called_as_upstream_calls_it(tmp_path):
 @pytest.mark.parametrize(
     "value",
     [
-        *(
-            "1",
-            "[1]",
-            "True",
-            "numpy.float32(1)",
-            "numpy.ones((1, 1))",
-            "__import__('fractions').Fraction(1)",
-            "torch.tensor(1.0)",
-            "torch.ones(1, 1)",
-        ),
-        *("torch.ones(1, dtype=torch.bfloat16)", "[torch.ones(1, requires_grad=True)]"),
+        *("1", "[1]", "True", "numpy.float32(1)", "numpy.ones((1, 1))", "fractions.Fraction(1)", "torch.tensor(1.0)"),
+        *("torch.ones(1, 1)", "torch.ones(1, dtype=torch.bfloat16)", "[torch.ones(1, requires_grad=True)]"),
     ],
 )
-def test_one_number_is_a_reward_in_any_wrapping(tmp_path, value):
-    body = f"import numpy, torch\ndef reward_func(queries, prompts, labels):\n    return {{'rewards': {value}}}\n"
-    output = execute(RewardExecutor(write(tmp_path, body), RewardConfig()), "abc")
+def test_one_number_is_a_reward_in_any_wrapping(reward_file, value):
+    path = reward_file(f"return {{'rewards': {value}}}", before="import fractions, numpy, torch")
+    output = execute(RewardExecutor(path, RewardConfig()), "abc")
     assert (output["reward"], output["scores"], output["extra_logs"]) == (1.0, 1.0, {"reward/error_frac": 0.0})
 
 
@@ -116,9 +109,8 @@ def test_one_number_is_a_reward_in_any_wrapping(tmp_path, value):
         *(f"return {{'rewards': {value}}}" for value in ("[float('nan')]", "float('inf')", "[1.0, 2.0]", "[]", "'x'")),
     ],
 )
-def test_a_failing_reward_is_counted_and_never_none(tmp_path, body):
-    path = write(tmp_path, f"def reward_func(queries, prompts, labels):\n    {body}\n")
-    output = execute(RewardExecutor(path, RewardConfig(reward_incorrect=-0.5)), "abc")
+def test_a_failing_reward_is_counted_and_never_none(reward_file, body):
+    output = execute(RewardExecutor(reward_file(body), RewardConfig(reward_incorrect=-0.5)), "abc")
     assert (output["reward"], output["scores"], output["extra_logs"]) == (-0.5, 0.0, {"reward/error_frac": 1.0})
 
 
@@ -149,10 +141,9 @@ def test_a_reward_that_a_server_does_not_give_is_counted_as_failed(server):
         ("{'rewards': [{'score': 1.0}]}", "a reward must be a number; got {'score': 1.0}"),
     ],
 )
-def test_a_result_of_another_form_is_no_abstention_and_says_what_it_is(log, tmp_path, result, message):
-    path = write(tmp_path, f"def reward_func(queries, prompts, labels):\n    return {result}\n")
-    output = execute(RewardExecutor(path, RewardConfig()), "abc")
-    assert output["extra_logs"] == {"reward/error_frac": 1.0}
+def test_a_result_of_another_form_is_no_abstention_and_says_what_it_is(log, reward_file, result, message):
+    executor = RewardExecutor(reward_file(f"return {result}"), RewardConfig())
+    assert execute(executor, "abc")["extra_logs"] == {"reward/error_frac": 1.0}
     assert message in log.messages[0]
 
 
@@ -160,17 +151,15 @@ def test_a_result_of_another_form_is_no_abstention_and_says_what_it_is(log, tmp_
     "result",
     ["{'rewards': None}", "{'rewards': [None]}", "{'rewards': [None], 'scores': [1.0]}", "{'rewards': ((None,),)}"],
 )
-def test_a_reward_of_none_abstains(tmp_path, result):
-    path = write(tmp_path, f"def reward_func(queries, prompts, labels):\n    return {result}\n")
-    output = execute(RewardExecutor(path, RewardConfig(reward_incorrect=-0.5)), "abc")
+def test_a_reward_of_none_abstains(reward_file, result):
+    output = execute(RewardExecutor(reward_file(f"return {result}"), RewardConfig(reward_incorrect=-0.5)), "abc")
     assert output["reward"] == 0.0
     assert math.isnan(output["scores"])
     assert output["extra_logs"] == {"reward/error_frac": 0.0, "reward/abstained_frac": 1.0}
 
 
-def test_each_kind_of_error_is_logged_once_a_minute(log, tmp_path):
-    body = "calls = []\ndef reward_func(queries, prompts, labels):\n    calls.append(0)\n"
-    path = write(tmp_path, body + "    raise (KeyError if len(calls) % 2 else ZeroDivisionError)('no')\n")
+def test_each_kind_of_error_is_logged_once_a_minute(log, reward_file):
+    path = reward_file("raise next(errors)('no')", before="errors = iter([KeyError, ZeroDivisionError] * 3)")
     executor = RewardExecutor(path, RewardConfig())
     for _ in range(6):
         execute(executor, "abc")
@@ -200,5 +189,4 @@ def test_the_tokens_of_a_prompt_are_computed_once_for_its_samples():
 
 
 def test_without_a_rule_the_reward_is_left_to_the_reward_model():
-    output = execute(RewardExecutor(None, RewardConfig()), "abc")
-    assert output["reward"] is None
+    assert execute(RewardExecutor(None, RewardConfig()), "abc")["reward"] is None

@@ -5,24 +5,23 @@ import random
 
 import pytest
 import ray
+from played_engines import SAMPLES, all_steps, one_step, prompts_of
 from vllm import SamplingParams
 
 from openrlhf_cov.errors import RunStopped
 
-SAMPLES = 2  # of each prompt, as make_sampler has it
 
-
-def test_every_batch_is_full_and_in_the_order_of_the_data(make_sampler, step):
+def test_every_batch_is_full_and_in_the_order_of_the_data(make_sampler):
     sampler, _ = make_sampler()
-    taken = [step(sampler)[0] for _ in range(5)]
+    taken = [one_step(sampler)[0] for _ in range(5)]
     assert taken == [[1, 3, 5, 7], [9, 11, 13, 15], [17, 19, 21, 23], [25, 27, 29, 31], [33, 35, 37, 39]]
 
 
 @pytest.mark.parametrize("filtering", [False, True])
-def test_responses_are_samples_of_the_policy_and_of_nothing_narrower(make_sampler, step, filtering):
+def test_responses_are_samples_of_the_policy_and_of_nothing_narrower(make_sampler, filtering):
     # a token that is forbidden somewhere keeps the probability that it has: no sample shows it, nothing pushes it down
     sampler, (engine,) = make_sampler(filtering=filtering)
-    step(sampler)
+    one_step(sampler)
     unchanged = SamplingParams(max_tokens=10, skip_special_tokens=False)
     narrowing = ("temperature", "top_p", "top_k", "min_p", "min_tokens", "ignore_eos", "bad_words", "logit_bias")
     narrowing += ("allowed_token_ids", "repetition_penalty", "presence_penalty", "frequency_penalty", "stop_token_ids")
@@ -33,38 +32,38 @@ def test_responses_are_samples_of_the_policy_and_of_nothing_narrower(make_sample
 
 @pytest.mark.parametrize("engines", [1, 2, 5])
 @pytest.mark.parametrize("delays", range(4))
-def test_what_is_accepted_does_not_depend_on_timing(make_sampler, step, delays, engines):
+def test_what_is_accepted_does_not_depend_on_timing(make_sampler, delays, engines):
     sampler, _ = make_sampler(delays=delays, engines=engines, score=lambda p: [float(p % 3 > 0), float(p % 5 > 1)])
     # kept are the prompts whose two scores differ: p % 3 > 0 and p % 5 > 1 disagree
     kept = [p for p in range(100) if (p % 3 > 0) != (p % 5 > 1)]
-    assert [step(sampler)[0] for _ in range(4)] == [kept[0:4], kept[4:8], kept[8:12], kept[12:16]]
+    assert [one_step(sampler)[0] for _ in range(4)] == [kept[0:4], kept[4:8], kept[8:12], kept[12:16]]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_asked_for_with_seeds_depends_on_neither_timing_nor_engines_nor_deaths(make_sampler, outcomes, seed):
+def test_what_is_asked_for_with_seeds_depends_on_neither_timing_nor_engines_nor_deaths(make_sampler, seed):
     chance = random.Random(seed)
     passing = [chance.random() < 0.4 for _ in range(80)]
     run = {"prompts": 80, "episodes": 2, "batch": 5, "score": lambda p: [1.0, float(not passing[p])]}
     run["rollout_seeded"] = True
-    expected = outcomes(make_sampler(**run)[0])
+    expected = all_steps(make_sampler(**run)[0])
     failures = {
         0: {3: ray.exceptions.RayTaskError("f", "trace", ValueError("no"))},
         1: {n: ray.exceptions.RayActorError() for n in range(2, 9)},
     }
     for engines, delays, broken in ((2, 5, None), (4, 9, None), (3, 4, failures)):
-        assert outcomes(make_sampler(**run, engines=engines, delays=delays, failures=broken)[0]) == expected
+        assert all_steps(make_sampler(**run, engines=engines, delays=delays, failures=broken)[0]) == expected
 
 
-def test_groups_beyond_the_batch_wait_one_step_at_most(make_sampler, step):
+def test_groups_beyond_the_batch_wait_one_step_at_most(make_sampler):
     # the first round of 8 keeps all; the batch is 4 of them once the buffer may hold the rest
     passing = {p: [1.0, 0.0] for p in range(1000)}
     sampler, engines = make_sampler(score=passing.get, sampling_max_staleness=0)
     sampler.pass_rate.add(1, 2)  # it expects that half of the groups pass and asks for 4 * 2
-    taken, metrics = step(sampler)
+    taken, metrics = one_step(sampler)
     assert taken == [0, 1, 2, 3]
     assert metrics["sampling/buffer_groups"] == 4.0
-    taken, metrics = step(sampler)
+    taken, metrics = one_step(sampler)
     assert taken[0] == 8  # 4 to 7 were older than allowed
     # those four groups of 2 x 3 tokens are wasted, the new ones all pass
     new = len(engines[0].requests) - 8
@@ -83,9 +82,9 @@ def test_after_its_last_rollout_a_run_is_over_as_at_the_end_of_its_data(make_sam
     assert resumed.next_batch(version=2) is None
 
 
-def test_metrics_of_a_first_batch(make_sampler, step):
+def test_metrics_of_a_first_batch(make_sampler):
     sampler, _ = make_sampler(rollout_seeded=True)
-    _, metrics = step(sampler)
+    _, metrics = one_step(sampler)
     # 4 prompts are asked for. After 0 and 1 the rate is 1/2: the 2 under way make 1 < 3, 3 * 2 - 2 = 4 more are asked
     # for; after 2 it is 1/3: 5/3 < 3, a ninth. That round keeps 1 and 3, the 5 others are the second; it keeps 5 and 7
     assert metrics["sampling/rounds"] == 2.0
@@ -97,7 +96,7 @@ def test_metrics_of_a_first_batch(make_sampler, step):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_more_is_under_way_than_the_ceiling_allows(make_sampler, step, seed):
+def test_no_more_is_under_way_than_the_ceiling_allows(make_sampler, seed):
     chance = random.Random(seed)
     batch, ceiling, share = chance.randint(1, 12), chance.uniform(1, 3), chance.uniform(0.2, 0.9)
     passing = [chance.random() < share for _ in range(400)]
@@ -118,16 +117,16 @@ def test_no_more_is_under_way_than_the_ceiling_allows(make_sampler, step, seed):
         return send(**request)
 
     engine.clock.get, engine.generate_responses.remote = judging, checked
-    assert step(sampler)[0] == [p for p in range(400) if passing[p]][:batch]
+    assert one_step(sampler)[0] == [p for p in range(400) if passing[p]][:batch]
     assert all(asked <= allowed for asked, allowed in under_way)
 
 
-def test_seeds_depend_on_the_prompt_alone(make_sampler, step):
+def test_seeds_depend_on_the_prompt_alone(make_sampler):
     seeds = {}
     for engines, delays in ((1, 0), (3, 1)):
         sampler, handles = make_sampler(engines=engines, delays=delays, rollout_seeded=True)
         for _ in range(3):
-            step(sampler)
+            one_step(sampler)
         for handle in handles:
             for prompt, given in zip(handle.requests, handle.seeds, strict=True):
                 assert seeds.setdefault(prompt, given) == given
@@ -136,25 +135,25 @@ def test_seeds_depend_on_the_prompt_alone(make_sampler, step):
     assert all(0 <= seed < 2**63 for seed in flat)
 
 
-def test_no_group_is_left_out_because_it_is_long(make_sampler, step):
+def test_no_group_is_left_out_because_it_is_long(make_sampler):
     # all pass and the batch of 4 is full after 1 s; the 5th of the 8 that were asked for takes 50 s and trains next
     sampler, (engine,) = make_sampler(score=lambda p: [1.0, 0.0])
     sampler.pass_rate.add(1, 2)
     delays = iter([1.0, 1.0, 1.0, 1.0, 50.0])
     engine.delays.random = lambda: next(delays, 1.0)
-    assert [step(sampler)[0] for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert [one_step(sampler)[0] for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-def test_groups_without_scores_stop_the_run_with_one_line(make_sampler, step):
+def test_groups_without_scores_stop_the_run_with_one_line(make_sampler):
     sampler, _ = make_sampler(score=lambda p: [None, None])
     with pytest.raises(RunStopped, match=r"--algo\.dynamic_filtering_enable: a response came without a score"):
-        step(sampler)
+        one_step(sampler)
     sampler, _ = make_sampler(score=lambda p: [None, None], filtering=False)
-    assert step(sampler)[0] == [0, 1, 2, 3]  # a reward model may score them later
+    assert one_step(sampler)[0] == [0, 1, 2, 3]  # a reward model may score them later
 
 
 @pytest.mark.parametrize(("queue", "versions", "dropped"), [(0, [0, 1], True), (1, [0, 0], True), (2, [0, 0], False)])
-def test_staleness_is_counted_in_versions_of_the_weights(make_sampler, prompts_of, queue, versions, dropped):
+def test_staleness_is_counted_in_versions_of_the_weights(make_sampler, queue, versions, dropped):
     # 8 are asked for and kept, 4 wait. With --sampling_max_staleness 0 they may be as old as the engines may: in step
     # 1 they are one version old, in step 2 two.
     sampler, _ = make_sampler(score=lambda p: [1.0, 0.0], sampling_max_staleness=0, queue=queue)
@@ -169,5 +168,4 @@ def test_staleness_is_counted_in_versions_of_the_weights(make_sampler, prompts_o
     state = sampler.state_dict()
     sampler, _ = make_sampler(score=lambda p: [1.0, 0.0], sampling_max_staleness=0, queue=queue)
     sampler.load_state_dict(state | {"groups": first.sampler_state["groups"]})
-    third = sampler.next_batch(version=1)
-    assert (prompts_of(third.samples) == [4, 5, 6, 7]) is not dropped
+    assert (prompts_of(sampler.next_batch(version=1).samples) == [4, 5, 6, 7]) is not dropped

@@ -34,8 +34,7 @@ def same(one, other):
 
 def sample(**given):
     tokens = torch.arange(5)
-    mask = torch.tensor([False, True, True, False])
-    return Sample(tokens, mask, "prompt", **({"label": "7"} | given))
+    return Sample(tokens, torch.tensor([False, True, True, False]), "prompt", **({"label": "7"} | given))
 
 
 VALUES = [

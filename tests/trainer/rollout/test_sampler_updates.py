@@ -5,11 +5,10 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from played_engines import SAMPLES, all_steps, one_step, prompts_of
 
 from openrlhf_cov.cluster.sizing.updates import update_unit, usable_groups
 from openrlhf_cov.errors import RunStopped
-
-SAMPLES = 2  # of each prompt, as make_sampler has it
 
 
 def shares(samples: list, micro: int, ranks: int) -> list[list[int]]:
@@ -38,7 +37,7 @@ def runs(draw) -> dict:
 @pytest.mark.slow
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(run=runs())
-def test_every_rollout_is_whole_updates_and_no_sample_is_lost_or_trained_twice(make_sampler, prompts_of, run):
+def test_every_rollout_is_whole_updates_and_no_sample_is_lost_or_trained_twice(make_sampler, run):
     run = dict(run)
     rollouts, ahead = run.pop("rollouts"), run.pop("ahead")
     sampler, _ = make_sampler(**run)
@@ -69,25 +68,24 @@ def test_every_rollout_is_whole_updates_and_no_sample_is_lost_or_trained_twice(m
 
 
 @pytest.mark.parametrize("episodes", [1, 2])
-def test_a_run_whose_data_make_no_update_is_stopped(make_sampler, outcomes, episodes):
+def test_a_run_whose_data_make_no_update_is_stopped(make_sampler, episodes):
     sampler, _ = make_sampler(prompts=1, episodes=episodes, train_batch=6, filtering=False)
     with pytest.raises(RunStopped, match=rf"with {episodes} of 4 groups: a whole update on every rank takes 6"):
-        outcomes(sampler)
+        all_steps(sampler)
 
 
 @pytest.mark.parametrize("ahead", [4, 8])
 @pytest.mark.parametrize("prompts", [7, 8, 11])
 def test_a_run_resumed_after_any_step_trains_on_the_same_groups(check_resuming, prompts, ahead):
-    run = dict(prompts=prompts, episodes=3, ranks=2, filtering=False, generated=ahead)
-    check_resuming(run)
+    check_resuming(dict(prompts=prompts, episodes=3, ranks=2, filtering=False, generated=ahead))
 
 
-def test_a_run_that_is_made_longer_goes_on_with_the_next_episode(make_sampler, outcomes):
+def test_a_run_that_is_made_longer_goes_on_with_the_next_episode(make_sampler):
     first, _ = make_sampler(prompts=6, filtering=False)
-    assert [taken for taken, _ in outcomes(first)] == [[0, 1, 2, 3], [4, 5]]
+    assert [taken for taken, _ in all_steps(first)] == [[0, 1, 2, 3], [4, 5]]
     second, _ = make_sampler(prompts=6, filtering=False, episodes=2)
     second.load_state_dict(first.state_dict())
-    assert [taken for taken, _ in outcomes(second)] == [[0, 1, 2, 3], [4, 5]]
+    assert [taken for taken, _ in all_steps(second)] == [[0, 1, 2, 3], [4, 5]]
     assert second.order.drawn == 12
 
 
@@ -106,14 +104,14 @@ def test_a_run_resumed_after_any_step_goes_on_as_if_nothing_had_happened(check_r
 
 
 @pytest.mark.parametrize("filtering", [False, True])
-def test_the_state_of_a_rollout_does_not_change_with_the_next(make_sampler, step, filtering):
+def test_the_state_of_a_rollout_does_not_change_with_the_next(make_sampler, filtering):
     # a checkpoint may be written while the next rollout is generated
     sampler, _ = make_sampler(rollout_seeded=True, filtering=filtering)
     rollout = sampler.next_batch(version=0)
-    expected = [step(sampler) for _ in range(2)]
+    expected = [one_step(sampler) for _ in range(2)]
     resumed, _ = make_sampler(rollout_seeded=True, filtering=filtering)
     resumed.load_state_dict(rollout.sampler_state)
-    assert [step(resumed) for _ in range(2)] == expected
+    assert [one_step(resumed) for _ in range(2)] == expected
 
 
 @pytest.mark.parametrize("filtering", [False, True])
@@ -135,7 +133,7 @@ def test_a_run_is_over_after_its_last_step_and_not_before(make_sampler, filterin
 
 @pytest.mark.parametrize("pass_rate", [None, (1, 2)])
 @pytest.mark.parametrize(("prompts", "expected"), [(5, True), (6, False)])
-def test_what_can_make_no_update_does_not(make_sampler, prompts_of, prompts, expected, pass_rate):
+def test_what_can_make_no_update_does_not(make_sampler, prompts, expected, pass_rate):
     # 2 groups of 2 make an update; what is beyond the first 4 is not drawn yet, or waits if 8 were asked for at once
     sampler, _ = make_sampler(prompts=prompts, score=lambda p: [1.0, 0.0], train_batch=4)
     if pass_rate:

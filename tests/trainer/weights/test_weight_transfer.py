@@ -79,17 +79,13 @@ def tensors(draw):
     return strided if not strided.is_contiguous() and draw(st.booleans()) else values
 
 
-def metas(originals):
-    return [torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for tensor in originals]
-
-
 @given(originals=st.lists(tensors(), min_size=1, max_size=6))
 def test_unpack_undoes_pack(originals):
     buffer = pack(originals)
     assert buffer.dtype == torch.uint8
     assert buffer.numel() == sum(tensor.numel() * tensor.element_size() for tensor in originals)
-    received = unpack(buffer, metas(originals))
-    for original, copy in zip(originals, received, strict=True):
+    metas = [torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for tensor in originals]
+    for original, copy in zip(originals, unpack(buffer, metas), strict=True):
         assert copy.dtype == original.dtype
         assert torch.equal(copy, original)
 
