@@ -15,6 +15,11 @@ class Sizes(Settings):
         self.require("size", lambda size: 0.0 < size < 2.0, "must lie in (0, 2)", "; 1 will do")
 
 
+@pytest.mark.parametrize("value", [1.5, Schedule(0.5, 1.5, 10)])
+def test_what_fits_is_taken(value):
+    assert Sizes(size=value).size == value
+
+
 @pytest.mark.parametrize("value", [0.0, 2.0, math.nan, Schedule(2.0, 1.0, 10), Schedule(1.0, 2.0, 10)])
 def test_a_value_or_an_end_of_a_schedule_that_does_not_fit_is_refused(value):
     with pytest.raises(ValueError, match=r"^--size (0.0|2.0|nan): must lie in \(0, 2\); 1 will do$"):

@@ -83,6 +83,13 @@ def test_a_flag_has_the_default_of_its_field(our_flags, field):
         assert flag["choices"] == field.metadata["choices"]
 
 
+def test_help_shows_every_flag(our_flags, monkeypatch):
+    monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: our_flags[0])
+    parser = CovArgumentParser()
+    text = parser.format_help()  # a lone percent sign in a help text would raise
+    assert all(option in text for flag in our_flags[1].values() for option in flag["options"])
+
+
 LEFT_TO_UPSTREAM = {
     *("local_rank", "critic.freezing_steps", "data.dataloader_num_workers", "data.max_images_per_prompt"),
     *("actor.muon.ns_steps", "critic.muon.ns_steps"),  # which DeepSpeed ignores

@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+from pathlib import Path
 
 import pytest
 from upstream_uses import is_upstream
@@ -61,6 +62,22 @@ def test_modules_of_upstream_are_imported_by_statements_only(ours):
                 assert not re.fullmatch(r"openrlhf(\.\w+)+", node.value), (path, node.value)
             if isinstance(node, ast.ImportFrom) and is_upstream(node.module or ""):
                 assert "*" not in {alias.name for alias in node.names}, path
+
+
+def test_no_two_files_have_one_name(ours):
+    # a traceback or an open tab then names one file
+    names = [Path(path).name for path in modules(ours)]
+    assert {name for name in names if names.count(name) > 1} <= {"__init__.py"}
+
+
+# The whole algorithm of a training.
+ALGORITHM = ("trainer/loop.py", "trainer/update.py", "trainer/advantages.py")
+MOST_LINES = 600
+
+
+def test_the_algorithm_can_be_read_in_ten_minutes(ours):
+    lines = {path: len((ours.root / path).read_text(encoding="utf-8").splitlines()) for path in ALGORITHM}
+    assert sum(lines.values()) <= MOST_LINES, lines
 
 
 def test_arguments_are_parsed_without_a_heavy_import(ours):
