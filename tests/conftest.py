@@ -32,6 +32,9 @@ from openrlhf_cov.evaluation.response_records import (
 )
 from openrlhf_cov.evaluation.samples import BenchmarkSamples, group_samples
 from openrlhf_cov.experiments.tiny_task.catalogue import check_sandbox
+from openrlhf_cov.utils.search_path import search_path
+
+os.environ["PATH"] = search_path()  # tests compile DeepSpeed's optimizers, as the workers of a run do
 
 # Folders whose every case is another thing: a flag, a message, a page.
 WHOLE = {"contract", "docs"}

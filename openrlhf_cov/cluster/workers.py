@@ -5,6 +5,7 @@ from typing import Any
 
 from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.utils import garbage_collection
+from openrlhf_cov.utils.search_path import search_path
 from openrlhf_cov.utils.terminal import clean_logs
 
 
@@ -13,6 +14,7 @@ def prepare_worker() -> None:
     # Importing makes millions of objects that stay. The actors of a run resume the collection when they are made.
     garbage_collection.pause()
     clean_logs()
+    os.environ["PATH"] = search_path()
     trust_remote_code(os.environ.get(cpu_host.TRUST_VARIABLE) == "1")
     cpu_host.install()
 

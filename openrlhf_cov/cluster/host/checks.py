@@ -31,6 +31,7 @@ CHECKS: dict[str, Check] = {
     "ray": partial(software.check_package, module="ray"),
     "transformers": partial(software.check_package, module="transformers"),
     "g++": software.check_compiler,
+    "ninja": software.check_ninja,
     "Python.h": software.check_headers,
     "nvcc": software.check_nvcc,
     "nccl": software.check_nccl,

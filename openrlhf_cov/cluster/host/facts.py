@@ -19,6 +19,7 @@ from openrlhf_cov.cluster.extension_locks import Locks, extensions_folder, find_
 from openrlhf_cov.cluster.host.installed import Package, find_packages, pins
 from openrlhf_cov.rewards.code.sandbox import Limits, Sandbox, SandboxError
 from openrlhf_cov.utils.cores import cores
+from openrlhf_cov.utils.search_path import search_path
 
 # Ports of a Ray head: those of its store and of its dashboard.
 PORTS = (6379, 8265)
@@ -95,6 +96,8 @@ class Facts:
     gpus: tuple[Gpu, ...] | None
     # Path of g++; None where it is not installed.
     compiler: str | None
+    # Path of ninja; None where it is not installed.
+    ninja: str | None
     python_headers: bool
     model_disk: Disk
     ray_disk: Disk
@@ -132,6 +135,7 @@ def gather(ask_hub: bool) -> Facts:
         pins=pins("openrlhf"),
         gpus=find_gpus(),
         compiler=shutil.which("g++"),
+        ninja=shutil.which("ninja", path=search_path()),
         python_headers=Path(sysconfig.get_path("include"), "Python.h").is_file(),
         model_disk=disk(Path(os.environ.get("HF_HOME") or Path(cache).expanduser() / "huggingface")),
         ray_disk=disk(Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")),  # as Ray does

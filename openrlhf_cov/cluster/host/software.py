@@ -116,6 +116,13 @@ def check_compiler(facts: Facts) -> Finding:
     return Finding("fail", "none; DeepSpeed compiles its optimizers", "sudo apt install g++")
 
 
+def check_ninja(facts: Facts) -> Finding:
+    """Check that ninja is installed, with which PyTorch compiles DeepSpeed's optimizers."""
+    if facts.ninja:
+        return Finding("ok", facts.ninja)
+    return Finding("fail", "none; PyTorch compiles DeepSpeed's optimizers with it", "pip install ninja")
+
+
 def check_headers(facts: Facts) -> Finding:
     """Check that the header files of Python are installed, which DeepSpeed compiles against."""
     if facts.python_headers:

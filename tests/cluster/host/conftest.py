@@ -39,6 +39,7 @@ def gpu_host() -> Facts:
         },
         gpus=(Gpu("NVIDIA H100", 81559, "580.95.05"),) * 2,
         compiler="/usr/bin/g++",
+        ninja="/env/bin/ninja",
         python_headers=True,
         model_disk=Disk("/cache", 4000 * GIB, 2000 * GIB),
         ray_disk=Disk("/tmp", 4000 * GIB, 2000 * GIB),

@@ -104,6 +104,10 @@ CASES = {
         (GPU, {"torch": {"facts": {}}}, "ok", "/usr/bin/g++", None),
         (CPU, {"compiler": None}, "fail", "", "sudo apt install g++"),
     ],
+    "ninja": [
+        (GPU, {}, "ok", "/env/bin/ninja", None),
+        (CPU, {"ninja": None}, "fail", "none; PyTorch", "pip install ninja"),
+    ],
     "nvcc": [
         (GPU, {}, "ok", "13.0", None),
         (GPU, {"deepspeed": {"facts": {"nvcc": None}}}, "warn", "", ""),
