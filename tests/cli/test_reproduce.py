@@ -254,7 +254,8 @@ def test_a_command_that_fails_or_is_missing_ends_the_reproduction(python, run_co
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_command_is_stopped(python, run_command, tmp_path, number, status):
     started = tmp_path / "pid"
-    python(f"echo $$ > {started}\nexec sleep 60")
+    # The child is known to its parent by the time that it writes its file.
+    python(f"sleep 0.2\necho $$ > {started}\nexec sleep 60")
 
     def interrupt():
         wait_until(lambda: started.exists() and started.read_text().strip(), "the command runs")
