@@ -88,6 +88,7 @@ def environment(training_processes: int) -> dict[str, str]:
         "OMP_NUM_THREADS": str(max(1, cores() // max(1, training_processes))),
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_NO_USAGE_STATS": "1",  # to collect them takes a second of a core at the start of every engine
     }
     # the number of rounds would overrule a policy of the user's
     defaults |= {"OMP_WAIT_POLICY": ""} if "OMP_WAIT_POLICY" in os.environ else {"GOMP_SPINCOUNT": SPIN_COUNT}
@@ -235,6 +236,7 @@ def install() -> None:
         return
     _stand_in_for_cuda(torch)
     _stand_in_for_flash_attn()
+    _ask_for_the_processor_once()
     from transformers import AttentionInterface
 
     AttentionInterface.register(PACKED_ATTENTION, _packed_attention)
@@ -331,6 +333,16 @@ def _stand_in_for_cuda(torch: types.ModuleType) -> None:
         return init_device_mesh("cpu", *args, **kwargs)
 
     device_mesh.init_device_mesh = on_cpu
+
+
+def _ask_for_the_processor_once() -> None:
+    """Keep the answer of py-cpuinfo, which starts a Python process for every question.
+
+    DeepSpeed asks three times for each optimizer on the CPU, one second of a core each time.
+    """
+    import cpuinfo
+
+    cpuinfo.get_cpu_info = cache(cpuinfo.get_cpu_info)
 
 
 def _stand_in_for_flash_attn() -> list[str]:

@@ -3,9 +3,11 @@ import os
 import sys
 from importlib.metadata import PackageNotFoundError
 
+import cpuinfo
 import deepspeed
 import pytest
 import torch
+from deepspeed.ops.op_builder import CPUAdamBuilder
 from run_flags import run_flags
 from transformers import Lfm2Config, LlamaConfig, MambaConfig
 
@@ -130,7 +132,18 @@ def test_a_cpu_host_does_without_what_deepspeed_compiles_and_waits_for_gathers(m
     assert found.all_reduce("whole", async_op=True).waited == 0
 
 
-NAMES = ("DS_ACCELERATOR", "OMP_NUM_THREADS", "GOMP_SPINCOUNT", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")
+@pytest.mark.slow
+def test_deepspeed_asks_for_the_processor_once():
+    cpu_host.install()
+    for _ in range(2):
+        CPUAdamBuilder().cxx_args()
+    assert cpuinfo.get_cpu_info.cache_info().misses == 1
+
+
+NAMES = (
+    *("DS_ACCELERATOR", "OMP_NUM_THREADS", "GOMP_SPINCOUNT"),
+    *("VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_NO_USAGE_STATS"),
+)
 
 
 @pytest.fixture
@@ -150,6 +163,7 @@ def test_training_processes_share_the_cores(processes, threads):
         "GOMP_SPINCOUNT": cpu_host.SPIN_COUNT,
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_NO_USAGE_STATS": "1",
     }
 
 
