@@ -8,10 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 from ending import ended
-from processes import HANGS, command_line, wait_until
+from forkserver import forks
+from processes import HANGS, wait_until
 
 from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig
 from openrlhf_cov.experiments.tiny_task.task_files import TaskSettings, write_task
@@ -36,14 +36,6 @@ def processes_of(mark: str) -> list[int]:
     return found
 
 
-def title_of(pid: int) -> str:
-    """Return the command line of a process, or an empty text for one that has ended."""
-    try:
-        return command_line(psutil.Process(pid))
-    except psutil.NoSuchProcess:
-        return ""
-
-
 @pytest.fixture(scope="module")
 def demo_task(tmp_path_factory) -> Path:
     """The embedded task with few rows and a policy that has learned little."""
@@ -63,9 +55,17 @@ def test_the_task_that_the_command_makes_is_for_a_mediocre_policy(tmp_path):
     assert made["entropy"] > 0.2
 
 
-def demo(task_folder: Path, output: Path, steps: int = 2) -> dict:
-    """Arguments of ``subprocess`` for a demo that is marked with its output folder."""
-    command = [sys.executable, "-m", "openrlhf_cov.cli.demo", "--steps", str(steps)]
+# The demo, whose Ray and whose training are started by another program than Python.
+STARTED_BY = "import sys; from openrlhf_cov.cli.demo import main; sys.executable = sys.argv.pop(1); sys.exit(main())"
+
+
+def demo(task_folder: Path, output: Path, python: str | None = None) -> dict:
+    """Arguments of ``subprocess`` for a demo of two steps that is marked with its output folder.
+
+    With ``python`` the processes of its Ray are forked (forkserver.py): they have no mark, and are among ``forks()``.
+    """
+    command = [sys.executable, *(["-c", STARTED_BY, python] if python else ["-m", "openrlhf_cov.cli.demo"])]
+    command += ["--steps", "2"]
     environment = os.environ | {MARK: str(output)}
     return dict(args=[*command, "--folder", str(task_folder), "--output", str(output)], env=environment, text=True)
 
@@ -83,31 +83,31 @@ def test_demo_prints_a_table(demo_task, tmp_path):
     wait_until(lambda: processes_of(str(output)) == [], "the demo leaves no process")
 
 
-def test_demo_stops_its_ray_when_it_is_interrupted(demo_task, tmp_path):
+def test_demo_stops_its_ray_when_it_is_interrupted(demo_task, tmp_path, forking_python):
     output = tmp_path / "run"
-    process = subprocess.Popen(**demo(demo_task, output, steps=3), stderr=subprocess.PIPE)
+    process = subprocess.Popen(**demo(demo_task, output, forking_python), stderr=subprocess.PIPE)
 
     def has_actors() -> bool:
-        """Return True once Ray has given a process the title of the policy, which then loads its model."""
-        return any("ray::PolicyRole" in title_of(pid) for pid in processes_of(str(output)))
+        """Return True once there is an actor beside the supervisor of the job, the driver and the controller."""
+        return len(forks()) >= 4
 
     wait_until(has_actors, "the demo starts its actors", still_possible=lambda: process.poll() is None)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=HANGS)
     assert process.returncode == 130
     assert "interrupted" in stderr.splitlines()[-1]
-    wait_until(lambda: processes_of(str(output)) == [], "the demo leaves no process")
+    wait_until(lambda: processes_of(str(output)) + forks() == [], "the demo leaves no process")
 
 
-def test_demo_stops_its_ray_when_the_training_fails(demo_task, tmp_path):
+def test_demo_stops_its_ray_when_the_training_fails(demo_task, tmp_path, forking_python):
     task, output = tmp_path / "task", tmp_path / "run"
     shutil.copytree(demo_task, task)
     (task / "train.jsonl").write_text((task / "train.jsonl").read_text().replace('"label"', '"another key"'))
-    done = subprocess.run(**demo(task, output), capture_output=True, timeout=HANGS)
+    done = subprocess.run(**demo(task, output, forking_python), capture_output=True, timeout=HANGS)
     assert done.returncode == 1, done.stderr
     assert "training failed" in done.stderr.splitlines()[-1]
     assert "--data.label_key" in done.stderr  # the end of the job's output says why
-    wait_until(lambda: processes_of(str(output)) == [], "the demo leaves no process")
+    wait_until(lambda: processes_of(str(output)) + forks() == [], "the demo leaves no process")
 
 
 def test_demo_refuses_a_folder_that_is_in_use(tmp_path):
