@@ -33,8 +33,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SMOLLM := $(VENV)/.smollm
 DOCS := $(VENV)/.docs
-# Files with end-to-end tests: to import all others as well takes longer than some of these tests.
-E2E = $$(grep -rl "mark.e2e" tests --include "test_*.py")
+# Files with end-to-end tests: to import all others as well takes longer than some of these tests. Those of tests/e2e
+# come first, because they have the longest tests, and none of these should be the last one to begin.
+E2E = $$(grep -rl "mark.e2e" tests/e2e --include "test_*.py" | sort) \
+	$$(grep -rl "mark.e2e" tests --include "test_*.py" --exclude-dir e2e | sort)
 INSTALL := $(BIN)/pip install --disable-pip-version-check --no-deps
 
 .PHONY: demo demo-compare test test-long check guard docs smollm
@@ -48,7 +50,7 @@ demo-compare: $(READY)
 
 test: $(READY) $(SMOLLM) $(DOCS)
 	BIN=$(BIN) scripts/check.sh
-	$(BIN)/python -m pytest -m "e2e and not long" --numprocesses 2 --dist loadfile --durations 20 $(E2E)
+	$(BIN)/python -m pytest -m "e2e and not long" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20 $(E2E)
 
 test-long: $(READY) $(SMOLLM)
 	$(BIN)/python -m pytest -m long --durations 20 $(E2E)
