@@ -1,4 +1,4 @@
-"""Where programs are looked for: those of this Python environment first, as if it were activated."""
+"""Find the programs of this Python environment before all others, as if it were activated."""
 
 import os
 import sys
