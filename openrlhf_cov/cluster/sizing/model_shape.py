@@ -72,7 +72,7 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 @dataclass(frozen=True, kw_only=True)
 class _ConfigFields:
-    """What a config.json says of the sizes of a decoder. An optional field may also be null."""
+    """The sizes of a decoder in its config.json. An optional field may also be null."""
 
     __pydantic_config__ = OPEN
 

@@ -1,4 +1,4 @@
-"""Which settings of the rule-based rewards a run reads; the others are refused instead of being ignored.
+"""Find the settings of the rule-based rewards that a run reads; the others are refused instead of being ignored.
 
 Only the package's own reward function, or a file with ``make_reward_func(config)``, reads all of them.
 """
