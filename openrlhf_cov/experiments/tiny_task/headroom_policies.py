@@ -101,8 +101,9 @@ def make_table_policy(config: TablePolicyConfig, seed: int) -> Made:
             max_position_embeddings=2,
             tie_word_embeddings=False,
             bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
+            # the ids that build_tokenizer gives to <eos> and <pad>
+            eos_token_id=1,
+            pad_token_id=0,
         )
     )
     # The root mean square of a row is 1, so that the norm divides by 1; its weight makes the row one-hot.
