@@ -62,7 +62,7 @@ check: $(READY)
 	BIN=$(BIN) scripts/check.sh --quick
 
 guard: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/training_phase.py guard
+	PATH="$(abspath $(BIN)):$$PATH" OMP_NUM_THREADS=1 $(BIN)/python benchmarks/training_phase.py guard
 
 smollm: $(SMOLLM)
 	$(BIN)/openrlhf-cov fetch-smollm2 --output runs/smollm2

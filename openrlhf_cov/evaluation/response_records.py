@@ -203,7 +203,10 @@ def graded_by(config: RewardConfig) -> dict[str, Any]:
 
 
 def grading_defaults(settings: RunSettings) -> dict[str, Any]:
-    """Return the settings with which the responses of a run are graded again; a sandbox is not recorded."""
+    """Return the settings with which the responses of a run are graded again.
+
+    The sandbox is left out, because the record does not have its address.
+    """
     return {name: getattr(settings, name) for name in GRADED_BY if name != "code_sandbox"}
 
 
