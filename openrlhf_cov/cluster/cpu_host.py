@@ -88,7 +88,7 @@ def environment(training_processes: int) -> dict[str, str]:
         "OMP_NUM_THREADS": str(max(1, cores() // max(1, training_processes))),
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_NO_USAGE_STATS": "1",  # collecting them takes a second of a core at the start of every engine
+        "VLLM_NO_USAGE_STATS": "1",  # an engine takes a second of a core to collect them
     }
     # the number of rounds would overrule a policy of the user's
     defaults |= {"OMP_WAIT_POLICY": ""} if "OMP_WAIT_POLICY" in os.environ else {"GOMP_SPINCOUNT": SPIN_COUNT}

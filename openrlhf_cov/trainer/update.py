@@ -167,7 +167,7 @@ def plan_with_policy(
     Args:
         policy: The policy, which scores the micro-batches again where the methods need its current log-probs.
         planning: What the windows of the step have in common.
-        diagnostics: The scores of the policy before its first update in this step; collects metrics.
+        diagnostics: It has the scores of the policy before its first update in this step, and collects metrics.
         micro_batches: The micro-batches of the window on this rank.
         moved: True if the policy was updated in this step, so that these scores are no longer its own.
         log_probs: The policy's log-probs (B, A) of the only micro-batch, where the training pass gave them.

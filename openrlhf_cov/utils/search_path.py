@@ -1,4 +1,4 @@
-"""Find the programs of this Python environment before all others, as if it were activated."""
+"""Find the programs of this Python environment, whether or not it is activated."""
 
 import os
 import sys

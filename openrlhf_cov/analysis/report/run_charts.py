@@ -230,7 +230,6 @@ def _theory_panel(theory: TheorySection) -> Panel:
 
 def _reach(values: Floats) -> tuple[float, float]:
     """Return ends of an axis that show the cloud, 0, and outliers that are not far."""
-    # One outlier would otherwise squeeze the cloud into a line.
     low, high = np.quantile(values, CLOUD_QUANTILES)
     middle = (low + high) / 2
     half = (high - low) / 2 or abs(high) or 1.0

@@ -158,11 +158,12 @@ def _ask_ray(args: SimpleNamespace, found: Findings) -> dict[str, tuple[int, flo
         finally:
             if ray.is_initialized():
                 kinds = ("memory", "object_store_memory")
-                free = {
-                    node["NodeManagerAddress"]: sum(node["Resources"].get(kind, 0.0) for kind in kinds)
-                    for node in ray.nodes()
-                    if node["Alive"]
-                }
+                free: dict[str, float] = {}  # nodes of Ray on one host share its memory
+                for node in ray.nodes():
+                    if node["Alive"]:
+                        memory = sum(node["Resources"].get(kind, 0.0) for kind in kinds)
+                        address = node["NodeManagerAddress"]
+                        free[address] = max(memory, free.get(address, 0.0))
                 nodes = {
                     name: (count, float(facts.memory()) if alone else free[name])
                     for name, count in connection.gpus_of_nodes().items()
