@@ -24,6 +24,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from openrlhf_cov.cluster.freed_memory import keep_freed_memory
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.cores import cores
 
@@ -226,7 +227,7 @@ def adapt(args: SimpleNamespace) -> None:
 
 
 def install() -> None:
-    """Make upstream run in this process on a CPU host; does nothing on other hosts or the second time."""
+    """Make upstream run in this process on a CPU host, and fast; does nothing on other hosts or the second time."""
     if not is_cpu_host():
         return
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -237,6 +238,11 @@ def install() -> None:
     _stand_in_for_cuda(torch)
     _stand_in_for_flash_attn()
     _ask_for_the_processor_once()
+    from openrlhf_cov.cluster import onednn_linear
+
+    if onednn_linear.is_faster():
+        torch.nn.functional.linear = onednn_linear.linear
+    keep_freed_memory()
     from transformers import AttentionInterface
 
     AttentionInterface.register(PACKED_ATTENTION, _packed_attention)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_cov.cluster import cpu_host
+from openrlhf_cov.cluster.freed_memory import keep_freed_memory
 from openrlhf_cov.cluster.packages import require
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.experiments.lab.lab_settings import PPO_CLIP, LabSettings
@@ -268,7 +269,6 @@ def prepare(request: LabRequest) -> Any:
     import torch
     from transformers.utils.logging import disable_progress_bar
 
-    from openrlhf_cov.experiments.lab.freed_memory import keep_freed_memory
     from openrlhf_cov.experiments.lab.tasks import make_task
 
     with cpu_host.flash_attention_stand_in():
