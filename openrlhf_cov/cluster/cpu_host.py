@@ -227,7 +227,7 @@ def adapt(args: SimpleNamespace) -> None:
 
 
 def install() -> None:
-    """Make upstream run in this process on a CPU host, and fast; does nothing on other hosts or the second time."""
+    """Make upstream run in this process on a CPU host; does nothing on other hosts or the second time."""
     if not is_cpu_host():
         return
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -238,14 +238,26 @@ def install() -> None:
     _stand_in_for_cuda(torch)
     _stand_in_for_flash_attn()
     _ask_for_the_processor_once()
-    from openrlhf_cov.cluster import onednn_linear
-
-    if onednn_linear.is_faster():
-        torch.nn.functional.linear = onednn_linear.linear
-    keep_freed_memory()
     from transformers import AttentionInterface
 
     AttentionInterface.register(PACKED_ATTENTION, _packed_attention)
+
+
+def compute_faster() -> None:
+    """Make the models of this process compute faster on a CPU host; does nothing on other hosts.
+
+    The laboratory does without ``onednn_linear``: its matrices are small and of ever new shapes, and oneDNN makes code
+    for each shape.
+    """
+    if not is_cpu_host():
+        return
+    import torch
+
+    from openrlhf_cov.cluster import onednn_linear
+
+    keep_freed_memory()
+    if onednn_linear.is_faster():
+        torch.nn.functional.linear = onednn_linear.linear
 
 
 @contextmanager

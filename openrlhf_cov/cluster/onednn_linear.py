@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-# PyTorch's own function, also after ``cpu_host`` has put ``linear`` in its place.
+# PyTorch's own function, which ``cpu_host.compute_faster`` replaces by ``linear``.
 plain_linear = functional.linear
 
 

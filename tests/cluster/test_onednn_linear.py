@@ -112,7 +112,11 @@ def test_onednn_is_faster_where_mkl_leaves_half_of_a_vector_unused(monkeypatch, 
     assert onednn_linear.is_faster(processor) is (both and capability == "AVX512" and PROCESSORS[vendor])
 
 
-def test_a_cpu_host_uses_it_where_it_is_faster():
-    cpu_host.install()
-    expected = cpu_host.is_cpu_host() and onednn_linear.is_faster()
-    assert (functional.linear is linear) is expected
+@pytest.mark.parametrize("is_cpu", [True, False])
+@pytest.mark.parametrize("is_faster", [True, False])
+def test_it_takes_the_place_of_pytorchs_on_cpu_hosts_where_it_is_faster(monkeypatch, is_cpu, is_faster):
+    monkeypatch.setattr(functional, "linear", plain_linear)  # and puts back what was there
+    monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: is_cpu)
+    monkeypatch.setattr(onednn_linear, "is_faster", lambda: is_faster)
+    cpu_host.compute_faster()
+    assert functional.linear is (linear if is_cpu and is_faster else plain_linear)
