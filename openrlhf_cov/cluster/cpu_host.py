@@ -256,8 +256,22 @@ def compute_faster() -> None:
     from openrlhf_cov.cluster import onednn_linear
 
     keep_freed_memory()
-    if onednn_linear.is_faster():
+    if onednn_is_faster():
         torch.nn.functional.linear = onednn_linear.linear
+
+
+def onednn_is_faster(processor: Path = Path("/proc/cpuinfo")) -> bool:
+    """Return True if PyTorch has MKL and oneDNN, and the processor has vectors of 512 bits that MKL uses half of.
+
+    Args:
+        processor: Linux's description of the processor. Another system has no such file, and gets False.
+    """
+    import torch
+
+    has_both = torch.backends.mkl.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    if not has_both or torch.backends.cpu.get_cpu_capability() != "AVX512" or not processor.exists():
+        return False
+    return "GenuineIntel" not in processor.read_text()
 
 
 @contextmanager

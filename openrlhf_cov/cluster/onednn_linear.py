@@ -1,10 +1,10 @@
 """Linear layers in fp32 by oneDNN, for processors on which PyTorch's own choice is slow.
 
 PyTorch multiplies fp32 matrices with Intel's MKL, which uses vectors of 256 bits on AMD's processors even if they have
-vectors of 512 bits. PyTorch brings oneDNN along as well, which uses the longer ones.
+vectors of 512 bits. PyTorch brings oneDNN along as well, which uses the longer ones. ``cpu_host`` says where this
+matters.
 """
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,18 +14,6 @@ from torch.nn import functional
 
 # PyTorch's own function, which ``cpu_host.compute_faster`` replaces by ``linear``.
 plain_linear = functional.linear
-
-
-def is_faster(processor: Path = Path("/proc/cpuinfo")) -> bool:
-    """Return True if PyTorch has both libraries, and the processor has vectors of 512 bits that MKL uses half of.
-
-    Args:
-        processor: Linux's description of the processor. Another system has no such file, and gets False.
-    """
-    has_both = torch.backends.mkl.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    if not has_both or torch.backends.cpu.get_cpu_capability() != "AVX512" or not processor.exists():
-        return False
-    return "GenuineIntel" not in processor.read_text()
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from openrlhf_cov.cluster import cpu_host, onednn_linear
+from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.cluster.onednn_linear import linear, plain_linear
 
 sizes = st.integers(1, 40)
@@ -106,9 +106,9 @@ PROCESSORS = {"AuthenticAMD": True, "HygonGenuine": True, "GenuineIntel": False}
 def test_onednn_is_faster_where_mkl_leaves_half_of_a_vector_unused(monkeypatch, tmp_path, vendor, capability):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     processor = tmp_path / "cpuinfo"
-    assert not onednn_linear.is_faster(processor)  # as on a Mac
+    assert not cpu_host.onednn_is_faster(processor)  # as on a Mac
     processor.write_text(f"processor\t: 0\nvendor_id\t: {vendor}\nflags\t\t: fpu avx2 avx512f\n")
-    assert onednn_linear.is_faster(processor) is (capability == "AVX512" and PROCESSORS[vendor])
+    assert cpu_host.onednn_is_faster(processor) is (capability == "AVX512" and PROCESSORS[vendor])
 
 
 @pytest.mark.parametrize("is_cpu", [True, False])
@@ -116,6 +116,6 @@ def test_onednn_is_faster_where_mkl_leaves_half_of_a_vector_unused(monkeypatch, 
 def test_it_takes_the_place_of_pytorchs_on_cpu_hosts_where_it_is_faster(monkeypatch, is_cpu, is_faster):
     monkeypatch.setattr(functional, "linear", plain_linear)  # and puts back what was there
     monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: is_cpu)
-    monkeypatch.setattr(onednn_linear, "is_faster", lambda: is_faster)
+    monkeypatch.setattr(cpu_host, "onednn_is_faster", lambda: is_faster)
     cpu_host.compute_faster()
     assert functional.linear is (linear if is_cpu and is_faster else plain_linear)
