@@ -1,15 +1,13 @@
 """Linear layers in fp32 by oneDNN, for processors on which PyTorch's own choice is slow.
 
-PyTorch multiplies fp32 matrices with Intel's MKL, which uses vectors of 256 bits on AMD's processors even if they have
-vectors of 512 bits. PyTorch brings oneDNN along as well, which uses the longer ones. ``cpu_host`` says where this
-matters.
+MKL and oneDNN are two libraries that PyTorch includes. It multiplies fp32 matrices with MKL, which on AMD's processors
+uses 256 of the 512 bits of their vectors. oneDNN uses all of them. ``cpu_host`` says where this matters.
 """
 
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch import Tensor, nn
 from torch.nn import functional
 
 # PyTorch's own function, which ``cpu_host.compute_faster`` replaces by ``linear``.
@@ -19,8 +17,7 @@ plain_linear = functional.linear
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return ``input @ weight.T + bias`` as ``torch.nn.functional.linear`` does, to rounding.
 
-    Tensors in fp32 on the CPU are multiplied by oneDNN, also in the backward pass, which cannot be differentiated
-    again. All others go to PyTorch's function.
+    oneDNN multiplies tensors in fp32 on the CPU, also in the backward pass. All others go to PyTorch's function.
 
     Args:
         input: (..., K).
@@ -30,45 +27,55 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Returns:
         (..., N).
     """
-    if _fits(input, weight):
-        return _OneDnnLinear.apply(input.flatten(0, -2), weight, bias).unflatten(0, input.shape[:-1])
+    if _fits(input, weight, bias):
+        rows = input.flatten(0, -2).contiguous()
+        return _OneDnnLinear.apply(rows, weight, bias).unflatten(0, input.shape[:-1])
     return plain_linear(input, weight, bias)
 
 
-def _fits(input: Tensor, weight: Tensor) -> bool:
-    """Return True if oneDNN can multiply the two: plain fp32 matrices on the CPU that no autocast changes."""
+def _fits(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Return True if oneDNN can multiply the two, and nothing but autograd looks on."""
     return (
-        input.dtype == weight.dtype == torch.float32
-        and input.device.type == weight.device.type == "cpu"
+        all(_is_plain(tensor) for tensor in (input, weight, bias) if tensor is not None)
         and input.dim() > 1
-        and input.numel() > 0
         and input.shape[-1:] == weight.shape[1:]
+        and min(input.numel(), weight.numel()) > 0
+        and (bias is None or (bias.shape == weight.shape[:1] and bias.is_contiguous()))
         and not torch.is_autocast_enabled("cpu")
+        and not torch._C._are_functorch_transforms_active()
+    )
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Return True for a tensor in fp32 on the CPU whose numbers are all there."""
+    return (
+        type(tensor) in (Tensor, nn.Parameter)
+        and tensor.dtype == torch.float32
+        and tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
     )
 
 
 class _OneDnnLinear(torch.autograd.Function):
-    """With y = x W^T + b: dx = dy W, dW = dy^T x, and db is the sum of the rows of dy. ``input`` is (rows, K)."""
+    """Return y = x W^T + b for x (M, K), W (N, K) and b (N,) or None.
+
+    Its gradients are dx = dy W, dW = dy^T x, and the sum of the rows of dy for b. They can be differentiated again.
+    """
 
     @staticmethod
-    def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(input, weight)
-        return _times_transposed(input, weight, bias)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        for_x, for_weight, _ = ctx.needs_input_grad
+        ctx.save_for_backward(x if for_weight else None, weight if for_x else None)
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
     @staticmethod
-    @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride] - torch declares *grad_outputs
         ctx: Any, gradient: Tensor
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        input, weight = ctx.saved_tensors
-        for_input, for_weight, for_bias = ctx.needs_input_grad
+        x, weight = ctx.saved_tensors
+        for_x, for_weight, for_bias = ctx.needs_input_grad
         return (
-            _times_transposed(gradient, weight.T) if for_input else None,
-            _times_transposed(gradient.T, input.T) if for_weight else None,
+            _OneDnnLinear.apply(gradient, weight.T, None) if for_x else None,
+            _OneDnnLinear.apply(gradient.T, x.T, None) if for_weight else None,
             gradient.sum(0) if for_bias else None,
         )
-
-
-def _times_transposed(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return left (M, K) times the transpose of right (N, K), plus the bias (N,): (M, N)."""
-    return torch.ops.mkldnn._linear_pointwise(left, right, bias, "none", [], "")

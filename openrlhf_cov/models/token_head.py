@@ -257,7 +257,7 @@ class _TokenScores(torch.autograd.Function):
             slope.scatter_add_(1, place, push * here[:, None])
             slope = slope.to(weight.dtype)
             if to_hidden is not None:
-                to_hidden += functional.linear(slope, rows.T)
+                to_hidden += functional.linear(slope, rows.T)  # not @: a CPU host may have a faster linear
             if to_weight is not None:
                 torch.mm(slope.T, hidden, out=to_weight[start:end])
             if to_bias is not None:

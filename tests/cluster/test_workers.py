@@ -10,7 +10,7 @@ import textwrap
 import pytest
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 
-from openrlhf_cov.cluster.cpu_host import TRUST_VARIABLE
+from openrlhf_cov.cluster.cpu_host import TRUST_VARIABLE, is_cpu_host
 from openrlhf_cov.cluster.workers import plain_class
 from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
 
@@ -62,3 +62,16 @@ def test_code_of_a_model_runs_only_where_it_is_trusted(model_with_code, trusted,
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], env=env, capture_output=True, text=True)
     assert (done.returncode == 0) is trusted, done.stderr
     assert (model_with_code.parent / "ran").exists() is trusted
+
+
+def test_workers_multiply_with_the_faster_library():
+    program = """
+        from openrlhf_cov.cluster import cpu_host
+        from openrlhf_cov.cluster.workers import prepare_worker
+        cpu_host.onednn_is_faster = lambda: True
+        prepare_worker()
+        import torch
+        print(torch.nn.functional.linear.__module__)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True)
+    assert ("onednn_linear" in done.stdout) is is_cpu_host()
