@@ -51,7 +51,7 @@ SPIN_COUNT = "10000"
 # Bytes of weights below which an engine computes with one thread.
 SMALL_MODEL = 2**26
 
-# The first family of AMD's processors that computes 512 bits at once. Zen 4 takes two turns for them.
+# The first family of AMD's processors that computes 512 bits at once. Zen 4 splits such an operation in two.
 ZEN_5 = 26
 
 # Collectives of DeepSpeed's backend with which ZeRO-3 makes whole parameters of their parts.

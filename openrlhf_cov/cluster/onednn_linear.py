@@ -1,7 +1,7 @@
 """Linear layers in fp32 by oneDNN, for processors on which PyTorch's own choice is slow.
 
-MKL and oneDNN are two libraries that PyTorch includes. It multiplies fp32 matrices with MKL, which on AMD's processors
-uses 256 of the 512 bits of their vectors. oneDNN uses all of them. ``cpu_host`` says where this matters.
+MKL and oneDNN are two libraries that PyTorch includes. It multiplies fp32 matrices with MKL, which uses 256
+of the 512 bits of the vectors of AMD's processors. oneDNN uses all of them. ``cpu_host`` decides which hosts use it.
 """
 
 from typing import Any
@@ -34,7 +34,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _fits(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Return True if oneDNN can multiply the two, and nothing but autograd looks on."""
+    """Return True for tensors that oneDNN can multiply, unless autocast or a transform of ``torch.func`` is active."""
     return (
         all(_is_plain(tensor) for tensor in (input, weight, bias) if tensor is not None)
         and input.dim() > 1
@@ -47,7 +47,7 @@ def _fits(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Return True for a tensor in fp32 on the CPU whose numbers are all there."""
+    """Return True for a dense fp32 tensor on the CPU that is of no subclass, such as a distributed tensor."""
     return (
         type(tensor) in (Tensor, nn.Parameter)
         and tensor.dtype == torch.float32
