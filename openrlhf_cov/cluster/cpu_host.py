@@ -54,6 +54,10 @@ SMALL_MODEL = 2**26
 # The first family of AMD's processors that computes 512 bits at once. Zen 4 splits such an operation in two.
 ZEN_5 = 26
 
+# Gradients that DeepSpeed reduces at a time with ZeRO-1 and 2: 16 MiB in fp32. ``keep_freed_memory`` keeps a buffer of
+# this size for the next backward pass. One of DeepSpeed's default size, 2 GB, comes from the kernel page by page.
+REDUCE_BUCKET = 2**22
+
 # Collectives of DeepSpeed's backend with which ZeRO-3 makes whole parameters of their parts.
 GATHERS = ("all_gather", "all_gather_into_tensor")
 
@@ -123,6 +127,18 @@ def engine_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
             {"enable_prefix_caching": False} if _has_states(arguments["model"]) else {"block_size": PREFIX_BLOCK}
         )
     return arguments | changed
+
+
+def training_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Return DeepSpeed's configuration of a trained model with what a CPU host changes; unchanged on other hosts.
+
+    Args:
+        config: The configuration that upstream makes of the flags.
+    """
+    zero = config["zero_optimization"]
+    if not is_cpu_host() or zero["stage"] == 3:
+        return config
+    return config | {"zero_optimization": zero | {"reduce_bucket_size": REDUCE_BUCKET}}
 
 
 def _has_states(model: str) -> bool:

@@ -12,6 +12,8 @@ from run_flags import run_flags
 from transformers import Lfm2Config, LlamaConfig, MambaConfig
 
 from openrlhf_cov.cluster import cpu_host
+from openrlhf_cov.cluster.freed_memory import LARGEST_KEPT
+from openrlhf_cov.trainer.model.strategy import CovStrategy
 
 
 @pytest.fixture
@@ -73,6 +75,19 @@ def test_an_engine_keeps_prefixes_in_small_blocks_where_all_layers_are_attention
     assert not cpu_host.engine_arguments(given | {"model": f"{tmp_path}/none"})["enable_prefix_caching"]
     given["enable_prefix_caching"] = False
     assert cpu_host.engine_arguments(given) == given | {"enable_chunked_prefill": False}
+
+
+@pytest.mark.parametrize(
+    ("host", "stage", "bucket"),
+    [(True, 1, cpu_host.REDUCE_BUCKET), (True, 2, cpu_host.REDUCE_BUCKET), (True, 3, "auto"), (False, 2, "auto")],
+)
+def test_a_buffer_of_gradients_on_a_cpu_host_is_small_enough_to_be_kept(monkeypatch, host, stage, bucket):
+    monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: host)
+    strategy = CovStrategy(args=run_flags({"ds.zero_stage": stage}), zero_stage=stage)
+    config = strategy.get_ds_train_config({"type": "Adam"}, max_norm=2.0)
+    assert config["zero_optimization"]["reduce_bucket_size"] == bucket
+    assert (config["optimizer"], config["gradient_clipping"]) == ({"type": "Adam"}, 2.0)
+    assert 4 * cpu_host.REDUCE_BUCKET < LARGEST_KEPT  # bytes, of elements in fp32
 
 
 @pytest.mark.parametrize(

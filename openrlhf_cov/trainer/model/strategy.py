@@ -7,6 +7,7 @@ from typing import Any
 from openrlhf.utils.deepspeed import DeepspeedStrategy
 from peft import PeftModel
 
+from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.trainer.checkpoint.checkpoints import tag_to_restore
 from openrlhf_cov.trainer.model.offload_buffers import drop_offload_buffers
 from openrlhf_cov.trainer.weights.lora_weights import merged_state_dict
@@ -20,6 +21,15 @@ class CovStrategy(DeepspeedStrategy):
 
     # Tag and global step of the checkpoint that this process has loaded; None after a fresh start.
     restored: tuple[str, int] | None = None
+
+    def get_ds_train_config(self, *args, **kwargs) -> dict[str, Any]:
+        """Return DeepSpeed's configuration of a trained model, as upstream makes it or as a CPU host needs it.
+
+        Args:
+            args: Upstream's arguments: the settings of the optimizer.
+            kwargs: The same by name, such as the largest norm of a gradient.
+        """
+        return cpu_host.training_config(super().get_ds_train_config(*args, **kwargs))
 
     def load_ckpt(self, model: Any, load_dir: str, *args, **kwargs) -> tuple:
         """Load the checkpoint of ``tag_to_restore``; upstream's actors give no tag.
