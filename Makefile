@@ -81,9 +81,6 @@ $(READY): requirements-cpu.txt pyproject.toml
 		{ echo "make: needs Python 3.11, $(PYTHON) is another version; name one with PYTHON=..." >&2; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 		{ echo "make: needs the venv module of $(PYTHON) (Debian, Ubuntu: apt install python3.11-venv)" >&2; exit 2; }
-	@test -f "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" || \
-		{ echo "make: needs Python.h of $(PYTHON) (Debian, Ubuntu: apt install python3.11-dev)" >&2; exit 2; }
-	@command -v g++ >/dev/null || { echo "make: needs g++ (DeepSpeed compiles its CPU optimizer)" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	@torch=$$(grep '^torch==' requirements-cpu.txt); \
 	$(INSTALL) $$torch || \

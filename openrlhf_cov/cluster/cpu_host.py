@@ -132,13 +132,22 @@ def engine_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 def training_config(config: dict[str, Any]) -> dict[str, Any]:
     """Return DeepSpeed's configuration of a trained model with what a CPU host changes; unchanged on other hosts.
 
+    The optimizer is PyTorch's fused Adam. DeepSpeed's own is no faster, and is compiled at the first start, which
+    takes a minute and needs g++. With Muon the same holds for the Adam of the parameters that Muon leaves out.
+
     Args:
         config: The configuration that upstream makes of the flags.
     """
-    zero = config["zero_optimization"]
-    if not is_cpu_host() or zero["stage"] == 3:
+    if not is_cpu_host():
         return config
-    return config | {"zero_optimization": zero | {"reduce_bucket_size": REDUCE_BUCKET}}
+    changed = dict(config)
+    zero = config["zero_optimization"]
+    if zero["stage"] < 3:
+        changed["zero_optimization"] = zero | {"reduce_bucket_size": REDUCE_BUCKET}
+    if optimizer := config.get("optimizer"):
+        fused = {"fused": True} if optimizer["type"] == "AdamW" else {}
+        changed["optimizer"] = optimizer | {"params": optimizer["params"] | {"torch_adam": True} | fused}
+    return changed
 
 
 def _has_states(model: str) -> bool:
@@ -152,14 +161,25 @@ def _has_states(model: str) -> bool:
     return re.search("mamba|ssm|conv|linear_|recurrent|rwkv|delta", json.dumps(config).lower()) is not None
 
 
-def limit_engine_threads(model: str) -> None:
-    """Give the engine that this process is about to start one thread if its model, in a local folder, is a small one.
+def prepare_engine(model: str, *, eager: bool) -> None:
+    """Set the environment of the engine that this process is about to start on a CPU host; nothing on other hosts.
 
-    An operation of such a model is over before a second thread has begun, and during generation Ray, the engine's
-    front end and the rewards need cores.
+    An engine of a small model, in a local folder, gets one thread. An operation of such a model is over before a
+    second thread has begun, and during generation Ray, the engine's front end and the rewards need cores.
+
+    An eager engine compiles nothing. vLLM would still compile some functions of its sampler, which needs g++ and makes
+    sampling no faster.
+
+    Args:
+        model: Folder or name of the model.
+        eager: The engine's ``enforce_eager``.
     """
-    if is_cpu_host() and 0 < sum(path.stat().st_size for path in Path(model).glob("*.safetensors")) < SMALL_MODEL:
+    if not is_cpu_host():
+        return
+    if 0 < sum(path.stat().st_size for path in Path(model).glob("*.safetensors")) < SMALL_MODEL:
         os.environ["OMP_NUM_THREADS"] = "1"
+    if eager:
+        os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
 
 
 @contextmanager
@@ -256,7 +276,6 @@ def install() -> None:
         return
     _stand_in_for_cuda(torch)
     _stand_in_for_flash_attn()
-    _ask_for_the_processor_once()
     from transformers import AttentionInterface
 
     AttentionInterface.register(PACKED_ATTENTION, _packed_attention)
@@ -386,16 +405,6 @@ def _stand_in_for_cuda(torch: types.ModuleType) -> None:
         return init_device_mesh("cpu", *args, **kwargs)
 
     device_mesh.init_device_mesh = on_cpu
-
-
-def _ask_for_the_processor_once() -> None:
-    """Keep the answer of py-cpuinfo, which starts a Python process for every question.
-
-    DeepSpeed asks three times for each optimizer on the CPU, one second of a core each time.
-    """
-    import cpuinfo
-
-    cpuinfo.get_cpu_info = cache(cpuinfo.get_cpu_info)
 
 
 def _stand_in_for_flash_attn() -> list[str]:

@@ -3,11 +3,9 @@ import os
 import sys
 from importlib.metadata import PackageNotFoundError
 
-import cpuinfo
 import deepspeed
 import pytest
 import torch
-from deepspeed.ops.op_builder import CPUAdamBuilder
 from run_flags import run_flags
 from transformers import Lfm2Config, LlamaConfig, MambaConfig
 
@@ -84,10 +82,27 @@ def test_an_engine_keeps_prefixes_in_small_blocks_where_all_layers_are_attention
 def test_a_buffer_of_gradients_on_a_cpu_host_is_small_enough_to_be_kept(monkeypatch, host, stage, bucket):
     monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: host)
     strategy = CovStrategy(args=run_flags({"ds.zero_stage": stage}), zero_stage=stage)
-    config = strategy.get_ds_train_config({"type": "Adam"}, max_norm=2.0)
+    config = strategy.get_ds_train_config(max_norm=2.0)
     assert config["zero_optimization"]["reduce_bucket_size"] == bucket
-    assert (config["optimizer"], config["gradient_clipping"]) == ({"type": "Adam"}, 2.0)
+    assert config["gradient_clipping"] == 2.0
     assert 4 * cpu_host.REDUCE_BUCKET < LARGEST_KEPT  # bytes, of elements in fp32
+
+
+@pytest.mark.parametrize(
+    ("host", "kind", "added"),
+    [
+        (True, "AdamW", {"torch_adam": True, "fused": True}),
+        (True, "Muon", {"torch_adam": True}),
+        (False, "AdamW", {}),
+        (False, "Muon", {}),
+    ],
+)
+def test_nothing_is_compiled_for_the_optimizer_on_a_cpu_host(monkeypatch, host, kind, added):
+    monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: host)
+    optimizer = {"type": kind, "params": {"lr": 1e-6}}
+    strategy = CovStrategy(args=run_flags({}))
+    assert strategy.get_ds_train_config(optimizer)["optimizer"] == {"type": kind, "params": {"lr": 1e-6} | added}
+    assert optimizer["params"] == {"lr": 1e-6}
 
 
 @pytest.mark.parametrize(
@@ -147,14 +162,6 @@ def test_a_cpu_host_does_without_what_deepspeed_compiles_and_waits_for_gathers(m
     assert found.all_reduce("whole", async_op=True).waited == 0
 
 
-@pytest.mark.slow
-def test_deepspeed_asks_for_the_processor_once():
-    cpu_host.install()
-    for _ in range(2):
-        CPUAdamBuilder().cxx_args()
-    assert cpuinfo.get_cpu_info.cache_info().misses == 1
-
-
 NAMES = (
     *("DS_ACCELERATOR", "OMP_NUM_THREADS", "GOMP_SPINCOUNT"),
     *("VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_NO_USAGE_STATS"),
@@ -208,8 +215,21 @@ def test_an_engine_of_a_small_model_has_one_thread(tmp_path, monkeypatch, weight
     for number, size in enumerate(weights):
         with (tmp_path / f"model-{number}.safetensors").open("wb") as file:
             file.truncate(size)
-    cpu_host.limit_engine_threads(str(tmp_path))
+    cpu_host.prepare_engine(str(tmp_path), eager=False)
     assert os.environ["OMP_NUM_THREADS"] == expected
+
+
+@pytest.mark.parametrize(
+    ("host", "eager", "mine", "expected"),
+    [(True, True, None, "1"), (True, False, None, None), (False, True, None, None), (True, True, "0", "0")],
+)
+def test_an_eager_engine_on_a_cpu_host_compiles_nothing(monkeypatch, tmp_path, host, eager, mine, expected):
+    monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: host)
+    monkeypatch.setenv("TORCH_COMPILE_DISABLE", mine or "")  # so that it is restored after the test
+    if mine is None:
+        monkeypatch.delenv("TORCH_COMPILE_DISABLE")
+    cpu_host.prepare_engine(str(tmp_path), eager=eager)
+    assert os.environ.get("TORCH_COMPILE_DISABLE") == expected
 
 
 @pytest.mark.parametrize(("computing", "expected"), [(1, 4), (2, 2), (3, 1), (5, 1)])

@@ -30,4 +30,4 @@ def test_a_worker_finds_ninja_where_the_environment_is_not_activated():
     )
     done = subprocess.run([sys.executable, "-c", program], env=os.environ | {"PATH": "/none"}, capture_output=True)
     assert done.stdout.decode().strip() == str(Path(OWN, "ninja")), done.stderr.decode()
-    assert shutil.which("ninja")  # the tests compile, too (tests/conftest.py)
+    assert shutil.which("ninja")  # in these tests, too (tests/conftest.py)

@@ -15,6 +15,8 @@ PYTHONS = ((3, 11), (3, 13))
 
 # Version of Python for which the packages in requirements-cpu.txt are built.
 CPU_PYTHON = (3, 11)
+# The finding for what only GPU hosts need.
+NOT_NEEDED = Finding("ok", "not needed on a CPU host")
 
 
 def check_python(facts: Facts) -> Finding:
@@ -110,21 +112,27 @@ def check_flash_attn(facts: Facts) -> Finding:
 
 
 def check_compiler(facts: Facts) -> Finding:
-    """Check that g++ is installed, with which DeepSpeed compiles its optimizers."""
+    """Check that g++ is installed, with which DeepSpeed compiles its optimizers on GPU hosts."""
+    if on_cpu(facts):
+        return NOT_NEEDED
     if facts.compiler:
         return Finding("ok", f"{facts.compiler} {facts.packages['torch'].facts.get('gcc') or ''}".rstrip())
     return Finding("fail", "none; DeepSpeed compiles its optimizers", "sudo apt install g++")
 
 
 def check_ninja(facts: Facts) -> Finding:
-    """Check that ninja is installed, with which PyTorch compiles DeepSpeed's optimizers."""
+    """Check that ninja is installed, with which PyTorch compiles DeepSpeed's optimizers on GPU hosts."""
+    if on_cpu(facts):
+        return NOT_NEEDED
     if facts.ninja:
         return Finding("ok", facts.ninja)
     return Finding("fail", "none; PyTorch compiles DeepSpeed's optimizers with it", "pip install ninja")
 
 
 def check_headers(facts: Facts) -> Finding:
-    """Check that the header files of Python are installed, which DeepSpeed compiles against."""
+    """Check that the header files of Python are installed, which DeepSpeed compiles against on GPU hosts."""
+    if on_cpu(facts):
+        return NOT_NEEDED
     if facts.python_headers:
         return Finding("ok", "there")
     version = ".".join(map(str, facts.python[:2]))
@@ -134,7 +142,7 @@ def check_headers(facts: Facts) -> Finding:
 def check_nvcc(facts: Facts) -> Finding | None:
     """Check that DeepSpeed finds nvcc; None if DeepSpeed could not be imported."""
     if on_cpu(facts):
-        return Finding("ok", "not needed on a CPU host")
+        return NOT_NEEDED
     known = facts.packages["deepspeed"].facts
     if "nvcc" not in known:  # the line of deepspeed says why
         return None

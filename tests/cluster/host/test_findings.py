@@ -102,11 +102,13 @@ CASES = {
     "g++": [
         (GPU, {}, "ok", "/usr/bin/g++ 12.2.0", None),
         (GPU, {"torch": {"facts": {}}}, "ok", "/usr/bin/g++", None),
-        (CPU, {"compiler": None}, "fail", "", "sudo apt install g++"),
+        (GPU, {"compiler": None}, "fail", "", "sudo apt install g++"),
+        (CPU, {"compiler": None}, "ok", "not needed on a CPU host", None),
     ],
     "ninja": [
         (GPU, {}, "ok", "/env/bin/ninja", None),
-        (CPU, {"ninja": None}, "fail", "none; PyTorch", "pip install ninja"),
+        (GPU, {"ninja": None}, "fail", "none; PyTorch", "pip install ninja"),
+        (CPU, {"ninja": None}, "ok", "not needed on a CPU host", None),
     ],
     "nvcc": [
         (GPU, {}, "ok", "13.0", None),
@@ -117,7 +119,10 @@ CASES = {
          "unset TORCH_CUDA_ARCH_LIST"),
         (GPU, {"environment": {"TORCH_CUDA_ARCH_LIST": "7.5 8.0;9.0 12.0+PTX"}}, "ok", "13.0", None),
     ],
-    "Python.h": [(GPU, {"python_headers": False}, "fail", "", "sudo apt install python3.11-dev")],
+    "Python.h": [
+        (GPU, {"python_headers": False}, "fail", "", "sudo apt install python3.11-dev"),
+        (CPU, {"python_headers": False}, "ok", "not needed on a CPU host", None),
+    ],
     "nccl": [
         (CPU, {}, "ok", "not needed; a CPU host uses gloo", None),
         (GPU, {}, "ok", "2.28.9", None),
