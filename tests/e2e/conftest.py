@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from ending import ended
+from filelock import FileLock
 from forkserver import serving, write_program
 from processes import HANGS, children_of, kill
 
@@ -45,14 +46,24 @@ class Task:
 
 
 @pytest.fixture(scope="session")
-def task(tmp_path_factory) -> Task:
+def task(tmp_path_factory, worker_id) -> Task:
+    """The task; the processes that run tests side by side share one, which the first of them makes."""
+    if worker_id == "master":  # one process
+        return _make_task(tmp_path_factory.mktemp("task"))
+    folder = tmp_path_factory.getbasetemp().parent / "task"
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            _make_task(folder.with_name("task_to_be")).model.parent.rename(folder)
+    return Task(folder / "model", folder / "train.jsonl", folder / "sums.jsonl")
+
+
+def _make_task(folder: Path) -> Task:
     import torch
 
     from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig, make_base_policy
     from openrlhf_cov.experiments.tiny_task.problems import Addition
 
     torch.set_num_threads(1)
-    folder = tmp_path_factory.mktemp("task")
     problems = [Addition(a, b) for a in range(10, 58) for b in (34, 71)]
     model, tokenizer = make_base_policy(problems, BasePolicyConfig(steps=100, rows_per_step=48), seed=0)
     model.save_pretrained(folder / "model")

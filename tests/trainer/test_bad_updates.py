@@ -98,8 +98,9 @@ def skips(stage, dtype, optimizer, folder):
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
     }
-    if optimizer == "Adam":  # DeepSpeed's own, as in training
-        config["optimizer"] = {"type": "Adam", "params": {"lr": 0.1}}
+    if optimizer == "Adam":  # as in training on a CPU host
+        settings = {"lr": 0.1, "weight_decay": 0.0, "torch_adam": True, "fused": True}
+        config["optimizer"] = {"type": "AdamW", "params": settings}
     sgd = torch.optim.SGD(model.parameters(), lr=0.1) if optimizer == "SGD" else None
     engine, *_ = deepspeed.initialize(model=model, optimizer=sgd, config=config, model_parameters=model.parameters())
     updates = BadUpdates(engine, "skip", Path(folder), rank=0)

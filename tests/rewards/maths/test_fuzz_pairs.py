@@ -262,19 +262,33 @@ def test_no_answer_is_accepted_for_two_labels_of_many(pair, data):
     check_labels(pair, data)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not DATA.is_dir(), reason=f"the data sets are not at {DATA}")
-def test_no_real_label_answers_another_one():
+def check_real_labels(most: int) -> None:
     """The labels of one set, each beside the next 3 of other spelling: what answers both makes them equal."""
     for path in sorted(DATA.glob("*/*.jsonl")):
         rows = [json.loads(line)["answer"] for line in path.read_text(encoding="utf-8").split("\n") if line]
         labels = [label for label in dict.fromkeys(rows) if not label.strip().lstrip("-").isdigit()]
-        for place, label in enumerate(labels[:400]):
+        for place, label in enumerate(labels[:most]):
             responses = [f"\\boxed{{{answer}}}" for answer in dict.fromkeys(spelt_differently(label))]
             accepted = [response for response in responses if grade(response, label).correct]
             for other in labels[place + 1 : place + 4]:
                 if not answers_equal(label, other):
                     assert [response for response in accepted if grade(response, other).correct] == [], (label, other)
+
+
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the data sets are not at {DATA}")
+
+
+@pytest.mark.slow
+@needs_data
+def test_no_real_label_answers_another_one():
+    check_real_labels(most=100)
+
+
+@pytest.mark.e2e
+@pytest.mark.long
+@needs_data
+def test_no_real_label_of_many_answers_another_one():
+    check_real_labels(most=400)
 
 
 # Labels that one amount may be mistaken for: percentages, units, and decimals of few digits.
