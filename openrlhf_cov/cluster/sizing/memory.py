@@ -5,6 +5,7 @@ docs/sizing.md has the main formulas and what they leave out. Estimates; nothing
 
 from dataclasses import dataclass
 
+from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.cluster.sizing.model_shape import ModelShape
 from openrlhf_cov.utils.engine_limits import GPU_LIMITS, EngineLimits
 
@@ -13,7 +14,7 @@ GIB = 2**30
 # DeepSpeed's stage3_max_live_parameters: parameters that a rank holds gathered at once.
 LIVE_PARAMETERS = 10**9
 
-# DeepSpeed's reduce_bucket_size, in gradients.
+# DeepSpeed's reduce_bucket_size, in gradients. On a CPU host stages 1 and 2 have that of ``cpu_host.training_config``.
 REDUCE_BUCKET = 5 * 10**8
 
 # DeepSpeed's sub_group_size: parameters that ZeRO-3 updates at once.
@@ -103,9 +104,12 @@ class Sharding:
 
         Stage 3 casts a rank's part of the buffer where gradients accumulate in another type.
         """
-        size = REDUCE_BUCKET if self.whole_buffers else min(REDUCE_BUCKET, self.trained_parameters(shape))
         if self.stage == 0:
             return 0.0
+        size = REDUCE_BUCKET
+        if not self.whole_buffers:
+            most = REDUCE_BUCKET if self.stage == 3 else cpu_host.REDUCE_BUCKET
+            size = min(most, self.trained_parameters(shape))
         casts = self.stage == 3 and self.accumulated != self.element and not self.optimizer_on_cpu
         return float(self.element * size) + (self.accumulated * size / self.world if casts else 0.0)
 
