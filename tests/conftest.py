@@ -34,7 +34,7 @@ from openrlhf_cov.evaluation.samples import BenchmarkSamples, group_samples
 from openrlhf_cov.experiments.tiny_task.catalogue import check_sandbox
 from openrlhf_cov.utils.search_path import search_path
 
-os.environ["PATH"] = search_path()  # as in the workers of a run: a few tests compile an optimizer
+os.environ["PATH"] = search_path()  # as in the workers of a run: a long test compiles an optimizer
 
 # Folders whose every case is another thing: a flag, a message, a page.
 WHOLE = {"contract", "docs"}

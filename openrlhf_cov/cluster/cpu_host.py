@@ -84,7 +84,8 @@ def environment(training_processes: int) -> dict[str, str]:
     Variables that are already set keep their values. Processes that train share the cores: more OpenMP threads than
     cores spin against each other. Threads that wait spin for some 0.1 ms, from one operation of a small model to the
     next, and then sleep: Ray, engines and actors share the cores, too, and a thread that spins keeps one of them from
-    the thread that it waits for.
+    the thread that it waits for. ``torch.compile`` does nothing: vLLM's sampler, OpenRLHF's entropies and DeepSpeed's
+    Muon would compile small functions at each start, which needs g++ and makes a step no faster.
 
     Args:
         training_processes: Number of processes that train on this host at the same time.
@@ -93,6 +94,7 @@ def environment(training_processes: int) -> dict[str, str]:
         return {}
     defaults = {
         "DS_ACCELERATOR": "cpu",
+        "TORCH_COMPILE_DISABLE": "1",
         "OMP_NUM_THREADS": str(max(1, cores() // max(1, training_processes))),
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -129,14 +131,26 @@ def engine_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments | changed
 
 
-def training_config(config: dict[str, Any]) -> dict[str, Any]:
+def trains_with_torch_adam(args: SimpleNamespace) -> bool:
+    """Return True if Adam is PyTorch's: on a CPU host, unless DeepSpeed moves its states.
+
+    DeepSpeed moves those of its own Adam only (``--ds.adam_offload``, ``--ds.enable_sleep``).
+
+    Args:
+        args: The flags of the run.
+    """
+    return is_cpu_host() and not (args.ds.adam_offload or args.ds.enable_sleep)
+
+
+def training_config(config: dict[str, Any], args: SimpleNamespace) -> dict[str, Any]:
     """Return DeepSpeed's configuration of a trained model with what a CPU host changes; unchanged on other hosts.
 
     The optimizer is PyTorch's fused Adam. DeepSpeed's own is no faster, and is compiled at the first start, which
-    takes a minute and needs g++. With Muon the same holds for the Adam of the parameters that Muon leaves out.
+    takes a minute and needs g++. With Muon, the Adam of the other parameters is PyTorch's too, but not fused.
 
     Args:
         config: The configuration that upstream makes of the flags.
+        args: The flags of the run.
     """
     if not is_cpu_host():
         return config
@@ -144,7 +158,8 @@ def training_config(config: dict[str, Any]) -> dict[str, Any]:
     zero = config["zero_optimization"]
     if zero["stage"] < 3:
         changed["zero_optimization"] = zero | {"reduce_bucket_size": REDUCE_BUCKET}
-    if optimizer := config.get("optimizer"):
+    optimizer = config.get("optimizer")
+    if optimizer and trains_with_torch_adam(args):
         fused = {"fused": True} if optimizer["type"] == "AdamW" else {}
         changed["optimizer"] = optimizer | {"params": optimizer["params"] | {"torch_adam": True} | fused}
     return changed
@@ -161,25 +176,14 @@ def _has_states(model: str) -> bool:
     return re.search("mamba|ssm|conv|linear_|recurrent|rwkv|delta", json.dumps(config).lower()) is not None
 
 
-def prepare_engine(model: str, *, eager: bool) -> None:
-    """Set the environment of the engine that this process is about to start on a CPU host; nothing on other hosts.
+def limit_engine_threads(model: str) -> None:
+    """Give the engine that this process is about to start one thread if its model, in a local folder, is a small one.
 
-    An engine of a small model, in a local folder, gets one thread. An operation of such a model is over before a
-    second thread has begun, and during generation Ray, the engine's front end and the rewards need cores.
-
-    An eager engine compiles nothing. vLLM would still compile some functions of its sampler, which needs g++ and makes
-    sampling no faster.
-
-    Args:
-        model: Folder or name of the model.
-        eager: The engine's ``enforce_eager``.
+    An operation of such a model is over before a second thread has begun, and during generation Ray, the engine's
+    front end and the rewards need cores.
     """
-    if not is_cpu_host():
-        return
-    if 0 < sum(path.stat().st_size for path in Path(model).glob("*.safetensors")) < SMALL_MODEL:
+    if is_cpu_host() and 0 < sum(path.stat().st_size for path in Path(model).glob("*.safetensors")) < SMALL_MODEL:
         os.environ["OMP_NUM_THREADS"] = "1"
-    if eager:
-        os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
 
 
 @contextmanager

@@ -189,7 +189,7 @@ def checkpointed(tmp_path):
 @pytest.mark.parametrize(
     ("run", "said"),
     [
-        ({"ranks": 1, FORMAT: 1}, "global_step3 has the checkpoint format 1, this version reads 2"),
+        ({"ranks": 1, FORMAT: 1}, "global_step3 has the checkpoint format 1, this version reads 3"),
         ({"ranks": 2}, "global_step3 has ranks 2, this run has 1"),
         ({"ranks": 2, "ZeRO stage": 9}, "global_step3 has ranks 2, this run has 1; ZeRO stage 9, this run has "),
     ],

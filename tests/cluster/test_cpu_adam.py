@@ -1,6 +1,7 @@
 """DeepSpeed's own Adam: its C++ code is compiled once per host, in a minute."""
 
 import copy
+import shutil
 
 import pytest
 import torch
@@ -31,14 +32,19 @@ def step(weight, optimizer, number):
     return weight.detach().clone()
 
 
-@pytest.fixture
-def kind():
-    from deepspeed.ops.adam import DeepSpeedCPUAdam
+@pytest.fixture(params=["FusedAdam", "DeepSpeedCPUAdam"])
+def kind(request):
+    import deepspeed.ops.adam as adam
+    from deepspeed.accelerator import get_accelerator
 
     from openrlhf_cov.cluster.extension_locks import remove_stale_locks
 
+    if shutil.which("g++") is None:
+        pytest.skip("DeepSpeed compiles its Adam with g++")
+    if request.param == "FusedAdam" and get_accelerator().device_name() != "cpu":
+        pytest.skip("here it runs on the accelerator")
     remove_stale_locks()
-    return DeepSpeedCPUAdam
+    return getattr(adam, request.param)
 
 
 @pytest.fixture

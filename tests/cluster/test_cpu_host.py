@@ -89,18 +89,21 @@ def test_a_buffer_of_gradients_on_a_cpu_host_is_small_enough_to_be_kept(monkeypa
 
 
 @pytest.mark.parametrize(
-    ("host", "kind", "added"),
+    ("host", "flags", "kind", "added"),
     [
-        (True, "AdamW", {"torch_adam": True, "fused": True}),
-        (True, "Muon", {"torch_adam": True}),
-        (False, "AdamW", {}),
-        (False, "Muon", {}),
+        (True, {}, "AdamW", {"torch_adam": True, "fused": True}),
+        (True, {}, "Muon", {"torch_adam": True}),
+        # DeepSpeed moves the states of its own Adam only.
+        (True, {"ds.enable_sleep": True}, "AdamW", {}),
+        (True, {"ds.adam_offload": True}, "AdamW", {}),
+        (False, {}, "AdamW", {}),
+        (False, {}, "Muon", {}),
     ],
 )
-def test_nothing_is_compiled_for_the_optimizer_on_a_cpu_host(monkeypatch, host, kind, added):
+def test_adam_is_that_of_pytorch_on_a_cpu_host(monkeypatch, host, flags, kind, added):
     monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: host)
     optimizer = {"type": kind, "params": {"lr": 1e-6}}
-    strategy = CovStrategy(args=run_flags({}))
+    strategy = CovStrategy(args=run_flags(flags))
     assert strategy.get_ds_train_config(optimizer)["optimizer"] == {"type": kind, "params": {"lr": 1e-6} | added}
     assert optimizer["params"] == {"lr": 1e-6}
 
@@ -163,7 +166,7 @@ def test_a_cpu_host_does_without_what_deepspeed_compiles_and_waits_for_gathers(m
 
 
 NAMES = (
-    *("DS_ACCELERATOR", "OMP_NUM_THREADS", "GOMP_SPINCOUNT"),
+    *("DS_ACCELERATOR", "TORCH_COMPILE_DISABLE", "OMP_NUM_THREADS", "GOMP_SPINCOUNT"),
     *("VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_NO_USAGE_STATS"),
 )
 
@@ -181,6 +184,7 @@ def eight_cores(monkeypatch):
 def test_training_processes_share_the_cores(processes, threads):
     assert cpu_host.environment(processes) == {
         "DS_ACCELERATOR": "cpu",
+        "TORCH_COMPILE_DISABLE": "1",
         "OMP_NUM_THREADS": threads,
         "GOMP_SPINCOUNT": cpu_host.SPIN_COUNT,
         "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -215,21 +219,8 @@ def test_an_engine_of_a_small_model_has_one_thread(tmp_path, monkeypatch, weight
     for number, size in enumerate(weights):
         with (tmp_path / f"model-{number}.safetensors").open("wb") as file:
             file.truncate(size)
-    cpu_host.prepare_engine(str(tmp_path), eager=False)
+    cpu_host.limit_engine_threads(str(tmp_path))
     assert os.environ["OMP_NUM_THREADS"] == expected
-
-
-@pytest.mark.parametrize(
-    ("host", "eager", "mine", "expected"),
-    [(True, True, None, "1"), (True, False, None, None), (False, True, None, None), (True, True, "0", "0")],
-)
-def test_an_eager_engine_on_a_cpu_host_compiles_nothing(monkeypatch, tmp_path, host, eager, mine, expected):
-    monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: host)
-    monkeypatch.setenv("TORCH_COMPILE_DISABLE", mine or "")  # so that it is restored after the test
-    if mine is None:
-        monkeypatch.delenv("TORCH_COMPILE_DISABLE")
-    cpu_host.prepare_engine(str(tmp_path), eager=eager)
-    assert os.environ.get("TORCH_COMPILE_DISABLE") == expected
 
 
 @pytest.mark.parametrize(("computing", "expected"), [(1, 4), (2, 2), (3, 1), (5, 1)])

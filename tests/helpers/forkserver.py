@@ -273,7 +273,6 @@ if __name__ == "__main__":
     gc.disable()
     for name in IMPORTED:
         importlib.import_module(name)
-    sys.modules["cpuinfo"].get_cpu_info()  # its answer is kept, and every DeepSpeed asks for it
     assert "ray" not in sys.modules
     gc.freeze()
     multiprocessing.set_executable(str(program))

@@ -56,7 +56,7 @@ class Sharding:
     weights_on_cpu: bool = False
     # Parameters that are trained, those of LoRA adapters; None for all of the model.
     trained: int | None = None
-    # False on a CPU host: memory that nothing is written to does not count.
+    # False on a CPU host: memory that nothing is written to does not count, and the bucket of stages 1 and 2 is small.
     whole_buffers: bool = True
 
     def trained_parameters(self, shape: ModelShape) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 from openrlhf.utils.logging_utils import init_logger
 
+from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.cov_config import has_critic, has_process_reward
 from openrlhf_cov.utils.json_lines import MAX_SETTINGS_BYTES, parse_object, read_bounded, replacing
@@ -37,7 +38,7 @@ ROLLOUTS = "data_loader_state_dict"
 ROLLOUTS_FILE = "rollouts.safetensors"
 # Entry of ``RUN_FILE``: increase the version when a field of a checkpoint is removed or changes its meaning.
 FORMAT = "format"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 # Entry of ``RUN_FILE`` for what determines a run (``openrlhf_cov.trainer.checkpoint.run_record.record_of``).
 SETTINGS = "settings"
 NO_LIMIT = 10**9
@@ -397,6 +398,7 @@ def describe_run(args: Any, model_config: Any, model: str = "actor") -> dict[str
         "tensor parallel size": args.ds.tensor_parallel_size,
         "dtype": args.ds.param_dtype,
         "Adam offload": args.ds.adam_offload,
+        "Adam of": "PyTorch" if cpu_host.trains_with_torch_adam(args) else "DeepSpeed",
         "optimizer": "adam" if is_prm else processes.optim,
         "LoRA": _describe_lora(args.ds.lora),
         **{name: getattr(model_config, name, None) for name in sizes},

@@ -29,7 +29,7 @@ class CovStrategy(DeepspeedStrategy):
             args: Upstream's arguments: the settings of the optimizer.
             kwargs: The same by name, such as the largest norm of a gradient.
         """
-        return cpu_host.training_config(super().get_ds_train_config(*args, **kwargs))
+        return cpu_host.training_config(super().get_ds_train_config(*args, **kwargs), self.args)
 
     def load_ckpt(self, model: Any, load_dir: str, *args, **kwargs) -> tuple:
         """Load the checkpoint of ``tag_to_restore``; upstream's actors give no tag.

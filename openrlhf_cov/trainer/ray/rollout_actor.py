@@ -41,7 +41,7 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         **kwargs,
     ):
         self.log_probs = log_probs
-        cpu_host.prepare_engine(kwargs["model"], eager=kwargs["enforce_eager"])
+        cpu_host.limit_engine_threads(kwargs["model"])
         await super().__init__(*args, agent_func_path=agent_func_path, **kwargs)
         if agent_func_path is None:
             self.new_executor = partial(RewardExecutor, remote_rm_url, reward_config)

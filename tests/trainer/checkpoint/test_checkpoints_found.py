@@ -6,6 +6,7 @@ import pytest
 from run_flags import run_flags
 from transformers import LlamaConfig
 
+from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.trainer.checkpoint import checkpoints
 from openrlhf_cov.trainer.checkpoint.checkpoints import (
     describe_run,
@@ -127,19 +128,21 @@ def test_partial_checkpoints_are_neither_counted_nor_removed(tmp_path):
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_a_run_is_described_by_what_a_checkpoint_depends_on():
+def test_a_run_is_described_by_what_a_checkpoint_depends_on(monkeypatch):
+    monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: True)
     args = run_flags({
         "actor.num_nodes": 2, "actor.num_gpus_per_node": 4, "ds.zero_stage": 3, "ds.lora.rank": 8,
         "ds.lora.target_modules": ["v_proj", "q_proj"],
     })  # fmt: skip
     config = LlamaConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=21)
     assert describe_run(args, config) == {
-        "format": 2,
+        "format": 3,
         "ranks": 8,
         "ZeRO stage": 3,
         "tensor parallel size": 1,
         "dtype": "bf16",
         "Adam offload": False,
+        "Adam of": "PyTorch",
         "optimizer": "adam",
         "LoRA": "rank 8, alpha 16, q_proj v_proj",
         "model_type": "llama",
@@ -149,6 +152,11 @@ def test_a_run_is_described_by_what_a_checkpoint_depends_on():
     }
     args.ds.lora.rank = 0
     assert describe_run(args, config)["LoRA"] == "none"
+    args.ds.enable_sleep = True  # DeepSpeed moves the states of its own Adam only
+    assert describe_run(args, config)["Adam of"] == "DeepSpeed"
+    args.ds.enable_sleep = False
+    monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: False)
+    assert describe_run(args, config)["Adam of"] == "DeepSpeed"
 
 
 @pytest.mark.parametrize("pointer", ["latest", "latest_universal"])
