@@ -45,9 +45,6 @@ ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 # Tokens of a block of an engine's cache that keeps prefixes; vLLM's attention on the CPU wants multiples of it.
 PREFIX_BLOCK = 32
 
-# Rounds for which a waiting thread of OpenMP spins before it sleeps; libgomp's own default is 300,000.
-SPIN_COUNT = "10000"
-
 # Bytes of weights below which an engine computes with one thread.
 SMALL_MODEL = 2**26
 
@@ -82,9 +79,7 @@ def environment(training_processes: int) -> dict[str, str]:
     """Return the environment variables for every process of a run on a CPU host; {} elsewhere.
 
     Variables that are already set keep their values. Processes that train share the cores: more OpenMP threads than
-    cores spin against each other. Threads that wait spin for some 0.1 ms, from one operation of a small model to the
-    next, and then sleep: Ray, engines and actors share the cores, too, and a thread that spins keeps one of them from
-    the thread that it waits for. ``torch.compile`` does nothing: vLLM's sampler, OpenRLHF's entropies and DeepSpeed's
+    cores spin against each other. ``torch.compile`` does nothing: vLLM's sampler, OpenRLHF's entropies and DeepSpeed's
     Muon would compile small functions at each start, which needs g++ and makes a step no faster.
 
     Args:
@@ -100,8 +95,6 @@ def environment(training_processes: int) -> dict[str, str]:
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_NO_USAGE_STATS": "1",  # an engine takes a second of a core to collect them
     }
-    # the number of rounds would overrule a policy of the user's
-    defaults |= {"OMP_WAIT_POLICY": ""} if "OMP_WAIT_POLICY" in os.environ else {"GOMP_SPINCOUNT": SPIN_COUNT}
     return {name: os.environ.get(name, value) for name, value in defaults.items()}
 
 

@@ -166,7 +166,7 @@ def test_a_cpu_host_does_without_what_deepspeed_compiles_and_waits_for_gathers(m
 
 
 NAMES = (
-    *("DS_ACCELERATOR", "TORCH_COMPILE_DISABLE", "OMP_NUM_THREADS", "GOMP_SPINCOUNT"),
+    *("DS_ACCELERATOR", "TORCH_COMPILE_DISABLE", "OMP_NUM_THREADS"),
     *("VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_NO_USAGE_STATS"),
 )
 
@@ -174,7 +174,7 @@ NAMES = (
 @pytest.fixture
 def eight_cores(monkeypatch):
     monkeypatch.setattr(cpu_host, "cores", lambda: 8)
-    for name in (*NAMES, "OMP_WAIT_POLICY"):
+    for name in NAMES:
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
 
@@ -186,7 +186,6 @@ def test_training_processes_share_the_cores(processes, threads):
         "DS_ACCELERATOR": "cpu",
         "TORCH_COMPILE_DISABLE": "1",
         "OMP_NUM_THREADS": threads,
-        "GOMP_SPINCOUNT": cpu_host.SPIN_COUNT,
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_NO_USAGE_STATS": "1",
