@@ -184,8 +184,8 @@ def test_a_model_that_a_cpu_host_cannot_hold_is_a_shortfall(plan_run):
     status, lines, shortfalls = plan_run(QWEN | {"--ds.zero_stage": 2}, *NODE)
     assert status == 2
     assert lines[-1] == "dry run: 1 shortfall"
-    # P = 7,615,616,512: weights, gradients and fp32 states are 20 P, the update 4 P, the reduce bucket 16 MiB, the engine
-    # 4 P + 1 GiB; 6 processes of 2/3 GiB
+    # P = 7,615,616,512: weights, gradients and fp32 states are 20 P, the update 4 P, the reduce bucket 16 MiB, the
+    # engine 4 P + 1 GiB; 6 processes of 2/3 GiB
     gib = (28 * 7_615_616_512 + 2**24) / 2**30 + 1 + 6 * 2 / 3
     (shortfall,) = shortfalls
     flags = ("--train.micro_batch_size", "--data.max_len", "--dry_run_gpu_memory")
