@@ -115,6 +115,7 @@ class Engine:
         self.ids = [random.randrange(150_000) for _ in range(3 * LONGEST)]
         self.slots = asyncio.Semaphore(SLOTS)
         self.busy: list[tuple[float, float]] = []
+        self.begun: dict[str, asyncio.Task] = {}
 
     async def _sample(self, tokens: int) -> None:
         async with self.slots:
@@ -136,6 +137,13 @@ class Engine:
                 truncated=length == LONGEST,
             ) for length, score in zip(lengths, scores, strict=True)
         ]  # fmt: skip
+
+    async def begin_groups(self, requests: dict[str, dict], **common) -> None:
+        for key, request in requests.items():
+            self.begun[key] = asyncio.create_task(self.generate_responses(**request, **common))
+
+    async def group(self, key: str, begun: None) -> list[dict]:
+        return await self.begun.pop(key)
 
     def take_busy(self) -> list[tuple[float, float]]:
         """When it worked on each sample since the last call."""
@@ -227,8 +235,13 @@ class EngineHandle:
 
     def __init__(self, actor: Any) -> None:
         self.actor = actor
-        self.generate_responses = SimpleNamespace(
-            remote=lambda sampling_params, **request: actor.generate_responses.remote(**request)
+        self.generate_responses = self._without_sampling_params(actor.generate_responses)
+        self.begin_groups = self._without_sampling_params(actor.begin_groups)
+
+    @staticmethod
+    def _without_sampling_params(method: Any) -> Any:
+        return SimpleNamespace(
+            remote=lambda *arguments, sampling_params, **others: method.remote(*arguments, **others)
         )
 
     def __getattr__(self, name: str) -> Any:

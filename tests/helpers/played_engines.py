@@ -41,13 +41,17 @@ class Engine:
         self.clock, self.score, self.delays, self.failures = clock, score, delays, failures or {}
         # What each request asked for: prompts, and all arguments.
         self.requests, self.asked = [], []
-        self.generate_responses = Now(self._generate)
+        self.generate_responses, self.group = Now(self._generate), Now(self._group)
+        self.begin_groups = Now(lambda requests, **common: {key: each | common for key, each in requests.items()})
         for method in ("check_health", "pause_generation", "resume_generation", "wake_up", "sleep"):
             setattr(self, method, Now(lambda: None))
 
     @property
     def seeds(self) -> list:
         return [request["seeds"] for request in self.asked]
+
+    def _group(self, key: str, begun: dict) -> int:
+        return self.generate_responses.remote(**begun[key])
 
     def _generate(self, prompt, label, **request) -> int:
         self.requests.append(prompt)

@@ -2,13 +2,16 @@
 
 import asyncio
 import os
+from collections.abc import Mapping
 from copy import copy
 from functools import partial
 from typing import Any
 
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from openrlhf.utils.agent import MultiTurnAgentExecutor
+from vllm.inputs import tokens_input
 from vllm.sampling_params import RequestOutputKind
+from vllm.utils import random_uuid
 
 from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.cluster.workers import plain_class
@@ -41,6 +44,8 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         **kwargs,
     ):
         self.log_probs = log_probs
+        # Requests of ``begin_groups`` by their keys, until ``group`` asks for their responses.
+        self.begun: dict[str, asyncio.Task] = {}
         cpu_host.limit_engine_threads(kwargs["model"])
         await super().__init__(*args, agent_func_path=agent_func_path, **kwargs)
         if agent_func_path is None:
@@ -89,6 +94,39 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
             for seed in seeds
         ]
         return await asyncio.gather(*samples)
+
+    async def begin_groups(self, requests: Mapping[str, dict[str, Any]], **common: Any) -> None:
+        """Begin with the responses to several prompts, which ``group`` returns.
+
+        All prompts come in one message, so that the engine reads them in few steps.
+
+        Args:
+            requests: Key, which no other request has -> arguments of ``generate_responses`` of one prompt.
+            common: The other arguments, which all prompts have in common.
+        """
+        for key, request in requests.items():
+            self.begun[key] = asyncio.create_task(self.generate_responses(**request, **common))
+
+    async def group(self, key: str, begun: None) -> list[Any]:
+        """Return what ``generate_responses`` returns to one request of ``begin_groups``.
+
+        Args:
+            key: Key of the request.
+            begun: The reference of the call of ``begin_groups``. With it as an argument Ray keeps the order of the
+                calls, and this one fails if that one has failed.
+        """
+        return await self.begun.pop(key)
+
+    async def generate(self, prompt_token_ids: list[int], sampling_params: Any, multi_modal_data: Any = None) -> Any:
+        """Return vLLM's output of one request, as upstream's method does.
+
+        A prompt without images is given in vLLM's own form, which needs no preparation in another thread, and vLLM
+        copies the sampling parameters itself.
+        """
+        if multi_modal_data:
+            return await super().generate(prompt_token_ids, sampling_params, multi_modal_data)
+        outputs = self.llm.generate(tokens_input(prompt_token_ids), sampling_params, request_id=random_uuid())
+        return [output async for output in outputs][-1]
 
     async def complete(self, request: Request) -> Completion:
         """Return the response to one request of an evaluation."""

@@ -1,5 +1,6 @@
 """The requests for responses to prompts, as rollouts and evaluations send them to the engine actors."""
 
+import uuid
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -48,10 +49,15 @@ class RolloutRequests:
             temperature: Temperature of sampling.
             window: Number of prompts that may be under way at once; None for all.
         """
-        settings = self._sampling_params(temperature)
+        common = {
+            "sampling_params": self._sampling_params(temperature),
+            "max_length": self.max_len,
+            "hf_tokenizer": self.tokenizer,
+            "num_samples": samples_per_prompt,
+        }
 
         def send(engine: Any, batch: Sequence[Prompt]) -> list[Any]:
-            return [self._send(engine, prompt, settings, samples_per_prompt) for prompt in batch]
+            return self._send(engine, [self._request(prompt, samples_per_prompt) for prompt in batch], common)
 
         for place, responses in generate_groups(prompts, engines, send, window):
             yield place, [sample_of(response, prompts[place], self.max_len) for response in responses]
@@ -70,15 +76,23 @@ class RolloutRequests:
             logprobs=1 if self.with_log_probs else None,
         )
 
-    def _send(self, engine: Any, prompt: Prompt, settings: SamplingParams, samples: int) -> Any:
-        """Return the Ray reference of the responses to one prompt."""
-        return engine.generate_responses.remote(
-            prompt=prompt.text,
-            label=prompt.label,
-            images=prompt.images,
-            sampling_params=settings,
-            max_length=self.max_len,
-            hf_tokenizer=self.tokenizer,
-            num_samples=samples,
-            seeds=None if self.seed is None else sample_seeds(self.seed, prompt, samples),
-        )
+    def _send(self, engine: Any, requests: list[dict[str, Any]], common: dict[str, Any]) -> list[Any]:
+        """Return the Ray reference of the responses to each prompt.
+
+        Several prompts are begun by one message, so that the engine gets them together. Each group is a call of its
+        own, which ends with the group.
+        """
+        if len(requests) == 1:
+            return [engine.generate_responses.remote(**requests[0], **common)]
+        keyed = {uuid.uuid4().hex: request for request in requests}
+        begun = engine.begin_groups.remote(keyed, **common)
+        return [engine.group.remote(key, begun) for key in keyed]
+
+    def _request(self, prompt: Prompt, samples: int) -> dict[str, Any]:
+        """Return the arguments of ``generate_responses`` of one prompt that other prompts do not share."""
+        return {
+            "prompt": prompt.text,
+            "label": prompt.label,
+            "images": prompt.images,
+            "seeds": None if self.seed is None else sample_seeds(self.seed, prompt, samples),
+        }

@@ -95,6 +95,31 @@ def test_vllm_gives_our_executor_neither_text_nor_other_tokens_than_the_sampled_
     assert (asked.detokenize, asked.logprobs) == (False, 0)
 
 
+def test_groups_that_begin_together_end_one_by_one_and_a_failure_is_that_of_its_group():
+    class Answers:
+        async def execute(self, prompt, **request):
+            if prompt == "bad":
+                raise ValueError(prompt)
+            if prompt == "slow":
+                await quick_is_there.wait()
+            return prompt
+
+    async def ask_for_groups():
+        common = {"sampling_params": SamplingParams(), "num_samples": 2, "max_length": 9, "hf_tokenizer": None}
+        requests = {prompt[0]: {"prompt": prompt, "label": "l"} for prompt in ("slow", "bad", "quick")}
+        actor = IdleActor(executor=Answers(), begun={})
+        begun = await actor.begin_groups(requests, **common)
+        assert await actor.group("q", begun) == ["quick"] * 2
+        quick_is_there.set()
+        assert await actor.group("s", begun) == ["slow"] * 2
+        with pytest.raises(ValueError, match="bad"):
+            await actor.group("b", begun)
+        assert actor.begun == {}
+
+    quick_is_there = asyncio.Event()
+    asyncio.run(ask_for_groups())
+
+
 class ThreeTurns(AgentInstanceBase):
     """An environment that answers with "ab" and ends after the third turn; the second one sets its own parameters."""
 

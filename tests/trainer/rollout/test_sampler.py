@@ -6,6 +6,7 @@ import random
 import pytest
 import ray
 from played_engines import SAMPLES, all_steps, one_step, prompts_of
+from played_ray import Now
 from vllm import SamplingParams
 
 from openrlhf_cov.errors import RunStopped
@@ -119,6 +120,25 @@ def test_no_more_is_under_way_than_the_ceiling_allows(make_sampler, seed):
     engine.clock.get, engine.generate_responses.remote = judging, checked
     assert one_step(sampler)[0] == [p for p in range(400) if passing[p]][:batch]
     assert all(asked <= allowed for asked, allowed in under_way)
+
+
+def test_each_engine_gets_its_prompts_of_a_rollout_in_one_message(make_sampler):
+    sampler, engines = make_sampler(engines=2, filtering=False, batch=6)
+    sizes = []
+
+    def counted(engine):
+        begin = engine.begin_groups.remote
+
+        def begin_groups(requests, **common):
+            sizes.append(len(requests))
+            return begin(requests, **common)
+
+        return Now(begin_groups)
+
+    for engine in engines:
+        engine.begin_groups = counted(engine)
+    assert one_step(sampler)[0] == [0, 1, 2, 3, 4, 5]
+    assert sizes == [3, 3]
 
 
 def test_seeds_depend_on_the_prompt_alone(make_sampler):
