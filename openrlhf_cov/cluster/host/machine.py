@@ -162,11 +162,13 @@ def check_sandbox(facts: Facts) -> Finding:
     if facts.sandbox_fault is None:
         return Finding("ok", "bubblewrap, with a program that ran in it")
     fix = "--code_sandbox url:http://HOST:PORT  # a sandbox service"
-    if "not installed" in facts.sandbox_fault:
+    fault = facts.sandbox_fault
+    if "not installed" in fault:
+        fault = fault.partition(" (")[0]  # what follows is the command below
         fix = "sudo apt install bubblewrap"
-    elif "user namespace" in facts.sandbox_fault or "namespace" in facts.sandbox_fault:
+    elif "namespace" in fault:
         fix = "sudo sysctl -w kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0"
-    return Finding("warn", f"none, so no --reward_source code here: {facts.sandbox_fault}", fix)
+    return Finding("warn", f"none, so no --reward_source code here: {fault}", fix)
 
 
 def check_hub(facts: Facts) -> Finding | None:

@@ -21,11 +21,18 @@ class Role:
     scoring: Pass
     # None: it does not train.
     training: Pass | None = None
+    # True with ``--train.enable_ema``: a second model holds the average of the weights, which is exported.
+    averaged: bool = False
 
     @property
     def weights(self) -> float:
         """Bytes of the weights, which are always there."""
         return self.sharding.weights(self.shape)
+
+    @property
+    def average(self) -> float:
+        """Bytes of the model with the averaged weights. DeepSpeed does not offload it in stages below 3."""
+        return self.weights if self.averaged and self.sharding.stage < 3 else 0.0
 
     @property
     def states(self) -> float:
@@ -98,6 +105,7 @@ def budget(
         # Only one model has its states on the GPU at a time: the largest one decides.
         trained = [max(trained, key=lambda role: role.states + role.trains)]
     rows = [Need(f"{role.name}: weights", (role.weights,) * len(PHASES)) for role in roles]
+    rows += [Need(f"{role.name}: average", (role.average,) * len(PHASES)) for role in roles if role.average]
     for role in roles:
         if role.training and (role in trained or not states_sleep):
             # (generate, score, train, send)

@@ -230,6 +230,7 @@ def _role(name: str, args: SimpleNamespace, shape: ModelShape, on_gpus: bool) ->
         sharding=sharding,
         scoring=Pass(tokens=scoring_tokens(args), **common),
         training=training if trains else None,
+        averaged=name == "actor" and args.train.enable_ema,
     )
 
 

@@ -34,7 +34,7 @@ def off_gpu_bytes(
         engine_shape: Shape of the model in the engines.
     """
     engine = args.vllm.enable_sleep * engine_of(args, 0.0).weights(engine_shape)
-    return {
+    parts = {
         node: {
             "states of DeepSpeed": sum(
                 kinds.count(name) * _on_host(role, args.ds.enable_sleep) for name, role in roles.items()
@@ -43,6 +43,11 @@ def off_gpu_bytes(
         }
         for node, kinds in _kinds(plan).items()
     }
+    first = next((gpu.node for gpu in plan.gpus if "actor" in gpu.kinds), None)
+    for node, kinds in _kinds(plan).items():
+        if average := sum(_average(role, kinds.count(name), is_first=node == first) for name, role in roles.items()):
+            parts[node]["averaged weights"] = average
+    return parts
 
 
 def cpu_engine(args: SimpleNamespace, shape: ModelShape, kv_space: float) -> Engine:
@@ -121,3 +126,21 @@ def _on_host(role: Role, sleeps: bool) -> float:
     if sharding.optimizer_on_cpu:  # fp32 master weights, moments and gradients
         return 16.0 * shape.parameters / sharding.world
     return sharding.optimizer(shape) + sharding.gradients(shape) if sleeps else 0.0
+
+
+def _average(role: Role, processes: int, is_first: bool) -> float:
+    """Return the bytes of the averaged weights on one node (``trainer/model/moving_average.py``).
+
+    The average is in fp32. In stage 3 every process has its part of it, and of the offloaded model that is exported;
+    in other stages the first process of the policy has all of it.
+
+    Args:
+        role: The model.
+        processes: Its processes on the node.
+        is_first: True for the node of its first process.
+    """
+    if not role.averaged:
+        return 0.0
+    if role.sharding.stage == 3:
+        return processes * (4.0 + role.sharding.element) * role.shape.parameters / role.sharding.world
+    return 4.0 * role.shape.parameters if is_first else 0.0

@@ -45,6 +45,13 @@ def test_colocated_7b_by_hand():
     }
 
 
+def test_the_model_of_the_moving_average_stays_on_the_gpu_below_stage_3():
+    averaged = replace(role("actor"), averaged=True)
+    assert "actor: average" not in table([averaged])  # DeepSpeed offloads it
+    below = replace(averaged, sharding=Sharding(world=8, stage=2))
+    assert table([below])["actor: average"] == (2 * P,) * 4
+
+
 def test_sums_and_peak():
     both = budget([role("actor")], ENGINE, QWEN_7B, engine_sleeps=True, states_sleep=True)
     assert both.totals == tuple(sum(row.values[i] for row in both.rows) for i in range(len(PHASES)))

@@ -31,6 +31,18 @@ def test_what_is_offloaded_is_on_the_host(flags):
     assert parts["weights of engines"] == 0
 
 
+@pytest.mark.parametrize(
+    ("stage", "averages"),
+    # Stage 3: 4 bytes of the average and 2 of the offloaded model, half of them on each of two nodes. Stage 2: the
+    # first process has the average, and the model stays on the GPUs.
+    [(3, {0: 3 * P, 1: 3 * P}), (2, {0: 4 * P})],
+)
+def test_the_moving_average_is_on_the_host(flags, stage, averages):
+    args = flags({"ds.zero_stage": stage, "train.enable_ema": True})
+    parts = hosts(args, [4, 4])
+    assert {node: part["averaged weights"] for node, part in parts.items() if "averaged weights" in part} == averages
+
+
 # SmolLM2-135M on a CPU host.
 CPU = {
     "actor.num_gpus_per_node": 1, "vllm.num_engines": 1, "ds.param_dtype": "fp32", "ds.zero_stage": 2,
