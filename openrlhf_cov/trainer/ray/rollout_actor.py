@@ -98,7 +98,7 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
     async def begin_groups(self, requests: Mapping[str, dict[str, Any]], **common: Any) -> None:
         """Begin with the responses to several prompts, which ``group`` returns.
 
-        All prompts come in one message, so that the engine reads them in few steps.
+        All prompts come in one message, so that the engine has them sooner than with a message for each.
 
         Args:
             requests: Key, which no other request has -> arguments of ``generate_responses`` of one prompt.
@@ -120,12 +120,12 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
     async def generate(self, prompt_token_ids: list[int], sampling_params: Any, multi_modal_data: Any = None) -> Any:
         """Return vLLM's output of one request, as upstream's method does.
 
-        A prompt without images is given in vLLM's own form, which needs no preparation in another thread, and vLLM
-        copies the sampling parameters itself.
+        A prompt without images is given in vLLM's own form, which needs no preparation in another thread. A shallow
+        copy of the sampling parameters keeps out what an agent changes later; vLLM makes a deep one itself.
         """
         if multi_modal_data:
             return await super().generate(prompt_token_ids, sampling_params, multi_modal_data)
-        outputs = self.llm.generate(tokens_input(prompt_token_ids), sampling_params, request_id=random_uuid())
+        outputs = self.llm.generate(tokens_input(prompt_token_ids), copy(sampling_params), request_id=random_uuid())
         return [output async for output in outputs][-1]
 
     async def complete(self, request: Request) -> Completion:
