@@ -90,9 +90,10 @@ def profile_likelihood(criticals: Floats, places: Floats, learned: ArrayLike) ->
         Slopes (G,) from 0 to ``STEEPEST``, in logits per unit of the natural logarithm of the value, and
         log-likelihoods (G,) in nats.
     """
-    signs = np.where(learned, 1.0, -1.0)
-    # Logits (G, n) in favor of what happened, for a slope of 1.
-    margins = signs * (criticals[:, None] - places)
+    # Runs with one value and one outcome have one likelihood, which is computed once (m <= n kinds of runs).
+    kinds, counts = np.unique(np.stack([places, np.where(learned, 1.0, -1.0)]), axis=1, return_counts=True)
+    # Logits (G, m) in favor of what happened, for a slope of 1.
+    margins = kinds[1] * (criticals[:, None] - kinds[0])
     # The log-likelihood is concave in the slope, so its derivative has one sign change at most.
     low = np.zeros(len(criticals))
     high = np.full(len(criticals), STEEPEST)
@@ -100,11 +101,11 @@ def profile_likelihood(criticals: Floats, places: Floats, learned: ArrayLike) ->
     for _ in range(80):
         middle = (low + high) / 2
         # The derivative of log sigmoid(slope * margin) is margin * sigmoid(-slope * margin).
-        derivative = (margins * _sigmoid(-middle[:, None] * margins)).sum(1)
+        derivative = (margins * _sigmoid(-middle[:, None] * margins)) @ counts
         low = np.where(derivative > 0, middle, low)
         high = np.where(derivative > 0, high, middle)
     slopes = (low + high) / 2
-    fits = -np.logaddexp(0.0, -slopes[:, None] * margins).sum(1)
+    fits = -np.logaddexp(0.0, -slopes[:, None] * margins) @ counts
     return slopes, fits
 
 

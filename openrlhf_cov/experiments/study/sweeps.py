@@ -48,7 +48,7 @@ def runs_of(spec: Spec, method: StudyMethod, results: Sequence[Result]) -> dict[
         Every configuration of the sweep -> seed -> run. There is no seed while tuning is not finished.
     """
     assert spec.sweep is not None
-    selected = chosen(spec, method, {each.run: score_of(each) for each in results})
+    selected = chosen(spec, method, {each.run: score_of(each) for each in results if each.run.stage != REPORT})
     found: dict[Configuration, dict[int, Result]] = {configuration: {} for configuration in spec.sweep.configurations}
     if selected is None:
         return found
