@@ -12,15 +12,19 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
-from openrlhf.utils.deepspeed import DeepspeedStrategy
 from run_flags import run_flags
 from torch import nn
 from transformers.modeling_outputs import MoeCausalLMOutputWithPast
 
+from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.models.cov_config import CovConfig
-from openrlhf_cov.trainer.model.policy import Policy
-from openrlhf_cov.trainer.model.trained_model import TrainedModel
-from openrlhf_cov.trainer.records import StepSettings, TrainSample
+
+cpu_host.install()  # upstream's modules import on a CPU host only after that
+from openrlhf.utils.deepspeed import DeepspeedStrategy  # noqa: E402
+
+from openrlhf_cov.trainer.model.policy import Policy  # noqa: E402
+from openrlhf_cov.trainer.model.trained_model import TrainedModel  # noqa: E402
+from openrlhf_cov.trainer.records import StepSettings, TrainSample  # noqa: E402
 
 VOCABULARY, LEARNING_RATE, SEED = 6, 20.0, 42
 
