@@ -29,7 +29,8 @@ PROCESSES = {
     "ray::ReferenceRole": "reference: scoring",
     "VLLM::EngineCore": "vLLM: model and scheduler",
     "ray::CovRolloutActor": "engine actor: requests, rewards",
-    "ray::TrainingController": "controller",
+    "ray::TrainingActor": "controller",
+    "ray::TrainingController": "controller",  # its name until 2026-11-29
 }
 OTHERS = "Ray and the driver"
 

@@ -34,8 +34,6 @@ def places(cluster):
     """Return role or "Engine" -> (placement group, part of a GPU) of its processes, after a check of their bundles."""
     found = {}
     for kind, started in cluster.started.items():
-        if kind == "TrainingController":
-            continue
         ((group, part),) = {(each.group, each.part) for each in started}
         assert [each.bundle for each in started] == list(range(len(started)))
         found["Engine" if kind == ENGINE else kind.removesuffix("Role")] = (group, part)
@@ -48,7 +46,7 @@ def test_a_run_on_recorded_rollouts_starts_engines_for_its_evaluation_alone(clus
     train({"rollout_replay_dir": "rollouts", "eval.dataset": "bench:aime24"})
     assert len(cluster.started[ENGINE]) == 4
     # The controller gets the flags, the groups of the roles, and the engines.
-    *_, engines = cluster.started["TrainingController"][-1].positional
+    *_, engines = cluster.controllers[-1].arguments
     assert [(engine.kind, engine.number) for engine in engines] == [(ENGINE, number) for number in range(4)]
 
 
@@ -127,15 +125,15 @@ def test_a_training_is_built_and_run_in_order(cluster, capsys):
         "reserve 4",
         f"start {ENGINE}",
         *(f"start {role}Role" for role in ("Policy", "Reference", "Critic", "Reward")),
-        "start TrainingController",
-        ("TrainingController", "max_steps"),
+        "make the controller",
+        "max_steps",
         load,
         ("ReferenceRole", "load", "policy"),
         ("RewardRole", "load", "rewards"),
         # An engine that cannot start ends the run, because the policy would wait for it.
         (ENGINE, "check_health"),
         ("CriticRole", "load", "critic", 100),
-        ("TrainingController", "run"),
+        "run",
         ("PolicyRole", "save_model"),
         ("CriticRole", "save_model"),
     ]
