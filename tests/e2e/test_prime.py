@@ -39,7 +39,9 @@ def test_three_steps_and_a_resumed_run(run_trainer, task, tmp_path, ray):
         assert math.isfinite(line["policy_loss"])
         assert line["gradient/norm"] > 0
         assert 0 < line["prm/loss"] < 1
-        assert 0 <= line["prm/accuracy"] <= 1  # six updates order few pairs; how many depends on the host's base policy
+        assert (
+            0 <= line["prm/accuracy"] <= 1
+        )  # six updates order few pairs; how many depends on the host's base policy
         assert math.isfinite(line["prm/reward_mean"])
         assert line["prm/grad_norm"] > 0
         assert line["prm/lr"] == pytest.approx(1e-4)
