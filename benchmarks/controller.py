@@ -358,6 +358,7 @@ class OurRun:
     """Our controller; its steps are those of ``TrainingLoop.run``."""
 
     def __init__(self, args: SimpleNamespace, model: str, group: Any, engines: list, clock: Clock) -> None:
+        from openrlhf_cov.cluster.workers import plain_class
         from openrlhf_cov.trainer.controller import TrainingController
         from openrlhf_cov.trainer.model_groups import ModelGroups
         from openrlhf_cov.trainer.shared_argument import share
@@ -365,7 +366,7 @@ class OurRun:
         for phase, (_, functions) in PHASES.items():
             for function in functions:
                 count_calls(function, clock.phase(phase))
-        controller = TrainingController(args, ModelGroups(args, policy=group), engines)
+        controller = plain_class(TrainingController)(args, ModelGroups(args, policy=group), engines)
         self.loop = controller.loop
         self.loop.sampler.requests.tokenizer = share(SentAsBytes(self.loop.tokenizer))
         self.state = self.loop.start()

@@ -29,8 +29,7 @@ PROCESSES = {
     "ray::ReferenceRole": "reference: scoring",
     "VLLM::EngineCore": "vLLM: model and scheduler",
     "ray::CovRolloutActor": "engine actor: requests, rewards",
-    "ray::TrainingActor": "controller",
-    "ray::TrainingController": "controller",  # its name until 2026-11-29
+    "ray::TrainingController": "controller",
 }
 OTHERS = "Ray and the driver"
 

@@ -1,8 +1,8 @@
 """Train with OpenRLHF's flags and ours.
 
 ``python -m openrlhf_cov.cli.train_ppo_ray`` is the same as ``openrlhf-cov train``, for jobs that are submitted to Ray.
-The flags are parsed and completed, inputs and cluster are checked, and ``TrainingActor`` builds and runs the
-training in a process of its own (``openrlhf_cov/trainer/build.py``).
+The flags are parsed and completed, inputs and cluster are checked, and ``openrlhf_cov/trainer/build.py`` builds and
+runs the training.
 """
 
 import logging
@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_cov.cli.entry_point import program
+from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.cluster.packages import ALLOW_OPENRLHF, check_versions
 from openrlhf_cov.cluster.ray_here import protect_own_ray
 from openrlhf_cov.errors import RunStopped, StoppedBySignal, UsageError
@@ -40,6 +41,7 @@ def main() -> int | None:
         check_versions(allow_other=ALLOW_OPENRLHF in sys.argv)  # what follows reads upstream's source
         args = parse_args()
         fill_in_secrets(args)
+        cpu_host.install()
         from openrlhf_cov.cluster.workers import trust_remote_code
 
         trust_remote_code(args.trust_remote_code)
@@ -50,6 +52,7 @@ def main() -> int | None:
         from openrlhf_cov.cluster import connection
         from openrlhf_cov.trainer.checkpoint import stopping
         from openrlhf_cov.trainer.preflight import preflight
+        from openrlhf_cov.trainer.ray import warm_engines
 
         preflight.check(args)
         needs = connection.needs_of_training(args)
@@ -57,9 +60,7 @@ def main() -> int | None:
         connection.check_capacity(needs, args.placement_timeout)
         _write_command(args.ckpt.output_dir)
         _write_settings(args)
-        import ray
-
-        from openrlhf_cov.trainer.ray.training_actor import TrainingActor
+        from openrlhf_cov.trainer.build import train
 
         garbage_collection.resume()
     except ImportError as error:
@@ -68,10 +69,12 @@ def main() -> int | None:
         ) from error
 
     try:
-        with stopping.stop_on_signals():
-            # Ray's types do not know the methods of an actor.
-            actor: Any = TrainingActor.remote()
-            ray.get(actor.train.remote(args))
+        try:
+            with stopping.stop_on_signals():
+                train(args)
+            warm_engines.give_back()
+        finally:
+            warm_engines.show_outputs()
     except RunStopped as error:
         # Ray wraps other errors around the error on its way through actors.
         cause: Exception = error

@@ -35,8 +35,8 @@ from openrlhf_cov.utils.redaction import redact_arguments
 def train(args: SimpleNamespace) -> None:
     """Train with these flags, on the Ray that this process has joined, until the run is over.
 
-    ``TrainingActor`` calls this function. The flags have passed the checks of
-    ``openrlhf_cov/trainer/preflight/preflight.py``. Errors of the roles are raised inside of Ray's errors.
+    The flags have passed the checks of ``openrlhf_cov/trainer/preflight/preflight.py``. Errors of the roles and the
+    controller are raised inside of Ray's errors.
     """
     strategy = make_strategy(args)
     strategy.print(redact_arguments(args))
@@ -52,10 +52,13 @@ def train(args: SimpleNamespace) -> None:
         engines = start_engines(args, shared if engines_share else None)
     groups = make_groups(args, shared)
 
-    controller = TrainingController(args, groups, engines)
-    load_models(strategy, groups, engines, controller.max_steps())
+    # The controller is an actor: under `ray job submit` this process runs on the head node, which may be small.
+    # Ray's types do not know the methods of an actor.
+    controller: Any = TrainingController.remote(args, groups, engines)
+    max_steps: int = ray.get(controller.max_steps.remote())
+    load_models(strategy, groups, engines, max_steps)
 
-    controller.run()
+    ray.get(controller.run.remote())
     save_models(args, groups)
 
 

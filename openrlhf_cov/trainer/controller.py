@@ -1,8 +1,12 @@
-"""The controller of a run: what it makes from the flags before the first step."""
+"""The Ray actor of the training loop: what it makes from the flags before the first step.
+
+It is a Ray actor because the driver of ``ray job submit`` runs on the head node, which often has little memory.
+"""
 
 from types import SimpleNamespace
 from typing import Any
 
+import ray
 import torch
 from openrlhf.utils.utils import get_tokenizer
 from torch import Tensor
@@ -22,8 +26,10 @@ from openrlhf_cov.trainer.rollout.sampler import Sampler
 from openrlhf_cov.trainer.scoring import ScoredAhead
 from openrlhf_cov.trainer.shared_argument import share
 from openrlhf_cov.trainer.weights.weight_check import WeightCheck
+from openrlhf_cov.utils import garbage_collection
 
 
+@ray.remote
 class TrainingController:
     """The controller of one run.
 
@@ -34,6 +40,7 @@ class TrainingController:
     """
 
     def __init__(self, args: SimpleNamespace, groups: ModelGroups, engines: list[Any]) -> None:
+        garbage_collection.resume()  # the set-up of the worker has paused it
         self.args = args
         strategy = make_strategy(args)
         fast = not args.data.disable_fast_tokenizer

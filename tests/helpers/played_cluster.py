@@ -1,11 +1,10 @@
 """A cluster that starts no process: it notes what is reserved and started, and which calls reach the actors.
 
-Placement is decided before a model is loaded, so these notes are all there is to see without GPUs.
+Placement is decided by the driver before a model is loaded, so these notes are all there is to see without GPUs.
 """
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
 import ray
@@ -18,7 +17,7 @@ from openrlhf_cov.trainer.ray import engines
 
 # The order of the bundles by node: they are on two nodes in turn, and those of a node come in no order.
 BUNDLES = [4, 6, 0, 2, 1, 3, 5, 7]
-ANSWERS = {"get_master_addr_port": ("localhost", 29500)}
+ANSWERS = {"get_master_addr_port": ("localhost", 29500), "max_steps": 100}
 
 
 @dataclass
@@ -60,30 +59,6 @@ class Handle:
         return Now(lambda *arguments, **_: Call(answer, arguments, {}))
 
 
-class Controller:
-    """The controller, in this process.
-
-    Args:
-        cluster: Notes that it was made, and which of its methods are called.
-        arguments: The flags, the groups of the roles and the engines.
-    """
-
-    def __init__(self, cluster: "PlayedCluster", *arguments: Any) -> None:
-        self.cluster = cluster
-        self.arguments = arguments
-        cluster.events.append("make the controller")
-        cluster.controllers.append(self)
-
-    def max_steps(self) -> int:
-        """Return the number of updates of a run."""
-        self.cluster.events.append("max_steps")
-        return 100
-
-    def run(self) -> None:
-        """Train for no time."""
-        self.cluster.events.append("run")
-
-
 @dataclass
 class ActorClass:
     """A class under Ray's decorator."""
@@ -114,7 +89,6 @@ class PlayedCluster(PlayedRay):
     Attributes:
         reserved: The bundles of each placement group.
         started: Class -> its actors.
-        controllers: The controllers that were made.
         calls: (class, number of the actor, method, arguments) of each call.
         events: What happened in order; of several actors of a class the first alone.
     """
@@ -123,12 +97,11 @@ class PlayedCluster(PlayedRay):
         super().__init__()
         self.reserved: list[list[dict]] = []
         self.started: defaultdict[str, list[Started]] = defaultdict(list)
-        self.controllers: list[Controller] = []
         self.calls: list[tuple] = []
         self.events: list[Any] = []
         install(monkeypatch, self)
         monkeypatch.setattr(ray, "remote", lambda kind: ActorClass(self, kind.__name__))
-        monkeypatch.setattr(build, "TrainingController", partial(Controller, self))
+        monkeypatch.setattr(build, "TrainingController", ActorClass(self, "TrainingController"))
         monkeypatch.setattr(vllm_engine, "RolloutRayActor", ActorClass(self, "RolloutRayActor"))
         for module in (connection, launcher, vllm_engine):
             monkeypatch.setattr(module, "placement_group", self.reserve)

@@ -34,6 +34,8 @@ def places(cluster):
     """Return role or "Engine" -> (placement group, part of a GPU) of its processes, after a check of their bundles."""
     found = {}
     for kind, started in cluster.started.items():
+        if kind == "TrainingController":
+            continue
         ((group, part),) = {(each.group, each.part) for each in started}
         assert [each.bundle for each in started] == list(range(len(started)))
         found["Engine" if kind == ENGINE else kind.removesuffix("Role")] = (group, part)
@@ -46,7 +48,7 @@ def test_a_run_on_recorded_rollouts_starts_engines_for_its_evaluation_alone(clus
     train({"rollout_replay_dir": "rollouts", "eval.dataset": "bench:aime24"})
     assert len(cluster.started[ENGINE]) == 4
     # The controller gets the flags, the groups of the roles, and the engines.
-    *_, engines = cluster.controllers[-1].arguments
+    *_, engines = cluster.started["TrainingController"][-1].positional
     assert [(engine.kind, engine.number) for engine in engines] == [(ENGINE, number) for number in range(4)]
 
 
@@ -125,15 +127,15 @@ def test_a_training_is_built_and_run_in_order(cluster, capsys):
         "reserve 4",
         f"start {ENGINE}",
         *(f"start {role}Role" for role in ("Policy", "Reference", "Critic", "Reward")),
-        "make the controller",
-        "max_steps",
+        "start TrainingController",
+        ("TrainingController", "max_steps"),
         load,
         ("ReferenceRole", "load", "policy"),
         ("RewardRole", "load", "rewards"),
         # An engine that cannot start ends the run, because the policy would wait for it.
         (ENGINE, "check_health"),
         ("CriticRole", "load", "critic", 100),
-        "run",
+        ("TrainingController", "run"),
         ("PolicyRole", "save_model"),
         ("CriticRole", "save_model"),
     ]
