@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from openrlhf.utils.utils import get_strategy
+
 from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.cluster.host.software import architecture_fault
 from openrlhf_cov.cluster.sizing.prose import counted
@@ -36,14 +38,18 @@ def upstream_faults(args: SimpleNamespace) -> Iterator[str]:
     yield from _reward_faults(args)
 
 
-def check_architectures() -> None:
-    """Check that DeepSpeed can compile on a host with GPUs.
+def check_strategy(args: SimpleNamespace) -> None:
+    """Check that upstream accepts the ``--ds`` flags, and that DeepSpeed can compile. The call imports DeepSpeed.
 
     Raises:
-        UsageError: DeepSpeed cannot read the architectures to compile for.
+        UsageError: Upstream refuses a combination of ``--ds`` flags, or DeepSpeed the architectures to compile for.
     """
     if not cpu_host.is_cpu_host() and (fault := architecture_fault(os.environ)):
         raise UsageError(f"{fault}; unset the variable")
+    try:
+        get_strategy(args)
+    except AssertionError as error:  # on combinations of --ds flags
+        raise UsageError(f"upstream refuses the settings of DeepSpeed: {error}") from error
 
 
 # Flag of LoRA -> value without it.

@@ -94,7 +94,7 @@ def check(
     with attempt():
         check_recordings.check_replay(args, ask_tokenizer)
     if not args.dry_run:
-        check_upstream.check_architectures()
+        check_upstream.check_strategy(args)
     rows = _check_inputs(args, attempt, ask_tokenizer)
     if rows is not None and uses_checkpoints(args):
         with attempt():
