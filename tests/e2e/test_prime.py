@@ -44,8 +44,8 @@ def test_three_steps_and_a_resumed_run(run_trainer, task, tmp_path, ray):
         assert line["prm/lr"] == pytest.approx(1e-4)
         assert line["prm/skipped_updates"] == line["ppo/skipped_updates"] == 0
         assert "kl" in line
-    # Of the responses that the model was just trained on. After few updates the share is near one half, on either side:
-    # every host trains its own base policy.
+    # Of the responses that the model was just trained on. After few updates the share is near one half, on either
+    # side: every host trains its own base policy.
     assert max(line["prm/accuracy"] for line in run.metrics) > 0.5
     # the two updates of the first step begin where the model is its reference, at a loss of ln 2
     assert run.metrics[0]["prm/loss"] == pytest.approx(math.log(2), abs=0.1)
