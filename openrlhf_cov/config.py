@@ -282,6 +282,14 @@ class RunConfig(Settings):
         choices=("skip", "stop"),
         flag="train.on_nan",
     )
+    train_shuffle: str = setting(
+        "samples",
+        "what is shuffled over the updates of a rollout\n"
+        "samples: single samples, as OpenRLHF does\n"
+        "groups: prompts with all their responses, which on a CPU host takes less time",
+        choices=("samples", "groups"),
+        flag="train.shuffle",
+    )
     check_weight_update: str = setting(
         "first",
         "check that new weights reach every vLLM engine, by log-probs of a few tokens; the run ends if an engine "

@@ -29,6 +29,7 @@ HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 OURS = {
     "none": "--cov_type none",
+    "none, groups": "--cov_type none --train.shuffle groups",
     "clip_cov": "--cov_type clip_cov --clip_cov_ratio 2e-2 --clip_cov_lb 0.5",
     "kl_cov": "--cov_type kl_cov --kl_cov_ratio 2e-2",
     "kl_cov, old": "--cov_type kl_cov --kl_cov_ratio 2e-2 --cov_log_probs old",

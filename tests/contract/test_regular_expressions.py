@@ -205,7 +205,7 @@ def best_of(count, use):
 
 
 BRACKETS = re.compile(r"[()\[\]{}]")
-# 10 ms; on a machine that is busy with other things, as much as the simplest pattern takes there four times.
+# A use below 10 ms is quick; on a slow machine, one below four times what the simplest pattern takes there.
 SECONDS = max(0.010, 4 * best_of(5, lambda: list(BRACKETS.finditer("(" * LENGTH))))
 
 
@@ -238,14 +238,23 @@ def seconds(pattern, method, text):
     return best
 
 
+def is_linear(pattern, method, text):
+    """True if a use of the pattern is quick, or takes less than three times as long as one with half of the text."""
+    taken = seconds(pattern, method, text)
+    if taken < SECONDS:
+        return True
+    half = text[: LENGTH // 2] + text[LENGTH - 1 :]  # with the same end
+    return taken < GIVE_UP and taken < 3 * seconds(pattern, method, half)
+
+
 @pytest.mark.parametrize(("name", "call", "methods"), list(collect()))
 def test_worst_inputs_are_read_in_linear_time(name, call, methods):
     for pattern in patterns_of(name, call):
         as_text = isinstance(pattern.pattern, str)
         inputs = worst_inputs(pattern if as_text else re.compile(pattern.pattern.decode()))
         for method, text in itertools.product(methods, inputs):
-            taken = seconds(pattern, method, text if as_text else text.encode())
-            assert taken < SECONDS, f"{method} of {pattern.pattern!r}: {taken:.3f} s for {text[:60]!r}…{text[-9:]!r}"
+            linear = is_linear(pattern, method, text if as_text else text.encode())
+            assert linear, f"{method} of {pattern.pattern!r} with {text[:60]!r}…{text[-9:]!r}"
 
 
 @pytest.mark.parametrize(
@@ -253,4 +262,4 @@ def test_worst_inputs_are_read_in_linear_time(name, call, methods):
 )
 def test_the_worst_inputs_are_bad_enough(bad):
     pattern = re.compile(bad)
-    assert any(seconds(pattern, "match", text) > SECONDS for text in worst_inputs(pattern))
+    assert not all(is_linear(pattern, "match", text) for text in worst_inputs(pattern))

@@ -87,7 +87,7 @@ class Unigrams(nn.Module):
     """The forward contract of ``CovActor``. ``calls`` notes every forward pass."""
 
     is_vlm = False
-    shares_prompts = False
+    shares_prefixes = False
     # Whether the model has a plain output head, which some methods need (see ``CovActor.forward``).
     has_plain_head = True
     temperature = 1.0
@@ -226,11 +226,11 @@ class Tokenizer:
         return " ".join(map(str, ids))
 
 
-def make_policy(args: Any, *, with_ema: bool = False, shares_prompts: bool = False) -> Policy:
+def make_policy(args: Any, *, with_ema: bool = False, shares_prefixes: bool = False) -> Policy:
     """Return the policy of the only rank of a process group."""
     accumulation = accumulation_of(args)
     actor = Unigrams(accumulation, args.train.dynamic_batch_enable)
-    actor.shares_prompts = shares_prompts
+    actor.shares_prefixes = shares_prefixes
     ema = Unigrams() if with_ema else None
     return Policy.of(Strategy(args, accumulation), actor, SCHEDULER, ema, Tokenizer())
 

@@ -14,7 +14,7 @@ from gpu import BrokenRule, GpuGenerator, Rules, gpu_device
 from rank_models import flags, make_policy
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
 
-from openrlhf_cov.models import shared_prompts as sharing
+from openrlhf_cov.models import shared_prefixes as sharing
 from openrlhf_cov.models import token_head, window
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.methods import METHODS

@@ -478,14 +478,14 @@ def test_dropout_is_seen_in_modules_and_configs(module, draws):
 
 
 def test_samples_of_a_prompt_come_together_where_a_model_gains_by_it(tmp_path):
-    def groups_prompts(config=None, shares_prompts=True):
-        return make_policy(flags(tmp_path, config), shares_prompts=shares_prompts).layout.groups_prompts
+    def groups_prompts(config=None, shares_prefixes=True):
+        return make_policy(flags(tmp_path, config), shares_prefixes=shares_prefixes).layout.groups_prompts
 
     assert groups_prompts()
     assert groups_prompts(CONFIGS["kl_cov"])
     assert groups_prompts(CovConfig(cov_scope="micro_batch"))  # nothing looks at micro-batches
     assert not groups_prompts(CovConfig(cov_type="kl_cov", cov_scope="micro_batch"))  # it selects in them
-    assert not groups_prompts(shares_prompts=False)
+    assert not groups_prompts(shares_prefixes=False)
 
 
 def test_the_samples_of_a_run_do_not_change(tmp_path):

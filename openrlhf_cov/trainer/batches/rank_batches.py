@@ -1,6 +1,6 @@
 """The samples of a step that every rank trains on."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 
 import torch
@@ -22,8 +22,8 @@ def shares_of_ranks(
 
     Returns:
         The samples of every rank. With static micro-batches these are equal consecutive parts, which the ranks shuffle
-        themselves. With dynamic micro-batches the samples are shuffled over the updates of the step here, by (seed,
-        step) alone, and each update is dealt out by length.
+        themselves. With dynamic micro-batches the samples (with ``--train.shuffle groups`` the prompts) are shuffled
+        over the updates of the step here, by (seed, step) alone, and each update is dealt out by length.
     """
     if not args.train.dynamic_batch_enable:
         size = -(-len(samples) // ranks)
@@ -31,9 +31,38 @@ def shares_of_ranks(
     # Sorted first, so that the permutation depends on the samples, not on the order in which engines answered.
     by_number = sorted(samples, key=lambda sample: sample.sample_id)
     lengths = [len(sample.tokens) for sample in by_number]
-    order = shuffled(len(by_number), args.train.seed, step)
+    groups = groups_to_shuffle(
+        by_number, args.rollout.n_samples_per_prompt if args.train_shuffle == "groups" else None
+    )
+    order = shuffled_places(groups, lambda count: shuffled(count, args.train.seed, step))
     places_of_ranks = deal_updates(order, lengths, ranks, args.train.batch_size)
     return [[by_number[place] for place in places] for places in places_of_ranks]
+
+
+def groups_to_shuffle(samples: Sequence[TrainSample], samples_per_prompt: int | None) -> list[int]:
+    """Return the number of the group of each sample, whose samples stay together when groups are shuffled.
+
+    Args:
+        samples: The samples.
+        samples_per_prompt: ``--rollout.n_samples_per_prompt``, the samples of a group; None for groups of one.
+    """
+    if samples_per_prompt is None:
+        return list(range(len(samples)))
+    return [sample.sample_id // samples_per_prompt for sample in samples]
+
+
+def shuffled_places(groups: Sequence[int], permutation: Callable[[int], list[int]]) -> list[int]:
+    """Return the places of samples in an order in which their groups are shuffled.
+
+    Args:
+        groups: The group of each sample.
+        permutation: Number of groups -> numbers 0 to that number in a random order.
+    """
+    places: dict[int, list[int]] = {}
+    for place, group in enumerate(groups):
+        places.setdefault(group, []).append(place)
+    of_groups = list(places.values())
+    return [place for number in permutation(len(of_groups)) for place in of_groups[number]]
 
 
 def shuffled(count: int, seed: int, global_step: int, epoch: int = 0) -> list[int]:

@@ -11,7 +11,7 @@ from openrlhf.utils.seqlen_balancing import get_minimum_num_micro_batch_size
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.window import Ranks
 from openrlhf_cov.trainer.batches.micro_batches import balanced_partitions
-from openrlhf_cov.trainer.batches.rank_batches import shuffled
+from openrlhf_cov.trainer.batches.rank_batches import groups_to_shuffle, shuffled, shuffled_places
 from openrlhf_cov.trainer.records import TrainSample, UpdateWindow
 
 logger = init_logger(__name__)
@@ -37,6 +37,8 @@ class BatchLayout:
     samples_per_prompt: int
     # Static: True if the samples of a prompt are to lie in one micro-batch, where the model reads a prompt once.
     groups_prompts: bool
+    # True if updates hold whole prompts (--train.shuffle groups).
+    shuffles_groups: bool
     # --train.batch_size, for messages.
     batch_size: int
     # True on the first rank, which gives warnings for all.
@@ -65,6 +67,7 @@ class BatchLayout:
             tensor_parallel_size=args.ds.tensor_parallel_size,
             samples_per_prompt=args.rollout.n_samples_per_prompt,
             groups_prompts=groups_prompts,
+            shuffles_groups=args.train_shuffle == "groups",
             batch_size=args.train.batch_size,
             warns=strategy.is_rank_0(),
         )
@@ -112,8 +115,11 @@ def _static(samples: Sequence[TrainSample], layout: BatchLayout) -> list[list[li
             f"this rank has {len(samples)} samples, which is not a multiple of {of_an_update}, its number of samples "
             f"per update with --train.batch_size {layout.batch_size}"
         )
-    # As upstream's data loader shuffles: by torch's random state, which ``seed_step`` has set for step and rank.
-    order = torch.randperm(len(samples)).tolist() if layout.shuffles else list(range(len(samples)))
+    order = list(range(len(samples)))
+    if layout.shuffles:
+        groups = groups_to_shuffle(samples, layout.samples_per_prompt if layout.shuffles_groups else None)
+        # As upstream's data loader shuffles: by torch's random state, which ``seed_step`` has set for step and rank.
+        order = shuffled_places(groups, lambda count: torch.randperm(count).tolist())
     updates = []
     for first in range(0, len(order), of_an_update):
         places = order[first : first + of_an_update]
@@ -146,8 +152,11 @@ def _dynamic_updates(
     if updates == 0:
         return []
     # The samples came shuffled. In later epochs all ranks move their samples in the same way: a rank holds the samples
-    # of an update from the longest to the shortest, so the ranks stay balanced.
-    order = shuffled(count, layout.seed, step, epoch) if epoch else list(range(count))
+    # of an update from the longest to the shortest, so the ranks stay balanced. Whole prompts stay in their update.
+    order = list(range(count))
+    if epoch:
+        groups = [place // layout.update_size for place in order] if layout.shuffles_groups else order
+        order = shuffled_places(groups, lambda number: shuffled(number, layout.seed, step, epoch))
     places_of_updates = _chunks(order, layout.update_size)
     needed = [
         get_minimum_num_micro_batch_size(

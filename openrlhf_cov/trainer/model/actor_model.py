@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PretrainedConfig, PreTrainedModel
 
-from openrlhf_cov.models.shared_prompts import SharedLayout, shared_layout
+from openrlhf_cov.models.shared_prefixes import SharedLayout, shared_layout
 from openrlhf_cov.models.token_head import discriminator_means, min_p_scores, token_scores
 
 logger = init_logger(__name__)
@@ -119,7 +119,7 @@ class CovActor(Actor):
         return shared_layout(sequences, attention_mask, before, sharing.token_cost, sharing.longest)
 
     @property
-    def shares_prompts(self) -> bool:
+    def shares_prefixes(self) -> bool:
         """True if samples of one prompt may be read side by side in training."""
         sharing = self._sharing if self._plain_head() is not None else None
         return sharing is not None and not sharing.draws

@@ -89,7 +89,7 @@ class Policy:
             config=config,
             ranks=ranks,
             bad_updates=BadUpdates(actor.model, args.on_nan, kept, strategy.get_rank()),
-            layout=BatchLayout.of(strategy, ranks, groups_prompts=actor.shares_prompts and not by_micro_batch),
+            layout=BatchLayout.of(strategy, ranks, groups_prompts=actor.shares_prefixes and not by_micro_batch),
             draws_in_training=draws_in_training(actor),
             average=average,
         )

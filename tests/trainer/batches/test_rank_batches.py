@@ -12,8 +12,8 @@ from run_flags import run_flags
 from openrlhf_cov.trainer.batches.rank_batches import deal_updates, shares_of_ranks, shuffled
 
 
-def flags(*, dynamic, batch_size=8, seed=1):
-    return run_flags(train__batch_size=batch_size, train__seed=seed, train__dynamic_batch_enable=dynamic)
+def flags(*, dynamic, batch_size=8, seed=1, **others):
+    return run_flags(train__batch_size=batch_size, train__seed=seed, train__dynamic_batch_enable=dynamic, **others)
 
 
 def rollout(lengths):
@@ -51,6 +51,18 @@ def ids_of_updates(of_ranks, batch_size):
         sorted(number for rank in ids for number in rank[first : first + local])
         for first in range(0, len(ids[0]), local)
     ]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_updates_of_whole_groups(ranks):
+    args = flags(dynamic=True, batch_size=16, train_shuffle="groups", rollout__n_samples_per_prompt=8)
+    samples = rollout([2 + 7 * n % 29 for n in range(48)])
+    found = [ids_of_updates(shares_of_ranks(samples, args, ranks=ranks, step=step), 16) for step in range(8)]
+    for updates in found:
+        groups = [{number // 8 for number in update} for update in updates]
+        assert all(len(update) == 16 for update in updates)
+        assert sorted(number for update in groups for number in update) == list(range(6))  # two groups in each
+    assert len({str(updates) for updates in found}) > 4
 
 
 def test_the_samples_of_an_update_depend_on_seed_and_step_and_on_nothing_else():

@@ -19,7 +19,8 @@ from openrlhf_cov.trainer.batches.windows import BatchLayout, loss_normalizers, 
 # What a static layout has of an update; a dynamic one has the rest.
 LAYOUT = BatchLayout(
     dynamic=False, seed=SEED, micro_batch_size=2, micro_batches=2, update_size=4, most_updates=9, max_tokens=16,
-    ring_attn_size=1, tensor_parallel_size=1, samples_per_prompt=1, groups_prompts=False, batch_size=4, warns=True,
+    ring_attn_size=1, tensor_parallel_size=1, samples_per_prompt=1, groups_prompts=False,
+    shuffles_groups=False, batch_size=4, warns=True,
 )  # fmt: skip
 DYNAMIC = replace(LAYOUT, dynamic=True)
 
@@ -94,6 +95,25 @@ def test_static_samples_come_in_an_order_of_the_random_state():
     for layout in (replace(LAYOUT, ring_attn_size=2), replace(LAYOUT, tensor_parallel_size=2)):
         # ranks that share tokens must hold the same samples
         assert ids(windows_in(samples, layout)) == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
+
+
+def test_whole_groups_are_shuffled(monkeypatch):
+    monkeypatch.setattr(torch, "randperm", lambda count: torch.tensor([2, 0, 3, 1][:count]))
+    layout = replace(LAYOUT, samples_per_prompt=2, shuffles_groups=True)
+    # groups of two: 2 (4 and 5), 0 (0 and 1), 3 (6 and 7), 1 (2 and 3)
+    assert ids(windows_in(make_samples(), layout)) == [[[4, 5], [0, 1]], [[6, 7], [2, 3]]]
+    # a group that is larger than an update lies in updates that follow each other
+    layout = replace(layout, micro_batches=1, samples_per_prompt=4)
+    monkeypatch.setattr(torch, "randperm", lambda count: torch.tensor([1, 0]))
+    assert ids(windows_in(make_samples(), layout)) == [[[4, 5]], [[6, 7]], [[0, 1]], [[2, 3]]]
+
+
+def test_dynamic_updates_keep_whole_groups_in_every_epoch():
+    layout = replace(DYNAMIC, update_size=2, shuffles_groups=True, samples_per_prompt=2)
+    epochs = [flat(windows_in(make_samples(), layout, epoch=epoch)) for epoch in range(4)]
+    assert all(sorted(updates) == [[0, 1], [2, 3], [4, 5], [6, 7]] for updates in epochs)
+    assert epochs[0] == sorted(epochs[0])  # they come shuffled
+    assert len({str(updates) for updates in epochs}) > 2
 
 
 @pytest.mark.parametrize(("batch_size", "count"), [(2, 4), (4, 2), (3, 2)])

@@ -288,7 +288,7 @@ def test_samples_of_a_prompt_side_by_side(folder_of, read, name, checkpointing, 
     (_, *used) = read  # the first is the model's trial
     assert len(used) == 2
     assert all(shape and math.prod(shape) < group()[0].numel() / 1.5 for shape in used)
-    assert actor.shares_prompts
+    assert actor.shares_prefixes
     assert_same(ours, results(Actor(folder_of(name), **settings), checkpointing))
 
 
@@ -310,7 +310,7 @@ def test_models_that_read_samples_apart(folder_of, read, name, shares):
     with torch.no_grad():
         actor(sequences, action, attention)
     assert not any(read[1:])  # nothing but the trial
-    assert actor.shares_prompts is shares
+    assert actor.shares_prefixes is shares
     if name != "noise":
         assert_same(results(actor), results(Actor(folder_of(name), **SETTINGS)))
 
@@ -333,7 +333,7 @@ def test_a_model_that_ignores_mask_or_positions_is_found_out(folder_of, read, ig
     actor = CovActor(folder_of("llama"), **settings)
     forward = actor.model.model.forward
     actor.model.model.forward = lambda *args, **others: forward(*args, **others | {ignored: None})
-    assert not actor.shares_prompts
+    assert not actor.shares_prefixes
     sequences, attention, action = group()
     log_probs = actor(sequences, action, attention)
     assert len(read) == 1

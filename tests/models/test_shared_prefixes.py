@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openrlhf_cov.models.shared_prompts import cost, shared_layout
+from openrlhf_cov.models.shared_prefixes import cost, shared_layout
 
 # Cost of a token at which attention does not count.
 PRODUCTS = 1e6
@@ -50,6 +50,34 @@ def test_a_prompt_with_two_responses():
     assert mask[0, 0, 4].tolist() == [0, 0, lowest, lowest, 0]
 
 
+def test_responses_that_begin_alike():
+    # after the prompt 7: 1 2 3, the same again, 1 2 4 5, 6, and 1 alone, whose place the others have; asked everywhere
+    responses = [[1, 2, 3], [1, 2, 3], [1, 2, 4, 5], [6], [1]]
+    samples = [(0, [7, *each, 9], range(1 + len(each))) for each in responses]
+    layout = shared_layout(*padded(samples), PRODUCTS)
+    # sorted by their tokens: 1, 1 2 3 twice, 1 2 4 5, 6
+    assert layout.tokens.tolist() == [[7, 1, 2, 3, 4, 5, 6]]
+    assert layout.positions.tolist() == [[0, 1, 2, 3, 3, 4, 1]]
+    assert layout.places.tolist() == [0, 1, 2, 3, *(0, 1, 2, 3), *(0, 1, 2, 4, 5), *(0, 6), *(0, 1)]
+    assert layout.visible[0].int().tolist() == [
+        [1, 0, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 1, 0, 0, 0],
+        [1, 1, 1, 0, 1, 0, 0],
+        [1, 1, 1, 0, 1, 1, 0],
+        [1, 0, 0, 0, 0, 0, 1],
+    ]
+
+
+def test_prompts_that_begin_alike():
+    # the tokens 5 6 of a template, then the prompts
+    samples = [(0, [5, 6, 1, 7, 8], [2, 3]), (0, [5, 6, 2, 9, 8], [2, 3])]
+    layout = shared_layout(*padded(samples), PRODUCTS)
+    assert layout.tokens.tolist() == [[5, 6, 1, 7, 2, 9]]
+    assert seen(layout)[2] == [(0, 5), (1, 6), (2, 2)]
+
+
 def test_prompts_that_differ_share_a_row_only():
     # nothing is shared, but a row of 3 + 1 tokens has no padding, and two rows of 4 have
     layout = shared_layout(*padded([(0, [1, 2, 3, 4], [2]), (0, [5, 6], [0])]), PRODUCTS)
@@ -79,7 +107,7 @@ def batches(draw):
     prompts = draw(st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=4), min_size=1, max_size=3))
     samples = []
     for _ in range(draw(st.integers(1, 7))):
-        prompt, response = draw(st.sampled_from(prompts)), draw(st.lists(st.integers(1, 9), max_size=6))
+        prompt, response = draw(st.sampled_from(prompts)), draw(st.lists(st.integers(1, 3), max_size=6))
         acts = [len(prompt) - 1 + place for place in range(len(response)) if draw(st.booleans())]
         samples.append((draw(st.integers(0, 2)), prompt + response, acts))
     return samples
@@ -95,6 +123,9 @@ def test_every_asked_token_sees_its_own_sample_only(samples, token_cost):
     assert seen(layout) == [list(enumerate(tokens[: place + 1])) for _, tokens, places in samples for place in places]
     assert layout.visible.diagonal(dim1=1, dim2=2).all()  # padding, too: a token that sees nothing has no softmax
     assert cost(*layout.tokens.shape, token_cost) <= 0.9 * cost(*sequences.shape, token_cost)
+    prefixes = {tuple(tokens[:end]) for _, tokens, places in samples if places for end in range(1, max(places) + 2)}
+    if token_cost == PRODUCTS:
+        assert layout.tokens.numel() == len(prefixes)  # each one is read once, without padding
 
 
 @pytest.mark.parametrize("group", [1, 2, 8])

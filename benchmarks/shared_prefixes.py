@@ -1,10 +1,10 @@
-"""Samples of a prompt side by side against a row for each: the same micro-batches through ``CovActor``, in turns.
+"""Samples with common prefixes side by side against a row for each: the same micro-batches through ``CovActor``, in turns.
 
 Models with random weights, fp32; seconds by the clock, medians. ``--width 576 --layers 30`` is SmolLM2-135M's. Prints
 Markdown.
 
-    OMP_NUM_THREADS=2 python benchmarks/shared_prompts.py
-    OMP_NUM_THREADS=2 python benchmarks/shared_prompts.py --width 576 --layers 30 --prompt 102 --response 64 \\
+    OMP_NUM_THREADS=2 python benchmarks/shared_prefixes.py
+    OMP_NUM_THREADS=2 python benchmarks/shared_prefixes.py --width 576 --layers 30 --prompt 102 --response 64 \\
         --samples 16 --rounds 3
 """
 
@@ -40,7 +40,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model(args.width, args.layers).save_pretrained(folder)
         actor = CovActor(folder, attn_implementation="sdpa", param_dtype="bf16", temperature=1.0).float()
-    assert actor.shares_prompts
+    assert actor.shares_prefixes
     sharing = actor._sharing
     print("| | tokens, a row each | tokens side by side | row each, s | side by side, s | ratio |")
     print("|---|---:|---:|---:|---:|---:|")
