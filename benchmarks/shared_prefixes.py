@@ -1,7 +1,7 @@
-"""Samples with common prefixes side by side against a row for each: the same micro-batches through ``CovActor``, in turns.
+"""Samples with common prefixes side by side against a row for each: the same micro-batches through ``CovActor``.
 
-Models with random weights, fp32; seconds by the clock, medians. ``--width 576 --layers 30`` is SmolLM2-135M's. Prints
-Markdown.
+They take turns. Models with random weights, fp32; seconds by the clock, medians. ``--width 576 --layers 30`` is
+SmolLM2-135M's. Prints Markdown.
 
     OMP_NUM_THREADS=2 python benchmarks/shared_prefixes.py
     OMP_NUM_THREADS=2 python benchmarks/shared_prefixes.py --width 576 --layers 30 --prompt 102 --response 64 \\
