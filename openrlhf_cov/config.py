@@ -286,7 +286,7 @@ class RunConfig(Settings):
         "samples",
         "what is shuffled over the updates of a rollout\n"
         "samples: single samples, as OpenRLHF does\n"
-        "groups: prompts with all their responses, which on a CPU host takes less time",
+        "groups: prompts with all their responses, which takes less time with static batches on a CPU host",
         choices=("samples", "groups"),
         flag="train.shuffle",
     )

@@ -77,7 +77,7 @@ def shared_layout(
         sequences: Token ids (B, T).
         attention_mask: Mask (B, T) of the tokens that count.
         asked: Booleans (B, T), True where the output of the model is needed. Tokens after the last of these are left
-            out; tokens before the first are the prompt.
+            out; the prompt ends with the first.
         token_cost: Cost of one token in products with weights, see ``cost``.
         longest: Most tokens of a row.
 
@@ -91,7 +91,11 @@ def shared_layout(
     seen = torch.stack([sequences, attention_mask.long(), asked.long()]).cpu()  # the host reads all at once
     samples = _samples(*seen.tolist())
     shared = [0, *(_common(one.tokens, other.tokens) for one, other in pairwise(samples))]
-    if not samples or _Tree.of(samples, shared).length * token_cost > plain:  # no layout has fewer tokens
+    if not samples:
+        return None
+    # No layout has fewer tokens, or rows that are shorter than the longest sample.
+    fewest = _Tree.of(samples, shared).length
+    if fewest * (token_cost + max(len(sample.tokens) for sample in samples)) > plain:
         return None
     found = []
     # Fewer samples in a tree make shorter rows, whose attention costs less; more of them share more tokens.
@@ -128,14 +132,17 @@ def _samples(
 
 
 def _cuts(prompts: Sequence[list[int]]) -> Iterator[list[int]]:
-    """Yield ways to cut samples into trees, as the places where the trees begin: whole prompts, then parts of them.
+    """Yield ways to cut samples into trees, as the places where the trees begin.
+
+    First a tree has the samples of several prompts, then those of one, then some of them.
 
     Args:
         prompts: The prompt of each sample.
     """
     groups = [place for place, prompt in enumerate(prompts) if place == 0 or prompt != prompts[place - 1]]
     for together in _halvings(len(groups)):
-        yield groups[::together]
+        if together > 1:
+            yield groups[::together]
     bounds = list(pairwise([*groups, len(prompts)]))
     for together in _halvings(max(end - start for start, end in bounds)):
         yield [place for start, end in bounds for place in range(start, end, together)]

@@ -28,8 +28,10 @@ def rollout_faults(args: SimpleNamespace) -> Iterator[str]:
     """Yield a fault for each model whose ranks cannot share the rollouts as upstream needs it.
 
     Ranks that wait for each other need equal shares; every other rank needs at least one chunk. A model with one rank
-    takes any number of samples.
+    takes any number of samples. Updates of whole groups have a fault if groups do not fit into them.
     """
+    if args.train_shuffle == "groups":
+        yield from _cut_groups(args)
     if args.train.dynamic_batch_enable:
         yield from _uneven_dynamic_batches(args)
         return
@@ -51,6 +53,23 @@ def rollout_faults(args: SimpleNamespace) -> Iterator[str]:
                 f"--rollout.micro_batch_size {micro} than the {name} has ranks, {ranks_of(args, name)}; change one of "
                 "them"
             )
+
+
+def _cut_groups(args: SimpleNamespace) -> Iterator[str]:
+    """Yield a fault if updates cannot hold all responses to their prompts.
+
+    Ranks cut dynamic batches out of whole updates, and static ones out of the samples that each rank has.
+    """
+    batch = args.train.batch_size
+    ranks = 1 if args.train.dynamic_batch_enable else ranks_of(args)
+    samples = args.rollout.n_samples_per_prompt
+    if batch // ranks % samples:
+        of_a_rank = f" / {counted(ranks, 'rank')} of the actor = {batch // ranks}" if ranks > 1 else ""
+        yield (
+            f"--train.shuffle groups: --train.batch_size {batch}{of_a_rank} is no multiple of "
+            f"--rollout.n_samples_per_prompt {samples}, so updates would cut groups; change one of them, or take "
+            "--train.shuffle samples"
+        )
 
 
 def _uneven_dynamic_batches(args: SimpleNamespace) -> Iterator[str]:

@@ -40,7 +40,7 @@ def shares_of_ranks(
 
 
 def groups_to_shuffle(samples: Sequence[TrainSample], samples_per_prompt: int | None) -> list[int]:
-    """Return the number of the group of each sample, whose samples stay together when groups are shuffled.
+    """Return for each sample the number of its group; ``shuffled_places`` keeps groups together.
 
     Args:
         samples: The samples.
@@ -56,7 +56,7 @@ def shuffled_places(groups: Sequence[int], permutation: Callable[[int], list[int
 
     Args:
         groups: The group of each sample.
-        permutation: Number of groups -> numbers 0 to that number in a random order.
+        permutation: Number of groups n -> the numbers 0 to n - 1 in random order.
     """
     places: dict[int, list[int]] = {}
     for place, group in enumerate(groups):

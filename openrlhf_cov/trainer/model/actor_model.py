@@ -112,7 +112,7 @@ class CovActor(Actor):
         )
 
     def _layout(self, sequences: Tensor, attention_mask: Tensor, before: Tensor) -> SharedLayout | None:
-        """Return samples of one prompt side by side, where the model reads them so and that is cheaper; else None."""
+        """Return samples with common prefixes side by side if the model allows it and it is cheaper; else None."""
         sharing = self._sharing  # whatever the samples are: with ZeRO-3 all ranks must call the model together
         if sharing is None or (self.training and sharing.draws):
             return None
@@ -120,17 +120,17 @@ class CovActor(Actor):
 
     @property
     def shares_prefixes(self) -> bool:
-        """True if samples of one prompt may be read side by side in training."""
+        """True if samples with common prefixes may be read side by side in training."""
         sharing = self._sharing if self._plain_head() is not None else None
         return sharing is not None and not sharing.draws
 
     @cached_property
     def _sharing(self) -> "Sharing | None":
-        """Return the limits within which samples share a prompt, None where they cannot.
+        """Return the limits within which samples share prefixes, None where they cannot.
 
         They cannot where attention takes no mask of tokens, where rotary frequencies follow the longest sequence,
         where the model has experts (how many tokens each of them reads changes rounding, and their balance), and where
-        a trial shows that the model reads shared prompts otherwise.
+        a trial shows that the model reads shared prefixes otherwise.
         """
         config = next(each for each in self.model.modules() if isinstance(each, PreTrainedModel)).config
         config = config.get_text_config()
@@ -155,7 +155,7 @@ class CovActor(Actor):
     def _reads_alike(self) -> bool:
         """Return True if two samples side by side behind one prompt get the logits of separate rows.
 
-        Nothing of the first sample may reach the second one, and the model must tell places by their positions.
+        Nothing of one sample may reach the other, and the model must tell places by their positions.
         """
         weight = next(self.model.parameters())
         # Two short samples that begin with the same tokens; the ids exist in any vocabulary.
@@ -166,10 +166,11 @@ class CovActor(Actor):
         layout = shared_layout(sequences, attention_mask, asked, token_cost=1e9)
         assert layout is not None  # at such a cost of a token, sharing always pays
         positions = attention_mask.cumsum(1) - 1
-        first, second = (places[1:] for places in layout.places.chunk(2))  # without the prompt's
+        responses = [places[1:] for places in layout.places.chunk(2)]  # without the prompt's
+        left, right = sorted(responses, key=lambda places: int(places[0]))  # in the row
         changed = layout.tokens.clone()
-        # Other tokens in the first response. If the second response sees them, its logits change.
-        changed.view(-1)[first] = 3 - layout.tokens.view(-1)[first].clamp(max=3)
+        # Other tokens in the left response. If the right response sees them, its logits change.
+        changed.view(-1)[left] = 3 - layout.tokens.view(-1)[left].clamp(max=3)
         mask = layout.additive(weight.dtype)
         in_a_row = torch.arange(layout.tokens.shape[1], device=sequences.device).expand_as(layout.positions)
         tries = ((layout.tokens, layout.positions), (changed, layout.positions), (layout.tokens, in_a_row))
@@ -180,13 +181,13 @@ class CovActor(Actor):
                     self.model(tokens, attention_mask=mask, position_ids=at)["logits"][0] for tokens, at in tries
                 )
         except Exception as error:  # whatever a model makes of a mask that it does not know
-            logger.info(f"samples of a prompt do not share it, as this model takes no mask of tokens: {error}")
+            logger.info(f"samples do not share prefixes, as this model takes no mask of tokens: {error}")
             return False
         error = float((logits[layout.places] - apart).abs().max() / apart.abs().max())
         # where positions change nothing, places may count instead: what is off then is not taken for rounding
         rounding = 0.0 if logits.equal(misplaced) else 8 * torch.finfo(weight.dtype).eps
-        if error > max(ROUNDING, rounding) or not logits[second].equal(others[second]):
-            logger.info("samples of a prompt do not share it, as this model would give them other logits then")
+        if error > max(ROUNDING, rounding) or not logits[right].equal(others[right]):
+            logger.info("samples do not share prefixes, as this model would give them other logits then")
             return False
         return True
 
@@ -285,7 +286,7 @@ class CovActor(Actor):
 
 
 class Sharing(NamedTuple):
-    """The limits within which samples of one prompt share its computation."""
+    """The limits within which samples with a common prefix share its computation."""
 
     # Tokens of a row, at most.
     longest: float

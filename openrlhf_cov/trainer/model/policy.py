@@ -72,8 +72,8 @@ class Policy:
         config = CovConfig.from_args(args)
         ranks = ranks_of(strategy.ds_device_mesh["dp"].get_group())
         kept = Path(args.ckpt.output_dir) / "bad_updates"
-        # With --cov_scope micro_batch the selected tokens depend on which samples form a micro-batch. Samples are then
-        # not rearranged to put the responses to a prompt together.
+        # With --cov_scope micro_batch the selected tokens depend on which samples form a micro-batch. Samples of an
+        # update are then not rearranged to put the responses to a prompt together.
         by_micro_batch = config.cov_scope != "global" and bool(config.token_slots)
         # Without ZeRO-3 every data-parallel rank has the same weights, and those of the first one are exported.
         first = strategy.ds_device_mesh["dp"].get_local_rank() == 0

@@ -45,7 +45,11 @@ WORKING = [
     TWO_CRITICS | {"train.colocate_critic_reward": True},  # a group of their own
     TWO_CRITICS | {"train.colocate_all": False},
 ]
+GROUPS = {"train_shuffle": "groups"}
 UNEQUAL = [
+    # 32 samples of an update are 4 on each of 8 ranks, half a group
+    (STATIC | GROUPS | {"train.batch_size": 32}, "--train.batch_size 32 / 8 ranks of the actor = 4 is no multiple of"),
+    (GROUPS | {"train.batch_size": 36}, "--train.batch_size 36 is no multiple of --rollout.n_samples_per_prompt 8"),
     # 512 micro-batches on 24 ranks
     (STATIC | {"rollout.micro_batch_size": 4, "actor.num_nodes": 3}, "2048 samples are no multiple of"),
     # with ZeRO-3 the ranks of every model wait for each other
@@ -55,6 +59,9 @@ UNEQUAL = [
 ]
 EQUAL = [
     STATIC,
+    STATIC | GROUPS | {"train.batch_size": 64},
+    GROUPS | {"train.batch_size": 32},
+    {"train.batch_size": 36},
     STATIC | {"rollout.micro_batch_size": 4},
     {"rollout.micro_batch_size": 3},  # dynamic batches do not use it
     # a last micro-batch of 2 samples: nobody waits

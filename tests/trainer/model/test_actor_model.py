@@ -341,6 +341,19 @@ def test_a_model_that_ignores_mask_or_positions_is_found_out(folder_of, read, ig
     torch.testing.assert_close(log_probs, theirs, rtol=0, atol=off)  # right padding: both change nothing in own rows
 
 
+@pytest.mark.parametrize(("dtype", "amount"), [("fp32", 1e-5), ("bf16", 0.01)])
+def test_a_model_that_mixes_neighbours_a_little_is_found_out(folder_of, dtype, amount):
+    actor = CovActor(folder_of("llama"), **SETTINGS | dict(param_dtype=dtype))
+
+    def mix(layer, inputs, output):
+        """As a short convolution over places does, less than rounding may change in logits."""
+        hidden = output[0] if isinstance(output, tuple) else output
+        hidden[:, 1:] += amount * hidden[:, :-1].clone()
+
+    actor.model.model.layers[0].register_forward_hook(mix)
+    assert not actor.shares_prefixes
+
+
 @pytest.mark.slow
 def test_gradients_of_a_shared_prompt_repeat_bit_for_bit():
     """Resuming depends on it: threads that add the gradients of one token at once do so in any order."""
