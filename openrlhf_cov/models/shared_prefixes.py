@@ -21,14 +21,15 @@ WORTH = 0.9
 
 @dataclass(frozen=True)
 class SharedLayout:
-    """Input of a model: ``tokens``, ``positions`` and ``visible`` (M, R, R), which tokens each one attends to."""
+    """Input of a model: M rows of R tokens each."""
 
-    # (M, R)
+    # Token ids (M, R).
     tokens: Tensor
-    # (M, R)
+    # Positions of the tokens in their samples (M, R).
     positions: Tensor
+    # Booleans (M, R, R): visible[m, q, k] is True if token q of row m attends to token k.
     visible: Tensor
-    # (N,) of the asked tokens in the flattened rows, sample by sample. Samples may ask at the same token.
+    # Places (N,) of the asked tokens in the flattened rows, sample by sample. Samples may ask at the same token.
     places: Tensor
 
     def additive(self, dtype: torch.dtype) -> Tensor:
@@ -90,9 +91,9 @@ def shared_layout(
         return None
     seen = torch.stack([sequences, attention_mask.long(), asked.long()]).cpu()  # the host reads all at once
     samples = _samples(*seen.tolist())
-    shared = [0, *(_common(one.tokens, other.tokens) for one, other in pairwise(samples))]
     if not samples:
         return None
+    shared = [0, *(_common(one.tokens, other.tokens) for one, other in pairwise(samples))]
     # No layout has fewer tokens, or rows that are shorter than the longest sample.
     fewest = _Tree.of(samples, shared).length
     if fewest * (token_cost + max(len(sample.tokens) for sample in samples)) > plain:
@@ -207,7 +208,7 @@ def _laid_out(rows: Sequence[Sequence[_Tree]], sequences: Tensor) -> SharedLayou
         positions.append(row_positions + [0] * len(padding))
         ends.append(row_ends + [place + 1 for place in padding])  # a token that attends to nothing has no softmax
     all_tokens, all_positions, all_ends = torch.tensor([tokens, positions, ends], device=sequences.device)
-    # visible[m, q, k]: token q of row m comes before the end of token k, and not before k itself.
+    # Token q attends to token k if it comes before the end of k, and not before k itself.
     visible = torch.arange(width, device=sequences.device)[:, None] < all_ends[:, None]
     places = torch.tensor(list(chain.from_iterable(asked)), device=sequences.device)
     return SharedLayout(all_tokens, all_positions, visible.tril_(), places)
