@@ -183,7 +183,7 @@ TYPES = {"int": "a whole number", "float": "a number"}
 
 # Messages of argparse.
 UNRECOGNIZED = re.compile(r"unrecognized arguments: (.*)", re.DOTALL)
-NO_SUCH_CHOICE = re.compile(r"argument (--\S+|[A-Z_]+): invalid choice: (.*) \(choose from (.*)\)", re.DOTALL)
+NO_SUCH_CHOICE = re.compile(r"argument (--\S+|[A-Z_]+): invalid choice: (.*) \(choose from (.*)", re.DOTALL)
 WRONG_TYPE = re.compile(r"argument (--\S+|[A-Z_]+): invalid (\w+) value: '(.*)'", re.DOTALL)
 WRONG_COUNT = re.compile(r"argument (--\S+|[A-Z_]+): expected (.*)", re.DOTALL)
 NOT_TOGETHER = re.compile(r"argument (--\S+): not allowed with argument (--\S+)")
@@ -299,7 +299,7 @@ class Parser(argparse.ArgumentParser):
 
 def _no_such_choice(flag: str, given: str, choices: str) -> str:
     value = given.strip("'")
-    known = re.findall(r"[^\s,']+", choices)
+    known = re.findall(r"[^\s,']+", choices.removesuffix(")"))
     close = difflib.get_close_matches(value.lower().replace("-", "_"), known, n=1)
     close = close or difflib.get_close_matches(value.lower(), known, n=1)
     usual = USUAL_VALUES.get(value.lower())
