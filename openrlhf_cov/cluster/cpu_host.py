@@ -87,9 +87,11 @@ def environment(training_processes: int) -> dict[str, str]:
     """
     if not is_cpu_host():
         return {}
+    compile_disabled = os.environ.get("TORCH_COMPILE_DISABLE", "1")
     defaults = {
         "DS_ACCELERATOR": "cpu",
-        "TORCH_COMPILE_DISABLE": "1",
+        "TORCH_COMPILE_DISABLE": compile_disabled,
+        "TORCHDYNAMO_DISABLE": compile_disabled,  # imports no part of the compiler for functions that are decorated
         "OMP_NUM_THREADS": str(max(1, cores() // max(1, training_processes))),
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -271,11 +273,22 @@ def install() -> None:
 
     if getattr(torch.cuda.current_device, "stands_in", False):
         return
+    if os.environ.get("TORCHDYNAMO_DISABLE") == "1":
+        _leave_out_the_compiler()
     _stand_in_for_cuda(torch)
     _stand_in_for_flash_attn()
     from transformers import AttentionInterface
 
     AttentionInterface.register(PACKED_ATTENTION, _packed_attention)
+
+
+def _leave_out_the_compiler() -> None:
+    """Make the largest part of the compiler missing in this process, in which nothing is compiled.
+
+    vLLM and DeepSpeed import it where it is there, to register their operators, and do without where it is missing.
+    Importing takes a tenth of the start of each process.
+    """
+    sys.modules.setdefault("torch._inductor.lowering", None)  # pyright: ignore[reportArgumentType] - as import says
 
 
 def compute_faster() -> None:

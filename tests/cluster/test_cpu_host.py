@@ -166,7 +166,7 @@ def test_a_cpu_host_does_without_what_deepspeed_compiles_and_waits_for_gathers(m
 
 
 NAMES = (
-    *("DS_ACCELERATOR", "TORCH_COMPILE_DISABLE", "OMP_NUM_THREADS"),
+    *("DS_ACCELERATOR", "TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE", "OMP_NUM_THREADS"),
     *("VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_NO_USAGE_STATS"),
 )
 
@@ -185,6 +185,7 @@ def test_training_processes_share_the_cores(processes, threads):
     assert cpu_host.environment(processes) == {
         "DS_ACCELERATOR": "cpu",
         "TORCH_COMPILE_DISABLE": "1",
+        "TORCHDYNAMO_DISABLE": "1",
         "OMP_NUM_THREADS": threads,
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -196,6 +197,8 @@ def test_training_processes_share_the_cores(processes, threads):
 @pytest.mark.parametrize("name", NAMES)
 def test_variables_already_set_win(eight_cores, name):
     expected = cpu_host.environment(2) | {name: "mine"}
+    if name == "TORCH_COMPILE_DISABLE":  # 0 brings all of the compiler back
+        expected |= {"TORCHDYNAMO_DISABLE": "mine"}
     eight_cores.setenv(name, "mine")
     assert cpu_host.environment(2) == expected
 

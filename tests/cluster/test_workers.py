@@ -10,7 +10,7 @@ import textwrap
 import pytest
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 
-from openrlhf_cov.cluster.cpu_host import TRUST_VARIABLE, is_cpu_host
+from openrlhf_cov.cluster.cpu_host import TRUST_VARIABLE, environment, is_cpu_host
 from openrlhf_cov.cluster.workers import plain_class
 from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
 
@@ -64,14 +64,26 @@ def test_code_of_a_model_runs_only_where_it_is_trusted(model_with_code, trusted,
     assert (model_with_code.parent / "ran").exists() is trusted
 
 
-def test_workers_multiply_with_the_faster_library():
+def test_a_worker_of_a_cpu_host_multiplies_with_the_faster_library_and_compiles_nothing():
     program = """
+        import sys
         from openrlhf_cov.cluster import cpu_host
         from openrlhf_cov.cluster.workers import prepare_worker
         cpu_host.onednn_is_faster = lambda: True
         prepare_worker()
         import torch
         print(torch.nn.functional.linear.__module__)
+
+        def double(x):
+            return 2 * x
+        print(torch.compile(double) is double)
+        import deepspeed, vllm
+        print(sys.modules.get("torch._inductor.lowering") is not None)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True)
-    assert ("onednn_linear" in done.stdout) is is_cpu_host()
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    variables = os.environ | environment(training_processes=1)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=variables)
+    module, compiles_nothing, has_compiler = done.stdout.split()
+    assert ("onednn_linear" in module) is is_cpu_host()
+    assert (compiles_nothing == "True") is is_cpu_host()
+    assert (has_compiler == "False") is is_cpu_host()

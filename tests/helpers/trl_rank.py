@@ -2,12 +2,14 @@
 
 import json
 import os
+import sys
 
 from rank_group import serve
 
 from openrlhf_cov.cluster import cpu_host
 
 os.environ["ACCELERATE_USE_CPU"] = "true"
+sys.modules["vllm"] = None  # TRL would import it, which takes seconds, and nothing here generates with it
 cpu_host.install()
 import torch  # noqa: E402
 from trl_runs import AgainstLaboratory, options, run  # noqa: E402

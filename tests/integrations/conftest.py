@@ -1,5 +1,9 @@
+import sys
+from pathlib import Path
+
 import pytest
 import torch
+from rank_group import RankGroup
 
 from openrlhf_cov.cluster import cpu_host
 
@@ -10,6 +14,15 @@ cpu_host.install()  # the laboratory imports OpenRLHF, which loads on a CPU host
 def one_thread():
     """Small matrices gain nothing from two threads, and sums then run in one order."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def ranks(tmp_path_factory):
+    """Two processes that train with TRL and import it once."""
+    command = [sys.executable, str(Path(__file__).parents[1] / "helpers" / "trl_rank.py")]
+    group = RankGroup(command, 2, tmp_path_factory.mktemp("ranks"))
+    yield group
+    group.end()
 
 
 @pytest.fixture(autouse=True)

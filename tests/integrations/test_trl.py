@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -74,16 +75,6 @@ def test_gradients_of_two_ranks_are_those_of_the_laboratory(name, ranks, tmp_pat
     (differences,) = [json.loads(line) for line in lines if line.startswith("[")]  # the others are TRL's
     assert len(differences) == 2
     assert max(differences[1 if name == "kl_cov" else 0 :]) < TOLERANCE
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
-    from rank_group import RankGroup
-
-    command = [sys.executable, str(Path(__file__).parents[1] / "helpers" / "trl_rank.py")]
-    group = RankGroup(command, 2, tmp_path_factory.mktemp("ranks"))
-    yield group
-    group.end()
 
 
 PLAIN = {
@@ -302,10 +293,9 @@ def test_every_method_but_prime_is_compared():
     assert set(METHODS) - set(IN_THE_LAB) == {"prime"}
 
 
-def test_the_example_trains_twenty_steps_on_the_embedded_task(tmp_path):
-    command = [sys.executable, "examples/trl_commands.py", "--steps", "20", "--output", str(tmp_path)]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
+def test_the_example_trains_twenty_steps_on_the_embedded_task(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["trl_commands.py", "--steps", "20", "--output", str(tmp_path)])
+    runpy.run_path(str(REPOSITORY / "examples" / "trl_commands.py"), run_name="__main__")
     # Eight steps to a rollout: the third rollout is not over.
     first, second = read_metrics(tmp_path / "metrics.jsonl")
     # The base policy knows the skills, so some responses are correct, and plain updates lower its entropy.

@@ -2,9 +2,7 @@
 
 import json
 import math
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -310,14 +308,7 @@ def test_samples_without_a_reward_are_left_out_as_in_trl(rollouts, tmp_path):
     assert trainer.state.log_history[0]["reward"] == pytest.approx(sum(rest) / 15)
 
 
-def test_two_ranks_write_and_replay_the_same_files(tmp_path):
-    from rank_group import RankGroup
-
-    helper = Path(__file__).parents[1] / "helpers" / "trl_rank.py"
-    group = RankGroup([sys.executable, str(helper)], 2, tmp_path)
-    try:
-        lines = group("replay", str(tmp_path))
-    finally:
-        group.end()
+def test_two_ranks_write_and_replay_the_same_files(ranks, tmp_path):
+    lines = ranks("replay", str(tmp_path))
     ((recorded, replayed),) = [json.loads(line) for line in lines if line.startswith("[")]  # the others are TRL's
     assert replayed == recorded

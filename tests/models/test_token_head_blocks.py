@@ -38,10 +38,10 @@ def widths(tokens, vocabulary, hidden_size, block, score=token_scores):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=30)
 @given(
     tokens=st.integers(1, 300_000),
-    vocabulary=st.integers(1, 260_000),
+    vocabulary=st.integers(1, 60_000),  # the recipes below have a larger one
     hidden_size=st.sampled_from([1, 64, 576, 896, 3584, 5120]),
     block=st.integers(2**20, 2**27),
 )

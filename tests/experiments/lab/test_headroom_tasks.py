@@ -205,7 +205,14 @@ def test_the_seed_determines_the_base_policy_and_the_share_does_not(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("skills", [hidden_skills.TAIL, hidden_skills.shortcut_task()], ids=lambda task: task.name)
+@pytest.mark.parametrize(
+    "skills",
+    [
+        hidden_skills.shortcut_task(),
+        pytest.param(hidden_skills.TAIL, marks=[pytest.mark.e2e, pytest.mark.long]),  # is trained for half a minute
+    ],
+    ids=lambda task: task.name,
+)
 def test_a_trained_base_policy_has_the_habits_and_carries_out_every_skill(skills):
     # That of the shortcut comes with the package, trained in the same way; that of the tail is trained here.
     shipped = shipped_policy(skills.name, 0, SKILLS_POLICY)

@@ -281,7 +281,7 @@ needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the data sets are no
 @pytest.mark.slow
 @needs_data
 def test_no_real_label_answers_another_one():
-    check_real_labels(most=100)
+    check_real_labels(most=25)
 
 
 @pytest.mark.e2e
