@@ -273,8 +273,7 @@ def install() -> None:
 
     if getattr(torch.cuda.current_device, "stands_in", False):
         return
-    if os.environ.get("TORCHDYNAMO_DISABLE") == "1":
-        _leave_out_the_compiler()
+    leave_out_the_compiler()
     _stand_in_for_cuda(torch)
     _stand_in_for_flash_attn()
     from transformers import AttentionInterface
@@ -282,13 +281,21 @@ def install() -> None:
     AttentionInterface.register(PACKED_ATTENTION, _packed_attention)
 
 
-def _leave_out_the_compiler() -> None:
-    """Make the largest part of the compiler missing in this process, in which nothing is compiled.
+def leave_out_the_compiler() -> None:
+    """Make the largest part of PyTorch's compiler missing in this process if nothing is compiled in it.
 
     vLLM and DeepSpeed import it where it is there, to register their operators, and do without where it is missing.
-    Importing takes a tenth of the start of each process.
+    To import it takes a tenth of the start of a process.
     """
+    if os.environ.get("TORCHDYNAMO_DISABLE") != "1":  # ``environment`` sets it
+        return
     sys.modules.setdefault("torch._inductor.lowering", None)  # pyright: ignore[reportArgumentType] - as import says
+
+
+def prepare_spawned_processes() -> None:
+    """Let processes that this one spawns run ``spawned.py`` first on a CPU host; does nothing on other hosts."""
+    if is_cpu_host():
+        sys.modules["__main__"].__spec__ = importlib.util.find_spec("openrlhf_cov.cluster.spawned")
 
 
 def compute_faster() -> None:
