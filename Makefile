@@ -48,7 +48,7 @@ demo: $(READY)
 demo-compare: $(READY)
 	$(BIN)/openrlhf-cov study studies/demo_compare.yaml $(DEMO_ARGS)
 
-test: $(READY) $(SMOLLM) $(DOCS)
+test: $(READY) $(DOCS)
 	BIN=$(BIN) scripts/check.sh
 	$(BIN)/python -m pytest -m "e2e and not long" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20 $(E2E)
 

@@ -42,6 +42,10 @@ FLAG_DEFAULTS = {
 # vLLM's executor of an engine that computes in the process of its scheduler.
 ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
+# The largest part of PyTorch's compiler, and the modules that import it only to register their operators.
+COMPILER = "torch._inductor.lowering"
+WITHOUT_COMPILER = ("vllm.env_override", "deepspeed.compile.inductor")
+
 # Tokens of a block of an engine's cache that keeps prefixes; vLLM's attention on the CPU wants multiples of it.
 PREFIX_BLOCK = 32
 
@@ -273,7 +277,8 @@ def install() -> None:
 
     if getattr(torch.cuda.current_device, "stands_in", False):
         return
-    leave_out_the_compiler()
+    if os.environ.get("TORCHDYNAMO_DISABLE") == "1":  # ``environment`` sets it
+        sys.meta_path.insert(0, _NoCompiler)
     _stand_in_for_cuda(torch)
     _stand_in_for_flash_attn()
     from transformers import AttentionInterface
@@ -281,21 +286,23 @@ def install() -> None:
     AttentionInterface.register(PACKED_ATTENTION, _packed_attention)
 
 
-def leave_out_the_compiler() -> None:
-    """Make the largest part of PyTorch's compiler missing in this process if nothing is compiled in it.
+class _NoCompiler:
+    """Hide the largest part of PyTorch's compiler from the modules that do without it where it is missing.
 
-    vLLM and DeepSpeed import it where it is there, to register their operators, and do without where it is missing.
-    To import it takes a tenth of the start of a process.
+    They import it to register their operators. That takes a tenth of the start of a process in which nothing is
+    compiled. All other modules find it.
     """
-    if os.environ.get("TORCHDYNAMO_DISABLE") != "1":  # ``environment`` sets it
-        return
-    sys.modules.setdefault("torch._inductor.lowering", None)  # pyright: ignore[reportArgumentType] - as import says
 
-
-def prepare_spawned_processes() -> None:
-    """Let processes that this one spawns run ``spawned.py`` first on a CPU host; does nothing on other hosts."""
-    if is_cpu_host():
-        sys.modules["__main__"].__spec__ = importlib.util.find_spec("openrlhf_cov.cluster.spawned")
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        """Raise ModuleNotFoundError for the compiler if one of these modules imports it; see ``sys.meta_path``."""
+        if name != COMPILER:
+            return
+        frame: types.FrameType | None = sys._getframe(1)
+        while frame and "importlib" in frame.f_code.co_filename:
+            frame = frame.f_back
+        if frame and frame.f_globals.get("__name__") in WITHOUT_COMPILER:
+            raise ModuleNotFoundError(f"{name} is left out: nothing is compiled", name=name)
 
 
 def compute_faster() -> None:

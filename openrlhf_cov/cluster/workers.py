@@ -18,7 +18,6 @@ def prepare_worker() -> None:
     trust_remote_code(os.environ.get(cpu_host.TRUST_VARIABLE) == "1")
     cpu_host.install()
     cpu_host.compute_faster()
-    cpu_host.prepare_spawned_processes()
 
 
 def trust_remote_code(trusted: bool) -> None:

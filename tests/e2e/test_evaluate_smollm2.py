@@ -117,7 +117,7 @@ def answers(url: str) -> bool:
         return False
 
 
-def test_a_server_gives_what_engines_give(server, task, tmp_path, forking_python):
+def test_a_server_gives_what_engines_give(server, task, tmp_path, ray, forking_python):
     long = {"id": "long", "problem": "1+" * 30, "answer": "30", "source": "tiny_addition"}  # 60 tokens of 40
     problems = tmp_path / "sums.jsonl"
     problems.write_text("".join(task.benchmark.read_text().splitlines(keepends=True)[:12]) + json.dumps(long) + "\n")
@@ -126,9 +126,18 @@ def test_a_server_gives_what_engines_give(server, task, tmp_path, forking_python
     by_server, by_engines = tmp_path / "server", tmp_path / "engines"
     served = [*EVALUATE[1:], *flags, "--model", "tiny", "--base_url", server, "--output", by_server]
     ended([forking_python, *served], "the evaluation of a server")
-    # with a Ray of its own, in processes that import all
-    engines = [*EVALUATE, *flags, "--model", task.model, "--max_model_len", "40", "--output", by_engines]
-    ended(engines, "the evaluation by engines")
+    engines = [
+        forking_python,
+        *EVALUATE[1:],
+        *flags,
+        "--model",
+        task.model,
+        "--max_model_len",
+        "40",
+        "--output",
+        by_engines,
+    ]
+    ended(engines, "the evaluation by engines", env=os.environ | ray)
     pairs = list(zip(read_responses(by_server), read_responses(by_engines), strict=True))
     assert len(pairs) == 26
     for ours, theirs in pairs:

@@ -76,7 +76,7 @@ def test_the_demos_ray_answers_those_who_have_its_token(demos_ray):
     assert ray.token["RAY_AUTH_TOKEN"] not in log.read_text()
 
 
-@pytest.mark.parametrize("protected", [True, False])
+@pytest.mark.parametrize("protected", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_the_ray_that_a_run_starts_for_itself(demos_ray, protected):
     """A run joins no Ray that runs already: its own has another address."""
     env = environment() | {"RAY_ADDRESS": "local"} | ({} if protected else {"RAY_AUTH_MODE": "disabled"})
