@@ -119,7 +119,51 @@ def test_an_object_that_equals_everything_equals_nothing(verdict, test):
     assert verdict(program, [test], SHARE).passed == 0
 
 
+# Bodies of __eq__ that are true of what a test expects, whatever the object is.
+EQUAL_TO_MUCH = {
+    "every other time": "self.asked = getattr(self, 'asked', 0) + 1; return self.asked % 2 == 1",
+    "the first time": "self.asked = getattr(self, 'asked', 0) + 1; return self.asked == 1",
+    "mostly": "import random; return random.random() < 0.8",
+    "what is small": "return isinstance(other, str) and len(other) < 9 or str(other)[:9] == str(other)",
+    "what is short": "return len(str(other)) < 15",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("body", EQUAL_TO_MUCH.values(), ids=EQUAL_TO_MUCH)
+@pytest.mark.parametrize("expected", ["9", "2.5", "'apple'", "[1, 2]", "(3, 'x')", "{'a': 9}", "[[1], [2]]"])
+def test_an_object_that_equals_what_tests_may_expect_equals_nothing(verdict, body, expected):
+    program = f"class Thing:\n    def push(self, item): pass\n    def __eq__(self, other): {body}"
+    tests = [f"s = Thing()\ns.push(1)\nassert s == {expected}"] * 8
+    assert verdict(program, tests, SHARE).passed <= 1  # "mostly" passes one in some thousand
+
+
+@pytest.mark.parametrize(
+    "claim",
+    ["8 < s < 10", "s <= 9 and s >= 9", "s > 8.5 and s < 9.5", "s > 'a'", "'a' <= s"],
+)
+def test_an_object_that_is_below_and_above_everything_is_nowhere(verdict, claim):
+    order = "".join(f"\n    def __{name}__(self, other): return True" for name in ("lt", "le", "gt", "ge"))
+    program = f"class Thing:\n    def push(self, item): pass{order}"
+    assert verdict(program, [f"s = Thing()\ns.push(1)\nassert {claim}"], SHARE).passed == 0
+
+
 HONEST = """
+import math
+class Mod2:
+    def __init__(self, n): self.n = n % 2
+    def __eq__(self, other): return self.n == other % 2
+class Top:
+    def __lt__(self, other): return False
+    def __le__(self, other): return isinstance(other, Top)
+    def __gt__(self, other): return not isinstance(other, Top)
+    def __ge__(self, other): return True
+class Card:
+    def __init__(self, n): self.n = n
+    def __lt__(self, other): return self.n < (other.n if isinstance(other, Card) else other)
+class Near:
+    def __init__(self, x): self.x = x
+    def __eq__(self, other): return math.isclose(self.x, other)
 class Stack:
     def __init__(self, items=()): self.items = list(items)
     def push(self, item): self.items.append(item)
@@ -167,6 +211,16 @@ def Solve(n): return n * n
         "t = Trie()\nt.insert('apple')\nassert t.startswith('app') and not t.startswith('b')",
         "m = Mod7(9)\nassert m.value() == 2 and m == 2 and m == 9 and m != 3 and m == Mod7(16)",
         "assert isinstance(Stack(), Stack) and Stack([1]) == [1]",
+        "assert isinstance(Stack(), Stack) and Stack([1, 'x', None]) == [1, 'x', None]",
+        "assert isinstance(Stack(), Stack) and Stack([True]) == [True] and Stack() == []",
+        "s = Stack([Vector(1, 2)])\ns.push(3)\nassert s == [Vector(1, 2), 3]",
+        "s = Stack(range(29))\ns.push(29)\nassert all(n in s for n in range(30)) and 30 not in s",
+        "assert isinstance(Mod2(1), Mod2)\nassert all(Mod2(n) == n + 2 and Mod2(n) != n + 1 for n in range(8))",
+        "assert isinstance(Mod7(1), Mod7)\nassert all(Mod7(9) == 2 for _ in range(8))",
+        "assert isinstance(Top(), Top) and Top() > 9 and Top() >= 10**80 and not Top() < 3 and Top() > 'z'",
+        "assert isinstance(Card(1), Card) and Card(1) < Card(2) and Card(3) < 4 and not Card(3) < 3",
+        "assert isinstance(Near(1.0), Near) and Near(1e12) == 1e12 + 1.0 and Near(0.1 + 0.2) == 0.3",
+        "assert isinstance(Near(1.0), Near) and Near(float('inf')) == float('inf')",
         "assert Solve(3) in (9, 11) and abs(Solve(3) - 9) < 1 and {Solve(3)} == {9}",
         "def make(): return Stack()\ns = make()\ns.push(1)\nassert s == [1]",
     ],

@@ -2,12 +2,14 @@
 
 It equals nothing that is plain, has no order beside it, and is no number, whatever the object itself says. But an
 object that a test itself makes, by calling a class, is what is tested: it ``answers`` for itself. Even such an object
-is not believed if it equals, or holds, everything that it is compared with (``_is_selective``).
+is not believed if it equals, or holds, everything that it is compared with (``_is_selective``), or is both below and
+above everything (``_is_everywhere``).
 """
 
 import copy
 import operator
 import random
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -81,18 +83,44 @@ class Remote:
     def _is_selective(self, name: str, other: Any) -> bool:
         """Return True if the object distinguishes what it is compared with from random values of the same kind.
 
-        An object that equals everything would pass for every expected value.
+        An object that equals everything, or everything small, would pass for every expected value. The questions come
+        in a random order, and each one twice, so that an object does not pass that changes its answers.
         """
-        for _ in range(DECOYS):
+        near = _neighbours(other) if name in ("eq", "ne") else []  # what a container holds may be side by side
+        values = [other, *near, *(_unlike(other) for _ in range(DECOYS))]
+        order = [*range(len(values))] * 2
+        random.SystemRandom().shuffle(order)
+        equal: dict[int, bool] = {}
+        for place in order:
             try:
-                answer = self._ask(name, _unlike(other))
+                answer = (self._ask(name, values[place]) is True) is (name != "ne")
             except (EOFError, BrokenPipeError):
                 raise
             except Exception:  # a random value is no object of the program's class, which its comparison may need
                 return isinstance(other, Remote)
-            if answer is not (name != "ne"):
-                return True
+            if equal.setdefault(place, answer) is not answer:
+                return False
+        equal_near = sum(equal[1 + number] for number in range(len(near)))
+        equal_far = sum(equal.values()) - equal[0] - equal_near
+        return equal[0] and 4 * equal_near <= 3 * len(near) and equal_far < DECOYS
+
+    def _is_everywhere(self, other: Any) -> bool:
+        """Return True if the object is below all values of the kind of ``other`` and above all of them, too.
+
+        It would pass for every order that a test expects.
+        """
+        for kind, lowest, highest in ((bool | int, -(2**70), 2**70), (float, -1e300, 1e300), (str, "", LAST)):
+            if isinstance(other, kind):
+                return self._claims("lt", lowest) and self._claims("gt", highest)
         return False
+
+    def _claims(self, name: str, other: Any) -> bool:
+        try:
+            return self._ask(name, other) is True
+        except (EOFError, BrokenPipeError):
+            raise
+        except Exception:  # many classes have only one of the methods of an order
+            return False
 
     def __len__(self) -> int:
         return self._ask("length")
@@ -143,9 +171,38 @@ class Remote:
         return self._ask("leave", *error[:2])
 
 
-# Random values that an object is compared with before it is believed to equal something. Several, because an honest
-# object, such as a number modulo another one, may equal one of them.
-DECOYS = 3
+# Random values, and values close by, that an object is compared with before it is believed to equal something. They
+# are several, because an honest object, such as a number modulo another one, may equal some of them.
+DECOYS = 10
+NEIGHBOURS = 8
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+# The last of all texts that a test may expect.
+LAST = chr(sys.maxunicode) * 3
+
+
+def _neighbours(value: Any) -> list[Any]:
+    """Return random values that are much like ``value``; [] for kinds that have none, such as objects."""
+    draw = random.SystemRandom()
+    if type(value) is bool:
+        return [not value]
+    if type(value) in (int, float):
+        # of a float far enough for a comparison that allows for rounding
+        scale = 1 if type(value) is int else max(1.0, abs(value))
+        shifts = draw.sample([*range(-9, 0), *range(1, 10)], NEIGHBOURS)
+        return [found for shift in shifts if (found := value + shift * scale) != value]
+    if type(value) is str and value:
+        places = [draw.randrange(len(value)) for _ in range(NEIGHBOURS)]
+        letters = [draw.choice([each for each in LETTERS if each != value[place].lower()]) for place in places]
+        return [f"{value[:place]}{letter}{value[place + 1 :]}" for place, letter in zip(places, letters, strict=True)]
+    if type(value) in (list, tuple):
+        for place in draw.sample(range(len(value)), len(value)):
+            if found := _neighbours(value[place]):
+                return [type(value)([*value[:place], each, *value[place + 1 :]]) for each in found]
+    if type(value) is dict:
+        for key in draw.sample([*value], len(value)):
+            if found := _neighbours(value[key]):
+                return [value | {key: each} for each in found]
+    return []
 
 
 def _unlike(value: Any) -> Any:
@@ -176,6 +233,8 @@ def _comparison(name: str) -> Any:
             claims_equal = answer is (name != "ne")
             if name in ("eq", "ne") and claims_equal and not self._is_selective(name, other):
                 return name == "ne"
+            if name in ("lt", "le", "gt", "ge") and answer and self._is_everywhere(other):
+                return False
             return answer
         if name in ("eq", "ne") and isinstance(other, list | dict | set | bytearray):
             return getattr(operator, name)(self._ask("contents"), other)
