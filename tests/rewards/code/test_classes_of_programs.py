@@ -161,6 +161,9 @@ class Top:
 class Card:
     def __init__(self, n): self.n = n
     def __lt__(self, other): return self.n < (other.n if isinstance(other, Card) else other)
+class Root:
+    def __init__(self, n): self.n = n
+    def __eq__(self, other): return self.n == math.sqrt(other)
 class Near:
     def __init__(self, x): self.x = x
     def __eq__(self, other): return math.isclose(self.x, other)
@@ -217,6 +220,7 @@ def Solve(n): return n * n
         "s = Stack(range(29))\ns.push(29)\nassert all(n in s for n in range(30)) and 30 not in s",
         "assert isinstance(Mod2(1), Mod2)\nassert all(Mod2(n) == n + 2 and Mod2(n) != n + 1 for n in range(8))",
         "assert isinstance(Mod7(1), Mod7)\nassert all(Mod7(9) == 2 for _ in range(8))",
+        "assert isinstance(Root(2), Root) and Root(2) == 4 and not Root(2) == 9",
         "assert isinstance(Top(), Top) and Top() > 9 and Top() >= 10**80 and not Top() < 3 and Top() > 'z'",
         "assert isinstance(Card(1), Card) and Card(1) < Card(2) and Card(3) < 4 and not Card(3) < 3",
         "assert isinstance(Near(1.0), Near) and Near(1e12) == 1e12 + 1.0 and Near(0.1 + 0.2) == 0.3",

@@ -96,8 +96,8 @@ class Remote:
                 answer = (self._ask(name, values[place]) is True) is (name != "ne")
             except (EOFError, BrokenPipeError):
                 raise
-            except Exception:  # a random value is no object of the program's class, which its comparison may need
-                return isinstance(other, Remote)
+            except Exception:  # a comparison may need an object of its class, or a number that is not negative
+                answer = False
             if equal.setdefault(place, answer) is not answer:
                 return False
         equal_near = sum(equal[1 + number] for number in range(len(near)))
