@@ -17,7 +17,7 @@ from openrlhf_cov.trainer.loop import TrainingLoop
 from openrlhf_cov.trainer.model.strategy import make_strategy
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.ray.engine_scores import score_texts
-from openrlhf_cov.trainer.rollout.batch_stream import RolloutSource
+from openrlhf_cov.trainer.rollout.batch_stream import WatchableSource
 from openrlhf_cov.trainer.rollout.generation import EngineGroup
 from openrlhf_cov.trainer.rollout.prompts import load_prompts, scheduled_updates
 from openrlhf_cov.trainer.rollout.recorded import RecordedSampler, RolloutRecorder
@@ -48,17 +48,15 @@ class TrainingController:
         self.prompts = load_prompts(args, strategy, tokenizer)
         requests = RolloutRequests(args, share(tokenizer))
         group = EngineGroup(engines, args.vllm_no_progress_timeout)
-        sampler: RolloutSource
+        sampler: WatchableSource
         if args.rollout_replay_dir:
             sampler = RecordedSampler(args, group, tokenizer, vocabulary_of(args))
         else:
             sampler = Sampler(args, self.prompts, group, requests)
-        if args.train.async_enable:
-            sampler = ScoredAhead(sampler, groups, tokenizer.pad_token_id)
         self.loop = TrainingLoop(
             args,
             groups,
-            sampler,
+            ScoredAhead(sampler, groups, tokenizer.pad_token_id),
             evaluation=load_evaluation(args, strategy, tokenizer, requests),
             weight_check=weight_check_of(args, groups, engines),
             tokenizer=tokenizer,

@@ -146,7 +146,7 @@ class TrainingLoop:
         settings = StepSettings(state.step, config, state.kl.value)
         with clock("make_experience"):
             padded = padded_batches(samples, self.groups, self.tokenizer.pad_token_id)
-            scores = score(samples, padded, self.groups, rollout.reference_answers)
+            scores = score(samples, padded, self.groups, rollout.pending)
             scores, prm_metrics = reward_tokens(samples, scores, padded, self.groups, settings)
             batch = estimate_advantages(samples, scores, self.advantage_settings, settings, self.args)
 

@@ -17,7 +17,15 @@ from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer.batches.rank_batches import shares_of_ranks
 from openrlhf_cov.trainer.checkpoint.checkpoints import ROLLOUTS
-from openrlhf_cov.trainer.records import PolicyScores, RankSamples, StepResult, StepSettings, TrainSample
+from openrlhf_cov.trainer.records import (
+    Calls,
+    PendingScores,
+    PolicyScores,
+    RankSamples,
+    StepResult,
+    StepSettings,
+    TrainSample,
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,7 @@ class ModelGroups:
     @property
     def policy_ranks(self) -> int:
         """The number of data-parallel ranks of the policy."""
-        return _ranks(self.policy)
+        return ranks_of(self.policy)
 
     @property
     def trained(self) -> list[Any]:
@@ -53,36 +61,19 @@ class ModelGroups:
         return [group for group in (self.policy, self.critic, self.process_reward) if group is not None]
 
     @property
-    def reference_is_free(self) -> bool:
-        """True if the reference can score while the policy trains, because no other model needs its GPUs."""
-        shares_gpu = self._shares_gpu(self.args.train.colocate_actor_ref)
-        return self.reference is not None and not shares_gpu
+    def free_models(self) -> dict[str, Any]:
+        """The models that can score a rollout while it is generated, by their fields of ``PendingScores``.
 
-    def start_reference(
-        self,
-        tokens: list[Tensor],
-        attention_mask: list[Tensor],
-        action_mask: list[Tensor],
-        image_inputs: list[Sequence[Any]],
-    ) -> list[Any]:
-        """Ask the reference for its log-probs of batches, and do not wait for them.
-
-        Args:
-            tokens: Of each batch, (B, T).
-            attention_mask: Of each batch, (B, T).
-            action_mask: Of each batch, (B, A).
-            image_inputs: Of each batch, what a vision-language model reads of its images.
-
-        Returns:
-            The pending answers, which ``score`` takes for the same batches.
+        The weights of the reference never change. If the policy trains meanwhile (``--train.async_enable``), it is not
+        free, and neither is a reference that shares its GPUs. With ``--train.colocate_all`` the engines need the GPUs.
         """
-        return self.reference.async_run_method_batch(
-            method_name="score",
-            tokens=tokens,
-            attention_mask=attention_mask,
-            action_mask=action_mask,
-            image_inputs=image_inputs,
-        )
+        train = self.args.train
+        free: dict[str, Any] = {}
+        if not train.async_enable and not self._shares_gpu():
+            free["policy"] = self.policy
+        if self.reference is not None and not self._shares_gpu(train.colocate_actor_ref):
+            free["reference"] = self.reference
+        return free
 
     def score(
         self,
@@ -91,7 +82,7 @@ class ModelGroups:
         action_mask: list[Tensor],
         image_inputs: list[Sequence[Any]],
         with_reward: bool,
-        reference_answers: list[Any] | None = None,
+        pending: PendingScores,
     ) -> ModelScores:
         """Let every model score the batches of a step.
 
@@ -104,13 +95,14 @@ class ModelGroups:
             action_mask: Of each batch, (B, A).
             image_inputs: Of each batch, what a vision-language model reads of its images.
             with_reward: Whether the reward model is to score.
-            reference_answers: What ``start_reference`` returned for these batches; None if it was not called.
+            pending: The answers of models that score these batches already.
 
         Raises:
             RunStopped: Samples have no reward, and the run has no reward model.
         """
         train = self.args.train
-        action = {"tokens": tokens, "action_mask": action_mask, "attention_mask": attention_mask}
+        texts = {"tokens": tokens, "attention_mask": attention_mask}
+        action = texts | {"action_mask": action_mask}
         seen = action | {"image_inputs": image_inputs}
         rewards = None
         if with_reward:
@@ -119,19 +111,18 @@ class ModelGroups:
                     "a response came without a reward; have the agent return one, or give a reward model with "
                     "--reward.model_name_or_path"
                 )
-            rewards = self._dispatch(self.reward, self._shares_gpu(), tokens=tokens, attention_mask=attention_mask)
+            rewards = self._dispatch(self.reward, texts, self._shares_gpu())
         shares_with_reference = self._shares_gpu(train.colocate_actor_ref)
-        policy = self._dispatch(self.policy, shares_with_reference, **seen)
+        policy = self._dispatch(self.policy, seen, shares_with_reference, pending.policy)
         values = None
         if self.critic is not None:
             if train.colocate_critic_reward and rewards is not None:
-                ray.get(rewards)
-                ray.get(self.reward.async_run_method(method_name="empty_cache"))
-            values = self._dispatch(self.critic, self._shares_gpu(train.colocate_critic_reward), **action)
-        base = reference_answers
-        if self.reference is not None and base is None:
-            base = self._dispatch(self.reference, shares_with_reference, **seen)
-        return ModelScores(*(self._results(refs) for refs in (policy, base, values, rewards)))
+                _free_gpu(self.reward, rewards)
+            values = self._dispatch(self.critic, action, self._shares_gpu(train.colocate_critic_reward))
+        base = None
+        if self.reference is not None:
+            base = self._dispatch(self.reference, seen, shares_with_reference, pending.reference)
+        return ModelScores(*(self._results(calls) for calls in (policy, base, values, rewards)))
 
     def update_process_reward(self, settings: StepSettings, samples: Sequence[TrainSample]) -> StepResult:
         """Train the process reward model on the samples of a step, each rank on its share."""
@@ -156,7 +147,7 @@ class ModelGroups:
         """
         action = {"tokens": tokens, "action_mask": action_mask, "attention_mask": attention_mask}
         shares_gpu = self._shares_gpu(self.args.train.colocate_actor_ref)
-        return self._results(self._dispatch(self.process_reward, shares_gpu, **action))
+        return self._results(self._dispatch(self.process_reward, action, shares_gpu))
 
     def _shares_gpu(self, shares_with_one: bool = False) -> bool:
         """Return True if a model shares its GPUs with all other models, or with one of them; False on a CPU host.
@@ -166,21 +157,22 @@ class ModelGroups:
         """
         return (self.args.train.colocate_all or shares_with_one) and not cpu_host.is_cpu_host()
 
-    def _dispatch(self, group: Any, shares_gpu: bool, **batches: Any) -> list[Any]:
-        refs = group.async_run_method_batch(method_name="score", **batches)
+    def _dispatch(self, group: Any, batches: Mapping[str, Any], shares_gpu: bool, pending: Calls = ()) -> Calls:
+        """Let a model score batches, unless it does so already; if it shares its GPU, wait and free it."""
+        calls = pending or [group.async_run_method_batch(method_name="score", **batches)]
         if shares_gpu:
-            ray.get(refs)
-            ray.get(group.async_run_method(method_name="empty_cache"))
-        return refs
+            _free_gpu(group, calls)
+        return calls
 
-    def _results(self, refs: list[Any] | None) -> Any:
+    def _results(self, calls: Calls | None) -> Any:
         """Return the answers batch by batch; ranks that share the tokens of a batch give it alike."""
-        if refs is None:
+        if calls is None:
             return None
         # Ranks that share the tokens of a batch follow one another, so every copies-th answer is one of each group.
         copies = self.args.ds.ring_attn_size * self.args.ds.tensor_parallel_size
         # All ranks are waited for, so that the error of any rank is raised.
-        return list(itertools.chain.from_iterable(ray.get(refs)[::copies]))
+        answers = [answer for refs in calls for answer in ray.get(list(refs))[::copies]]
+        return list(itertools.chain.from_iterable(answers))
 
     def update(self, settings: StepSettings, samples: Sequence[TrainSample]) -> StepResult:
         """Train the critic and the policy on the samples of a step, each rank on its share.
@@ -193,9 +185,9 @@ class ModelGroups:
         # Critic and policy with equally many ranks train on the same shares, which are put into Ray's store once.
         by_ranks: dict[int, list[Any]] = {}
         for group in groups:
-            if _ranks(group) not in by_ranks:
-                by_ranks[_ranks(group)] = self._shares(group, settings, samples)
-        shares = [by_ranks[_ranks(group)] for group in groups]
+            if ranks_of(group) not in by_ranks:
+                by_ranks[ranks_of(group)] = self._shares(group, settings, samples)
+        shares = [by_ranks[ranks_of(group)] for group in groups]
         results: list[StepResult] = []
         if self.args.ds.enable_sleep:
             for group, of_ranks in zip(groups, shares, strict=True):
@@ -217,7 +209,7 @@ class ModelGroups:
 
     def _shares(self, group: Any, settings: StepSettings, samples: Sequence[TrainSample]) -> list[Any]:
         """Put the share of each data-parallel rank into Ray's store."""
-        shares = shares_of_ranks(samples, self.args, ranks=_ranks(group), step=settings.step)
+        shares = shares_of_ranks(samples, self.args, ranks=ranks_of(group), step=settings.step)
         return [ray.put(RankSamples.of(share)) for share in shares]
 
     def send_weights(self) -> None:
@@ -288,7 +280,14 @@ class ModelGroups:
         return list(self.policy._actor_handlers)
 
 
-def _ranks(group: Any) -> int:
+def _free_gpu(group: Any, calls: Calls) -> None:
+    """Wait for the answers of a model, then free the memory of its GPU."""
+    ray.get([ref for refs in calls for ref in refs])
+    ray.get(group.async_run_method(method_name="empty_cache"))
+
+
+def ranks_of(group: Any) -> int:
+    """Return the number of data-parallel ranks of a model."""
     return len(group._actor_handlers) // group.duplicate_actors
 
 

@@ -72,6 +72,19 @@ class Group:
     version: int
 
 
+# What Ray returns for calls of a model that cover the batches of a step one after another: for each call, the pending
+# answer of every rank.
+Calls = Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class PendingScores:
+    """What models already compute for the batches of a step; () for a model that was not asked yet."""
+
+    policy: Calls = ()
+    reference: Calls = ()
+
+
 @dataclass(frozen=True)
 class Rollout:
     """The samples of one step, and the state of the sampler after it."""
@@ -87,8 +100,8 @@ class Rollout:
     sampler_state: Mapping[str, Any]
     # Version of the weights that the engines had when the batch was begun.
     version: int = 0
-    # Pending answers of a reference that scores the samples already (``ScoredAhead``); None if it does not yet.
-    reference_answers: Any = None
+    # The answers of models that score the samples already (``ScoredAhead``).
+    pending: PendingScores = PendingScores()
 
     @property
     def is_last(self) -> bool:

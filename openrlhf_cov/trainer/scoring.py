@@ -1,5 +1,7 @@
 """Every model of a training scores the samples of a step."""
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -11,9 +13,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from openrlhf_cov.trainer.batches.micro_batches import balanced_partitions
-from openrlhf_cov.trainer.model_groups import ModelGroups
-from openrlhf_cov.trainer.records import PolicyScores, Rollout, Sample, Scores
-from openrlhf_cov.trainer.rollout.batch_stream import RolloutSource
+from openrlhf_cov.trainer.model_groups import ModelGroups, ranks_of
+from openrlhf_cov.trainer.records import Group, PendingScores, PolicyScores, Rollout, Sample, Scores
+from openrlhf_cov.trainer.rollout.batch_stream import WatchableSource
+
+# Most calls of a model while a rollout is generated: each has a cost of its own.
+MOST_CALLS = 8
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,7 @@ def score(
     samples: Sequence[Sample],
     batches: Sequence[ScoringBatch],
     groups: ModelGroups,
-    reference_answers: list[Any] | None = None,
+    pending: PendingScores,
 ) -> list[Scores]:
     """Return what the policy, the reference, the critic and the reward model say of the samples of a step.
 
@@ -126,13 +131,10 @@ def score(
         samples: The samples of the step.
         batches: The same samples, as the models score them (``padded_batches``).
         groups: The models.
-        reference_answers: The pending answers of the rollout (``ScoredAhead``); None if the reference has not begun to
-            score it.
+        pending: The answers of models that score these batches already (``ScoredAhead``).
     """
     lengths = [len(sample.tokens) for sample in samples]
-    scored = groups.score(
-        **columns_of(batches), with_reward=samples[0].reward is None, reference_answers=reference_answers
-    )
+    scored = groups.score(**columns_of(batches), with_reward=samples[0].reward is None, pending=pending)
     # Batches may hold the samples in any order; scores are returned in the order of the samples.
     found: list[Scores | None] = [None] * len(samples)
     for number, batch in enumerate(batches):
@@ -160,32 +162,92 @@ def score(
 
 
 class ScoredAhead:
-    """A source of rollouts whose samples the reference begins to score as soon as they are generated.
+    """A source of rollouts that models score as soon as they can (``ModelGroups.free_models``).
 
-    The weights of the reference never change, so with ``--train.async_enable`` it need not wait for its turn: it
-    scores the next rollout while the policy still trains on the one before.
+    With static batches a model gets a batch when its last sample is there, while the engines generate what follows;
+    dynamic batches depend on all samples of the rollout. The batches, and with them the scores, are those of a model
+    that waits for its turn.
 
     Args:
         source: Makes the rollouts.
-        groups: The models. Nothing is scored ahead unless their ``reference_is_free``.
+        groups: The models.
         pad_token_id: Token id that fills shorter samples.
     """
 
-    def __init__(self, source: RolloutSource, groups: ModelGroups, pad_token_id: int) -> None:
+    def __init__(self, source: WatchableSource, groups: ModelGroups, pad_token_id: int) -> None:
         self.source = source
         self.engines = source.engines
         self.groups = groups
         self.pad_token_id = pad_token_id
 
     def next_batch(self, version: int) -> Rollout | None:
-        """Return the next rollout of the source, and do not wait for the reference; see ``RolloutSource``."""
-        rollout = self.source.next_batch(version)
-        if rollout is None or not self.groups.reference_is_free:
-            return rollout
-        # The step that trains on the rollout makes the same batches, because their order and lengths stay as they are.
-        batches = padded_batches(rollout.samples, self.groups, self.pad_token_id)
-        return replace(rollout, reference_answers=self.groups.start_reference(**columns_of(batches)))
+        """Return the next rollout of the source, and do not wait for its scores; see ``RolloutSource``."""
+        if not self.groups.free_models:
+            return self.source.next_batch(version)
+        early = _EarlyScores(self.groups, self.pad_token_id)
+        rollout = self.source.next_batch(version, early.add)
+        return None if rollout is None else replace(rollout, pending=early.of(rollout.samples))
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from the ``sampler_state`` of a rollout."""
         self.source.restore(state)
+
+
+class _EarlyScores:
+    """What models score of a rollout that is still being generated.
+
+    Args:
+        groups: The models.
+        pad_token_id: Token id that fills shorter samples.
+    """
+
+    def __init__(self, groups: ModelGroups, pad_token_id: int) -> None:
+        self.groups = groups
+        self.pad_token_id = pad_token_id
+        self.models = groups.free_models
+        # All ranks of a model get as many batches in a call, because with ZeRO-3 they compute together.
+        self.ranks = math.lcm(*(ranks_of(model) for model in self.models.values()))
+        rollout = groups.args.rollout
+        smallest = rollout.micro_batch_size * self.ranks
+        whole = rollout.batch_size * rollout.n_samples_per_prompt
+        self.samples_of_a_call = smallest * max(1, whole // (smallest * MOST_CALLS))
+        # The samples that are scored, and the calls for them.
+        self.samples: list[Sample] = []
+        self.calls: dict[str, list[Sequence[Any]]] = {name: [] for name in self.models}
+
+    def add(self, groups: Sequence[Group]) -> None:
+        """Let the models score what makes whole calls of the groups that the rollout has so far."""
+        if self.groups.args.train.dynamic_batch_enable:
+            return
+        samples = [sample for group in groups for sample in group.samples]
+        while len(self.samples) + self.samples_of_a_call <= len(samples):
+            first = len(self.samples)
+            self.samples += samples[first : first + self.samples_of_a_call]
+            self._score(padded_batches(self.samples[first:], self.groups, self.pad_token_id))
+
+    def of(self, samples: Sequence[Sample]) -> PendingScores:
+        """Let the models score what is left of the samples of the whole rollout; return all pending answers."""
+        while self.samples and not self._can_be_continued(samples):
+            del self.samples[-self.samples_of_a_call :]
+            for calls in self.calls.values():
+                calls.pop()
+        batches = padded_batches(samples, self.groups, self.pad_token_id)
+        if rest := batches[len(self.samples) // self.groups.args.rollout.micro_batch_size :]:
+            self._score(rest)
+        return PendingScores(**self.calls)
+
+    def _can_be_continued(self, samples: Sequence[Sample]) -> bool:
+        """Return True if the rollout begins with the samples that are scored, and every rank gets a batch of the rest.
+
+        The last rollout of a run may leave out groups that make no whole update.
+        """
+        scored = len(self.samples)
+        if any(mine is not theirs for mine, theirs in itertools.zip_longest(self.samples, samples[:scored])):
+            return False
+        rest = math.ceil((len(samples) - scored) / self.groups.args.rollout.micro_batch_size)
+        return rest == 0 or rest >= self.ranks
+
+    def _score(self, batches: Sequence[ScoringBatch]) -> None:
+        columns = columns_of(batches)
+        for name, model in self.models.items():
+            self.calls[name].append(model.async_run_method_batch(method_name="score", **columns))

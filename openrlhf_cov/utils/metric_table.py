@@ -157,7 +157,7 @@ TABLE: dict[str, tuple[Definition, ...]] = {
         Definition({"truncated": "cut at the limit", "response_clip_ratio": "fills the context"}, "responses cut by the token limit; responses that fill the context", unit=SHARE),
         Definition({"rollout/reward_mean": "reward of the rollout", "rollout/reward_std": "deviation of rewards of the rollout", "rollout/response_length_mean": "response length of the rollout", "rollout/truncated_rate": "cut at the limit in the rollout", "rollout/num_samples": "samples of the rollout"}, "the same over the rollout as it was generated"),
         Definition({CPU_TIME: "CPU time of a step"}, "CPU time of a step and its evaluation", unit=SECONDS, only_with="the lab"),
-        Definition({"timing/generation": "generation", "timing/make_experience": "scoring", "timing/ppo_train": "updates", "timing/broadcast": "weight transfer", STEP_TOTAL: "step"}, "time of each phase; `broadcast` is the weight transfer to vLLM", unit=SECONDS),
+        Definition({"timing/generation": "generation", "timing/make_experience": "scoring", "timing/ppo_train": "updates", "timing/broadcast": "weight transfer", STEP_TOTAL: "step"}, "time of each phase: generation, with the scoring that is done meanwhile; the rest of the scoring, and advantages; all updates; the weight transfer to vLLM", unit=SECONDS),
         Definition({"dynamic_filtering_pass_rate": "groups kept in four rounds"}, "groups kept in the last four rounds", unit="%", only_with=DYNAMIC),
     ),
     "evaluation": (

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from played_ray import Now
 
+from openrlhf_cov.trainer.records import PendingScores
 from openrlhf_cov.trainer.scoring import padded_batches, score
 
 # What a call of a group returns: one entry per rank, each the answers for the batches of that rank.
@@ -13,7 +14,7 @@ Answers = list[list[Any]]
 
 def scores_by(samples, groups, pad_token_id=0):
     """What the models say of the samples of a step."""
-    return score(samples, padded_batches(samples, groups, pad_token_id), groups)
+    return score(samples, padded_batches(samples, groups, pad_token_id), groups, PendingScores())
 
 
 def log_probs_of(tokens, mask, shift=0.0):

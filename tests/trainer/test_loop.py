@@ -46,7 +46,7 @@ class PlayedSampler:
         self.step = 0
         self.restored = None
 
-    def next_batch(self, version):
+    def next_batch(self, version, watch=None):
         if self.step >= self.rollouts:
             return None
         self.calls.append(("engines", "sample", (self.step, version)))
@@ -231,12 +231,12 @@ def test_settings_and_the_kl_coefficient_of_a_step_go_with_its_order(make_run):
     assert [order.kl_coef for order in run.orders] == [0.1] * 3
 
 
-def test_a_reference_that_has_scored_a_rollout_ahead_is_not_asked_again(make_run):
+def test_models_that_have_scored_a_rollout_ahead_are_not_asked_again(make_run):
     run = make_run(2, algo__kl__init_coef=0.1)
     run.has_reference()
     run.loop.sampler = ScoredAhead(run.sampler, run.loop.groups, pad_token_id=0)
     run.ends()
-    assert [model for model, method, _ in run.calls if method == "score"] == ["reference", "policy"] * 2
+    assert [model for model, method, _ in run.calls if method == "score"] == ["policy", "reference"] * 2
 
 
 def test_too_many_failed_rewards_end_the_run_before_a_model_scores(make_run):

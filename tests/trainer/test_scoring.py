@@ -8,7 +8,7 @@ from scored_samples import flags, sample
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer.model_groups import ModelGroups
-from openrlhf_cov.trainer.records import Rollout
+from openrlhf_cov.trainer.records import Group, Rollout
 from openrlhf_cov.trainer.rollout.generation import EngineGroup
 from openrlhf_cov.trainer.scoring import ScoredAhead, ScoringBatch, padded_batches, score, scoring_batches
 
@@ -103,59 +103,140 @@ def test_scores_of_half_precision_become_single():
 
 
 class OneRollout:
-    """A source of one rollout, which notes in ``calls`` when it is generated."""
+    """A source of one rollout, of version 7, whose groups come one after another.
+
+    Args:
+        groups: The samples of each group that the engines generate.
+        calls: When a group comes, its number is noted here.
+        taken: Which of the groups are in the rollout; by default all.
+    """
 
     engines = EngineGroup([])
 
-    def __init__(self, samples, calls):
-        self.samples, self.calls = samples, calls
+    def __init__(self, groups, calls, taken=slice(None)):
+        self.groups, self.calls, self.taken = groups, calls, taken
         self.restored = None
 
-    def next_batch(self, version):
-        self.calls.append(("engines", "generate", version))
-        return Rollout(self.samples, {}, 0.0, None, {}, version) if version == 7 else None
+    def next_batch(self, version, watch=None):
+        if version != 7:
+            return None
+        made = [Group(samples, (), 0, version) for samples in self.groups]
+        for number in range(len(made)):
+            self.calls.append(("engines", "group", number))
+            if watch is not None:
+                watch(made[: number + 1])
+        samples = [each for group in made[self.taken] for each in group.samples]
+        return Rollout(samples, {}, 0.0, None, {}, version)
 
     def restore(self, state):
         self.restored = state
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_the_reference_scores_a_rollout_ahead_of_its_step_with_the_same_numbers(gpu_host, dynamic):
-    args = flags(train__dynamic_batch_enable=dynamic, rollout__max_tokens_per_gpu=10)
-    samples = [sample(i, None, 1 + i % 4, prompt=1 + i % 3) for i in range(7)]
+def groups_of(count, size=4):
+    """The samples of some groups, of different lengths."""
+    samples = [sample(i, None, 1 + i % 4, prompt=1 + i % 3) for i in range(count * size)]
+    return [samples[first : first + size] for first in range(0, len(samples), size)]
+
+
+def scored_ahead(groups, made, calls, taken=slice(None)):
+    """Return the rollout that is scored ahead, and what the calls did by then: g for a group, p and r for a model."""
+    rollout = ScoredAhead(OneRollout(made, calls, taken), groups, PAD).next_batch(7)
+    assert rollout is not None
+    return rollout, "".join({"engines": "g"}.get(model, model[0]) for model, *_ in calls)
+
+
+@pytest.mark.parametrize(
+    ("settings", "order"),
+    [
+        # 3 groups of 4 samples: a batch of 4 is complete with each group.
+        ({"rollout__micro_batch_size": 4}, "gprgprgpr"),
+        # Batches of 5: the first is complete with the second group, the third has what is left at the end.
+        ({"rollout__micro_batch_size": 5}, "ggprgprpr"),
+        # All samples decide what is in a dynamic batch.
+        ({"train__dynamic_batch_enable": True, "rollout__max_tokens_per_gpu": 10}, "gggpr"),
+        # The policy trains meanwhile.
+        ({"train__async_enable": True, "rollout__micro_batch_size": 4}, "grgrgr"),
+        # The reference shares the GPUs of the policy, and both are not to need memory at the same time.
+        ({"train__colocate_actor_ref": True, "rollout__micro_batch_size": 4}, "gpgpgp"),
+        ({"train__colocate_actor_ref": True, "train__async_enable": True}, "ggg"),
+        # The engines need the GPUs.
+        ({"train__colocate_all": True, "rollout__micro_batch_size": 4}, "ggg"),
+    ],
+)
+def test_models_that_are_free_score_a_rollout_while_it_is_generated_with_the_same_numbers(gpu_host, settings, order):
+    args = flags(rollout__batch_size=3, **settings)
+    made = groups_of(3)
+    samples = [each for group in made for each in group]
     calls = []
     groups = models(args, reference=PlayedGroup("reference", calls=calls), policy=PlayedGroup("policy", calls=calls))
-    rollout = ScoredAhead(OneRollout(samples, calls), groups, PAD).next_batch(7)
-    assert rollout is not None
-    assert [call[:2] for call in calls] == [("engines", "generate"), ("reference", "score")]
+    rollout, happened = scored_ahead(groups, made, calls)
+    assert happened == order
 
-    batches = padded_batches(samples, groups, PAD)
-    ahead = score(samples, batches, groups, rollout.reference_answers)
-    assert [call[:2] for call in calls[2:]] == [("policy", "score")]  # the reference is not asked again
-    for one, other in zip(ahead, score(samples, batches, groups), strict=True):
+    ahead = score(samples, padded_batches(samples, groups, PAD), groups, rollout.pending)
+    asked_later = {model for model, method, _ in calls[len(order) :] if method == "score"}
+    assert asked_later == {"policy", "reference"} - {{"p": "policy", "r": "reference"}.get(each) for each in order}
+    for one, other in zip(ahead, scores_by(samples, groups, PAD), strict=True):
+        assert torch.equal(one.log_probs, other.log_probs)
+        assert torch.equal(one.entropy, other.entropy)
         assert one.base_log_probs is not None
         assert torch.equal(one.base_log_probs, other.base_log_probs)
 
 
-@pytest.mark.parametrize("shared", ["train__colocate_all", "train__colocate_actor_ref"])
-def test_a_reference_on_the_gpus_of_the_policy_waits_for_its_turn(gpu_host, shared):
-    # Scoring needs memory of the GPU on which the policy trains.
+@pytest.mark.parametrize("copies", [1, 2])
+@pytest.mark.parametrize(
+    ("made", "taken", "order"),
+    [
+        # Two ranks get a batch of 2 each with every group of 4.
+        (3, slice(None), "gpgpgp"),
+        # The last group is left out of the rollout, so what was scored of it is left out as well.
+        (3, slice(2), "gpgpgp"),
+        # A rollout that begins otherwise than it was shown is scored anew.
+        (3, slice(1, None), "gpgpgpp"),
+        (1, slice(None), "gp"),
+    ],
+)
+def test_every_rank_gets_as_many_batches_of_a_rollout_that_is_generated(made, taken, order, copies):
+    args = flags(rollout__batch_size=3, rollout__micro_batch_size=2, ds__ring_attn_size=copies)
+    groups_made = groups_of(made)
     calls = []
-    groups = models(flags(**{shared: True}), reference=PlayedGroup("reference", calls=calls))
-    rollout = ScoredAhead(OneRollout([sample(0), sample(1)], calls), groups, PAD).next_batch(7)
-    assert rollout is not None
-    assert rollout.reference_answers is None
-    assert calls == [("engines", "generate", 7)]
+    policy = PlayedGroup("policy", 2, copies, calls=calls)
+    groups = models(args, copies, 2, policy=policy, reference=None)
+    rollout, happened = scored_ahead(groups, groups_made, calls, taken)
+    assert happened == order
+    samples = rollout.samples
+    assert samples == [each for group in groups_made[taken] for each in group]
+    ahead = score(samples, padded_batches(samples, groups, PAD), groups, rollout.pending)
+    for one, other in zip(ahead, scores_by(samples, groups, PAD), strict=True):
+        assert torch.equal(one.log_probs, other.log_probs)
+
+
+def test_what_is_too_little_for_all_ranks_is_scored_with_the_batches_before_it():
+    # 10 samples in batches of 2 on two ranks: 4 are scored with the first group and 4 with the second. One batch is
+    # left, which is none for the second rank, so the last three batches are scored together.
+    args = flags(rollout__batch_size=3, rollout__micro_batch_size=2)
+    calls = []
+    groups = models(args, 1, 2, policy=PlayedGroup("policy", 2, calls=calls), reference=None)
+    made = [*groups_of(2), groups_of(3)[2][:2]]
+    rollout, happened = scored_ahead(groups, made, calls)
+    assert happened == "gpgpgp"
+    assert [len(batches["tokens"]) for model, _, batches in calls if model == "policy"] == [2, 2, 3]
+    ahead = score(rollout.samples, padded_batches(rollout.samples, groups, PAD), groups, rollout.pending)
+    for one, other in zip(ahead, scores_by(rollout.samples, groups, PAD), strict=True):
+        assert torch.equal(one.log_probs, other.log_probs)
+
+
+def test_many_small_batches_are_scored_in_few_calls():
+    args = flags(rollout__batch_size=40, rollout__micro_batch_size=1)
+    calls = []
+    groups = models(args, policy=PlayedGroup("policy", calls=calls), reference=None)
+    _, happened = scored_ahead(groups, groups_of(40), calls)
+    assert happened.count("p") == 8  # of 160 batches
 
 
 def test_a_source_that_is_scored_ahead_ends_and_resumes_as_before():
-    source = OneRollout([sample(0)], calls=[])
+    source = OneRollout([[sample(0)]], calls=[])
     ahead = ScoredAhead(source, models(flags()), PAD)
     assert ahead.next_batch(8) is None
     ahead.restore({"step": 3})
     assert source.restored == {"step": 3}
     assert ahead.engines is source.engines
-    # Without a reference there is nothing to score ahead.
-    without = ScoredAhead(source, models(flags(), reference=None), PAD).next_batch(7)
-    assert without is not None
-    assert without.reference_answers is None

@@ -1,20 +1,24 @@
 """The stream of rollouts that the training loop reads: when a rollout is begun, and by which thread."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Condition, Thread
 from typing import Any, Protocol
 
-from openrlhf_cov.trainer.records import Rollout
+from openrlhf_cov.trainer.records import Group, Rollout
 from openrlhf_cov.trainer.rollout.generation import EngineGroup
 
 # Seconds that `BatchStream.close` waits for the end of its thread, which finishes a batch that it has begun.
 CLOSING_SECONDS = 5.0
 
 
+# Is called with the groups that a rollout has so far, in its order.
+Watch = Callable[[Sequence[Group]], None]
+
+
 class RolloutSource(Protocol):
-    """Makes the rollouts of a run, one after the other: ``Sampler``, or ``RecordedSampler`` with recorded ones."""
+    """Makes the rollouts of a run, one after the other."""
 
     # The vLLM engines; an evaluation shares them.
     engines: EngineGroup
@@ -24,6 +28,13 @@ class RolloutSource(Protocol):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from the ``sampler_state`` of a rollout."""
+
+
+class WatchableSource(RolloutSource, Protocol):
+    """A source that shows a rollout while it is made: ``Sampler``, or ``RecordedSampler`` with recorded rollouts."""
+
+    def next_batch(self, version: int, watch: Watch | None = None) -> Rollout | None:
+        """Return the next rollout as ``RolloutSource`` does, and tell ``watch`` which groups it has so far."""
 
 
 class BatchStream:

@@ -20,6 +20,7 @@ from openrlhf_cov.data.rollout_files import (
 )
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer.records import Rollout, Sample
+from openrlhf_cov.trainer.rollout.batch_stream import Watch
 from openrlhf_cov.trainer.rollout.generation import EngineGroup
 
 PASS_RATE = "dynamic_filtering_pass_rate"
@@ -93,11 +94,12 @@ class RecordedSampler:
         # Number of rollouts given out so far.
         self.step = 0
 
-    def next_batch(self, version: int) -> Rollout | None:
+    def next_batch(self, version: int, watch: Watch | None = None) -> Rollout | None:
         """Return the rollout of the next step; None after the last one.
 
         Args:
             version: Version of the weights. It has no effect: the samples are what they are.
+            watch: Not called: all samples are there at once.
 
         Raises:
             RunStopped: The file is damaged, or does not fit this run.

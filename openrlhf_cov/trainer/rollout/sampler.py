@@ -13,6 +13,7 @@ from openrlhf_cov.config import SamplingConfig
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer.checkpoint.run_record import DATA_CHANGED
 from openrlhf_cov.trainer.records import Group, Rollout, Sample
+from openrlhf_cov.trainer.rollout.batch_stream import Watch
 from openrlhf_cov.trainer.rollout.dynamic_sampling import (
     GroupBuffer,
     PassRate,
@@ -80,11 +81,12 @@ class Sampler:
         left = max(0, len(self.prompts) * self.args.train.num_episodes - self.order.drawn)
         return self._limit_is_reached or not usable_groups(len(self.buffer) + left, self.args)
 
-    def next_batch(self, version: int) -> Rollout | None:
+    def next_batch(self, version: int, watch: Watch | None = None) -> Rollout | None:
         """Generate the next rollout; return None if the data is used up or the limit of rollouts is reached.
 
         Args:
             version: Version of the weights that the engines have: the number of steps before them.
+            watch: Is told which groups the rollout has so far, whenever it gets another one.
 
         Raises:
             RunStopped: ``--sampling_on_exhausted stop`` applies, the whole data is too small for one update, too many
@@ -93,7 +95,8 @@ class Sampler:
         started = time.monotonic()
         while not self._limit_is_reached and self.order.episode < self.args.train.num_episodes:
             with awake(self.engines, self.args.vllm.enable_sleep):
-                is_exhausted = self._fill_filtered(version) if self.filters else self._fill(version)
+                fill = self._fill_filtered if self.filters else self._fill
+                is_exhausted = fill(version, watch)
             pass_rate = self.pass_rate.value if self.counts.tried else None
             groups = self._take_groups(is_exhausted)
             # What still waits at the end of the last episode may make another update.
@@ -170,7 +173,7 @@ class Sampler:
             )
         return fitting
 
-    def _fill(self, version: int) -> bool:
+    def _fill(self, version: int, watch: Watch | None) -> bool:
         """Keep every group until the buffer holds a batch; return True if the episode's data ended."""
         missing = self._missing()
         if missing <= 0:
@@ -180,10 +183,16 @@ class Sampler:
         ahead = self.args.rollout.vllm_generate_batch_size or 0
         prompts, is_exhausted = self._draw(ahead if ahead > self.args.rollout.batch_size else missing)
         for _, samples in in_order(self._generate(prompts)):
-            self.buffer.groups.append(Group(samples, scores=(), tokens=_tokens_of(samples), version=version))
+            self._add(Group(samples, scores=(), tokens=_tokens_of(samples), version=version), watch)
         return is_exhausted
 
-    def _fill_filtered(self, version: int) -> bool:
+    def _add(self, group: Group, watch: Watch | None) -> None:
+        """Let a group wait behind all others."""
+        self.buffer.groups.append(group)
+        if watch is not None:
+            watch(self.buffer.groups[: self.args.rollout.batch_size])
+
+    def _fill_filtered(self, version: int, watch: Watch | None) -> bool:
         """Run rounds until the buffer holds a batch, the data ends or the bound is hit; return True if the data ended.
 
         The number of prompts sent depends on the groups that have finished, wherever they stand in the order of the
@@ -198,8 +207,11 @@ class Sampler:
         missing = self._missing()
         if not self.counts.rounds:
             self.counts.missing = max(0, missing)
-        # Place of the prompt in the order of the data -> its group. Engines answer in another order.
-        kept: dict[int, Group] = {}
+        # Place of the prompt in the order of the data -> its group, None if it was not kept. Engines answer in another
+        # order, so groups wait here for those before them.
+        early: dict[int, Group | None] = {}
+        next_place = 0
+        kept = 0
         # Whether each group that finished in this round was kept: the pass rate of a round.
         in_round: list[bool] = []
         prompts, is_exhausted = self._more(missing, 0, self.counts.rounds, self.pass_rate.value)
@@ -213,8 +225,12 @@ class Sampler:
             self.counts.add(group, is_kept)
             self.counts.failed_rewards += failed_rewards(samples)
             in_round.append(is_kept)
-            if is_kept:
-                kept[place] = group
+            kept += is_kept
+            early[place] = group if is_kept else None
+            while next_place in early:
+                if (settled := early.pop(next_place)) is not None:
+                    self._add(settled, watch)
+                next_place += 1
             round_is_over = finished == round_end
             if round_is_over:
                 # The share of failed rewards is of at least one full batch.
@@ -229,11 +245,10 @@ class Sampler:
                 rate = first_rate(in_round, missing) if self.pass_rate.value is None else self.pass_rate.value
                 # The round that is under way counts as begun, so that --sampling_max_rounds bounds it as well.
                 rounds = self.counts.rounds + (not round_is_over)
-                more, is_exhausted = self._more(missing - len(kept), len(prompts) - finished, rounds, rate)
+                more, is_exhausted = self._more(missing - kept, len(prompts) - finished, rounds, rate)
                 prompts.extend(more)
             if round_is_over:
                 round_end = len(prompts)
-        self.buffer.groups.extend(kept[place] for place in sorted(kept))
         return is_exhausted
 
     def _missing(self) -> int:

@@ -1,7 +1,9 @@
 """Dynamic sampling over engines that answer in any order; Ray is replaced by a clock."""
 
+import itertools
 import math
 import random
+from types import SimpleNamespace
 
 import pytest
 import ray
@@ -38,6 +40,37 @@ def test_what_is_accepted_does_not_depend_on_timing(make_sampler, delays, engine
     # kept are the prompts whose two scores differ: p % 3 > 0 and p % 5 > 1 disagree
     kept = [p for p in range(100) if (p % 3 > 0) != (p % 5 > 1)]
     assert [one_step(sampler)[0] for _ in range(4)] == [kept[0:4], kept[4:8], kept[8:12], kept[12:16]]
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+@pytest.mark.parametrize("filtering", [False, True])
+@pytest.mark.parametrize("delays", range(4))
+def test_a_rollout_shows_its_groups_in_its_order(make_sampler, filtering, seeded, delays):
+    sampler, _ = make_sampler(filtering=filtering, rollout_seeded=seeded, delays=delays)
+    for step in range(4):
+        shown = []
+        waiting = len(sampler.buffer)
+        rollout = sampler.next_batch(step, lambda groups, shown=shown: shown.append([*groups]))
+        for groups in shown:
+            samples = [each for group in groups for each in group.samples]
+            assert all(mine is theirs for mine, theirs in zip(samples, rollout.samples, strict=False))
+        # One call for each new group. Those beyond the batch of 4 wait for the next rollout and are not shown.
+        new = 4 + len(sampler.buffer) - waiting
+        assert [len(groups) for groups in shown] == [min(waiting + number, 4) for number in range(1, new + 1)]
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+@pytest.mark.parametrize("filtering", [False, True])
+def test_a_rollout_shows_a_group_before_the_next_one_is_finished(make_sampler, filtering, seeded):
+    sampler, (engine,) = make_sampler(filtering=filtering, rollout_seeded=seeded)
+    # Every response takes longer than the one before it.
+    engine.delays = SimpleNamespace(random=itertools.count().__next__)
+    get, finished, shown = engine.clock.get, [], []
+    engine.clock.get = lambda reference: finished.append(reference) or get(reference)
+    rollout = sampler.next_batch(0, lambda groups: shown.append(len(finished)))
+    prompts = prompts_of(rollout.samples)
+    assert prompts == ([1, 3, 5, 7] if filtering else [0, 1, 2, 3])
+    assert shown[:4] == [prompt + 1 for prompt in prompts]
 
 
 @pytest.mark.slow
