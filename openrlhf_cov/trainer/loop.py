@@ -140,9 +140,10 @@ class TrainingLoop:
         if self.weight_check is not None:
             self.weight_check.start_step(samples, self.args.data.max_len, state.step + 1)
 
-        # Policy, reference, critic and reward model score the samples. A process reward model trains on them
-        # before it scores them. Advantages follow from rewards and scores. The clock measures phases under upstream's
-        # names, from which the metrics ``timing/...`` follow.
+        # Policy, reference, critic and reward model score the samples; ``rollout.pending`` has what some of them began
+        # during the generation (``ScoredAhead``). A process reward model trains on the samples before it scores them.
+        # Advantages follow from rewards and scores. The clock measures phases under upstream's names, from which the
+        # metrics ``timing/...`` follow.
         settings = StepSettings(state.step, config, state.kl.value)
         with clock("make_experience"):
             padded = padded_batches(samples, self.groups, self.tokenizer.pad_token_id)

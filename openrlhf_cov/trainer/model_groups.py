@@ -53,7 +53,7 @@ class ModelGroups:
     @property
     def policy_ranks(self) -> int:
         """The number of data-parallel ranks of the policy."""
-        return ranks_of(self.policy)
+        return _ranks(self.policy)
 
     @property
     def trained(self) -> list[Any]:
@@ -66,12 +66,14 @@ class ModelGroups:
 
         The weights of the reference never change. If the policy trains meanwhile (``--train.async_enable``), it is not
         free, and neither is a reference that shares its GPUs. With ``--train.colocate_all`` the engines need the GPUs.
+        Batches are dealt to the ranks of the policy, so the reference has to have as many ranks, or a divisor.
         """
         train = self.args.train
         free: dict[str, Any] = {}
         if not train.async_enable and not self._shares_gpu():
             free["policy"] = self.policy
-        if self.reference is not None and not self._shares_gpu(train.colocate_actor_ref):
+        divides = self.reference is not None and self.policy_ranks % _ranks(self.reference) == 0
+        if divides and not self._shares_gpu(train.colocate_actor_ref):
             free["reference"] = self.reference
         return free
 
@@ -185,9 +187,9 @@ class ModelGroups:
         # Critic and policy with equally many ranks train on the same shares, which are put into Ray's store once.
         by_ranks: dict[int, list[Any]] = {}
         for group in groups:
-            if ranks_of(group) not in by_ranks:
-                by_ranks[ranks_of(group)] = self._shares(group, settings, samples)
-        shares = [by_ranks[ranks_of(group)] for group in groups]
+            if _ranks(group) not in by_ranks:
+                by_ranks[_ranks(group)] = self._shares(group, settings, samples)
+        shares = [by_ranks[_ranks(group)] for group in groups]
         results: list[StepResult] = []
         if self.args.ds.enable_sleep:
             for group, of_ranks in zip(groups, shares, strict=True):
@@ -209,7 +211,7 @@ class ModelGroups:
 
     def _shares(self, group: Any, settings: StepSettings, samples: Sequence[TrainSample]) -> list[Any]:
         """Put the share of each data-parallel rank into Ray's store."""
-        shares = shares_of_ranks(samples, self.args, ranks=ranks_of(group), step=settings.step)
+        shares = shares_of_ranks(samples, self.args, ranks=_ranks(group), step=settings.step)
         return [ray.put(RankSamples.of(share)) for share in shares]
 
     def send_weights(self) -> None:
@@ -286,8 +288,7 @@ def _free_gpu(group: Any, calls: Calls) -> None:
     ray.get(group.async_run_method(method_name="empty_cache"))
 
 
-def ranks_of(group: Any) -> int:
-    """Return the number of data-parallel ranks of a model."""
+def _ranks(group: Any) -> int:
     return len(group._actor_handlers) // group.duplicate_actors
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -13,12 +14,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from openrlhf_cov.trainer.batches.micro_batches import balanced_partitions
-from openrlhf_cov.trainer.model_groups import ModelGroups, ranks_of
+from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.records import Group, PendingScores, PolicyScores, Rollout, Sample, Scores
 from openrlhf_cov.trainer.rollout.batch_stream import WatchableSource
 
-# Most calls of a model while a rollout is generated: each has a cost of its own.
-MOST_CALLS = 8
+# Most parts of a rollout: scoring each of them costs a call of every model.
+MOST_PARTS = 8
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,58 @@ class ScoringBatch:
         )
 
 
+def part_length(lengths: Sequence[int], args: SimpleNamespace, ranks: int) -> int:
+    """Return how many samples make the next part of a rollout; 0 if there are too few yet.
+
+    The samples of a part are scored together, while later ones may still be generated. A rollout has at most
+    ``MOST_PARTS`` of equal size. With dynamic batches a part has more tokens than one batch of every rank, so that its
+    batches are at least half full.
+
+    Args:
+        lengths: Number of tokens of the samples that belong to no part yet, as far as they are known.
+        args: The flags of the run.
+        ranks: Data-parallel ranks of the policy.
+    """
+    is_dynamic = args.train.dynamic_batch_enable
+    smallest = ranks * (1 if is_dynamic else args.rollout.micro_batch_size)
+    whole = args.rollout.batch_size * args.rollout.n_samples_per_prompt
+    size = smallest * math.ceil(whole / (smallest * MOST_PARTS))
+    for end in range(size, len(lengths) + 1, size):
+        if not is_dynamic or fewest_batches(lengths[:end], args) > ranks:
+            return end
+    return 0
+
+
+def parts(lengths: Sequence[int], args: SimpleNamespace, ranks: int) -> list[range]:
+    """Return the places of the samples of each part of a whole rollout.
+
+    Args:
+        lengths: Number of tokens of every sample.
+        args: The flags of the run.
+        ranks: Data-parallel ranks of the policy.
+    """
+    ends = [0]
+    while length := part_length(lengths[ends[-1] :], args, ranks):
+        ends.append(ends[-1] + length)
+    rest = len(lengths) - ends[-1]
+    if rest:
+        # Too few for a batch on every rank belong to the part before them.
+        per_batch = 1 if args.train.dynamic_batch_enable else args.rollout.micro_batch_size
+        if math.ceil(rest / per_batch) < ranks and len(ends) > 1:
+            ends.pop()
+        ends.append(len(lengths))
+    return [range(first, last) for first, last in itertools.pairwise(ends)]
+
+
+def fewest_batches(lengths: Sequence[int], args: SimpleNamespace) -> int:
+    """Return how many dynamic batches hold samples of these lengths (``--rollout.max_tokens_per_gpu``)."""
+    return get_minimum_num_micro_batch_size(
+        list(lengths), args.rollout.max_tokens_per_gpu, args.ds.ring_attn_size, args.ds.tensor_parallel_size
+    )
+
+
 def scoring_batches(lengths: Sequence[int], args: SimpleNamespace, ranks: int) -> list[list[int]]:
-    """Cut the samples of a step into batches for scoring.
+    """Cut the samples of a step into batches for scoring, part by part.
 
     Args:
         lengths: Number of tokens of every sample.
@@ -64,15 +115,22 @@ def scoring_batches(lengths: Sequence[int], args: SimpleNamespace, ranks: int) -
         The places of the samples of each batch: ``--rollout.micro_batch_size`` samples one after another, or with
         dynamic batches nearly equally many tokens of at most ``--rollout.max_tokens_per_gpu``.
     """
-    if not args.train.dynamic_batch_enable:
-        size = args.rollout.micro_batch_size
-        return [list(range(first, min(first + size, len(lengths)))) for first in range(0, len(lengths), size)]
-    # Every rank gets equally many batches. Upstream rounds down to a multiple of the ranks, so a batch may exceed the
-    # limit of tokens by a factor of almost 2.
-    fewest = get_minimum_num_micro_batch_size(
-        list(lengths), args.rollout.max_tokens_per_gpu, args.ds.ring_attn_size, args.ds.tensor_parallel_size
-    )
-    return balanced_partitions(lengths, max(fewest // ranks * ranks, ranks))
+    batches: list[list[int]] = []
+    for part in parts(lengths, args, ranks):
+        if args.train.dynamic_batch_enable:
+            batches += _dynamic_batches(part, lengths, args, ranks)
+        else:
+            size = args.rollout.micro_batch_size
+            batches += [list(part[first : first + size]) for first in range(0, len(part), size)]
+    return batches
+
+
+def _dynamic_batches(part: range, lengths: Sequence[int], args: SimpleNamespace, ranks: int) -> list[list[int]]:
+    """Cut a part into equally many batches for every rank, within the limit of tokens if there are samples enough."""
+    of_part = [lengths[place] for place in part]
+    needed = math.ceil(fewest_batches(of_part, args) / ranks) * ranks
+    count = max(min(needed, len(of_part) // ranks * ranks), ranks)
+    return [[part[place] for place in places] for places in balanced_partitions(of_part, count)]
 
 
 def padded_batches(samples: Sequence[Sample], groups: ModelGroups, pad_token_id: int) -> list[ScoringBatch]:
@@ -83,8 +141,7 @@ def padded_batches(samples: Sequence[Sample], groups: ModelGroups, pad_token_id:
         groups: The models; their flags and the ranks of the policy decide the sizes of the batches.
         pad_token_id: Token id that fills shorter samples.
     """
-    lengths = [len(sample.tokens) for sample in samples]
-    places_of_batches = scoring_batches(lengths, groups.args, groups.policy_ranks)
+    places_of_batches = scoring_batches(_lengths(samples), groups.args, groups.policy_ranks)
     return [ScoringBatch.of(samples, places, pad_token_id) for places in places_of_batches]
 
 
@@ -164,9 +221,8 @@ def score(
 class ScoredAhead:
     """A source of rollouts that models score as soon as they can (``ModelGroups.free_models``).
 
-    With static batches a model gets a batch when its last sample is there, while the engines generate what follows;
-    dynamic batches depend on all samples of the rollout. The batches, and with them the scores, are those of a model
-    that waits for its turn.
+    A model gets a part of the rollout when its last sample is there, while the engines generate what follows. The
+    batches, and with them the scores, are those of a model that waits for its turn.
 
     Args:
         source: Makes the rollouts.
@@ -205,49 +261,43 @@ class _EarlyScores:
         self.groups = groups
         self.pad_token_id = pad_token_id
         self.models = groups.free_models
-        # All ranks of a model get as many batches in a call, because with ZeRO-3 they compute together.
-        self.ranks = math.lcm(*(ranks_of(model) for model in self.models.values()))
-        rollout = groups.args.rollout
-        smallest = rollout.micro_batch_size * self.ranks
-        whole = rollout.batch_size * rollout.n_samples_per_prompt
-        self.samples_of_a_call = smallest * max(1, whole // (smallest * MOST_CALLS))
-        # The samples that are scored, and the calls for them.
+        # The samples that are scored, the places of the parts in which they are, and the calls for these parts.
         self.samples: list[Sample] = []
+        self.parts: list[range] = []
         self.calls: dict[str, list[Sequence[Any]]] = {name: [] for name in self.models}
 
     def add(self, groups: Sequence[Group]) -> None:
-        """Let the models score what makes whole calls of the groups that the rollout has so far."""
-        if self.groups.args.train.dynamic_batch_enable:
-            return
+        """Let the models score what makes whole parts of the groups that the rollout has so far."""
         samples = [sample for group in groups for sample in group.samples]
-        while len(self.samples) + self.samples_of_a_call <= len(samples):
-            first = len(self.samples)
-            self.samples += samples[first : first + self.samples_of_a_call]
-            self._score(padded_batches(self.samples[first:], self.groups, self.pad_token_id))
+        new = samples[len(self.samples) :]
+        while length := part_length(_lengths(new), self.groups.args, self.groups.policy_ranks):
+            self._score(new[:length])
+            new = new[length:]
 
     def of(self, samples: Sequence[Sample]) -> PendingScores:
         """Let the models score what is left of the samples of the whole rollout; return all pending answers."""
-        while self.samples and not self._can_be_continued(samples):
-            del self.samples[-self.samples_of_a_call :]
+        whole = parts(_lengths(samples), self.groups.args, self.groups.policy_ranks)
+        # The last rollout of a run may leave out groups that make no whole update.
+        while self.parts and not self._begins(samples, whole):
+            del self.samples[self.parts.pop().start :]
             for calls in self.calls.values():
                 calls.pop()
-        batches = padded_batches(samples, self.groups, self.pad_token_id)
-        if rest := batches[len(self.samples) // self.groups.args.rollout.micro_batch_size :]:
-            self._score(rest)
+        for part in whole[len(self.parts) :]:
+            self._score([samples[place] for place in part])
         return PendingScores(**self.calls)
 
-    def _can_be_continued(self, samples: Sequence[Sample]) -> bool:
-        """Return True if the rollout begins with the samples that are scored, and every rank gets a batch of the rest.
+    def _begins(self, samples: Sequence[Sample], whole: Sequence[range]) -> bool:
+        """Return True if a rollout, and its parts, begin with what is scored."""
+        return self.parts == whole[: len(self.parts)] and all(map(operator.is_, self.samples, samples))
 
-        The last rollout of a run may leave out groups that make no whole update.
-        """
-        scored = len(self.samples)
-        if any(mine is not theirs for mine, theirs in itertools.zip_longest(self.samples, samples[:scored])):
-            return False
-        rest = math.ceil((len(samples) - scored) / self.groups.args.rollout.micro_batch_size)
-        return rest == 0 or rest >= self.ranks
-
-    def _score(self, batches: Sequence[ScoringBatch]) -> None:
-        columns = columns_of(batches)
+    def _score(self, part: Sequence[Sample]) -> None:
+        first = len(self.samples)
+        self.samples += part
+        self.parts.append(range(first, len(self.samples)))
+        columns = columns_of(padded_batches(part, self.groups, self.pad_token_id))
         for name, model in self.models.items():
             self.calls[name].append(model.async_run_method_batch(method_name="score", **columns))
+
+
+def _lengths(samples: Sequence[Sample]) -> list[int]:
+    return [len(sample.tokens) for sample in samples]

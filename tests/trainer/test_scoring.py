@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from openrlhf.utils.seqlen_balancing import get_seqlen_balanced_partitions
 from played_models import PlayedGroup, entropies_of, log_probs_of, rewards_of, scores_by, values_of
 from scored_samples import flags, sample
@@ -18,10 +20,13 @@ PAD = 99
 
 
 def test_dynamic_batches_have_nearly_equally_many_tokens():
-    # 26 tokens of at most 10 per batch make 3 batches, of which two ranks get as many as each other: 2.
+    # 26 tokens of at most 10 per batch make 3 batches. Two ranks get as many as each other: 2.
     args = flags(train__dynamic_batch_enable=True, rollout__max_tokens_per_gpu=10)
     lengths = [5, 3, 9, 2, 7]
-    assert scoring_batches(lengths, args, ranks=2) == [[1, 2, 3], [0, 4]]  # 14 and 12 tokens
+    batches = scoring_batches(lengths, args, ranks=2)
+    assert sorted(sum(lengths[place] for place in batch) for batch in batches) == [5, 5, 7, 9]
+    # Three ranks with five samples cannot have two each.
+    assert len(scoring_batches(lengths, args, ranks=3)) == 3
     three = scoring_batches(lengths, args, ranks=1)
     assert sorted(three) == sorted(get_seqlen_balanced_partitions(lengths, 3, False))
 
@@ -146,14 +151,17 @@ def scored_ahead(groups, made, calls, taken=slice(None)):
 
 
 @pytest.mark.parametrize(
-    ("settings", "order"),
+    ("chosen", "order"),
     [
         # 3 groups of 4 samples: a batch of 4 is complete with each group.
         ({"rollout__micro_batch_size": 4}, "gprgprgpr"),
         # Batches of 5: the first is complete with the second group, the third has what is left at the end.
         ({"rollout__micro_batch_size": 5}, "ggprgprpr"),
-        # All samples decide what is in a dynamic batch.
-        ({"train__dynamic_batch_enable": True, "rollout__max_tokens_per_gpu": 10}, "gggpr"),
+        # Parts of 2, 4 ... samples with more than one dynamic batch. The groups have 17, 18 and 19 tokens.
+        ({"train__dynamic_batch_enable": True, "rollout__max_tokens_per_gpu": 10}, "gprgprgpr"),
+        # The first 4 samples make one batch of 17 tokens, the first 6 have 25. Of the last 6 with 29, 4 have 17.
+        ({"train__dynamic_batch_enable": True, "rollout__max_tokens_per_gpu": 20}, "ggprgpr"),
+        ({"train__dynamic_batch_enable": True, "rollout__max_tokens_per_gpu": 100}, "gggpr"),
         # The policy trains meanwhile.
         ({"train__async_enable": True, "rollout__micro_batch_size": 4}, "grgrgr"),
         # The reference shares the GPUs of the policy, and both are not to need memory at the same time.
@@ -163,8 +171,8 @@ def scored_ahead(groups, made, calls, taken=slice(None)):
         ({"train__colocate_all": True, "rollout__micro_batch_size": 4}, "ggg"),
     ],
 )
-def test_models_that_are_free_score_a_rollout_while_it_is_generated_with_the_same_numbers(gpu_host, settings, order):
-    args = flags(rollout__batch_size=3, **settings)
+def test_models_that_are_free_score_a_rollout_while_it_is_generated_with_the_same_numbers(gpu_host, chosen, order):
+    args = flags(rollout__batch_size=3, **chosen)
     made = groups_of(3)
     samples = [each for group in made for each in group]
     calls = []
@@ -191,7 +199,7 @@ def test_models_that_are_free_score_a_rollout_while_it_is_generated_with_the_sam
         # The last group is left out of the rollout, so what was scored of it is left out as well.
         (3, slice(2), "gpgpgp"),
         # A rollout that begins otherwise than it was shown is scored anew.
-        (3, slice(1, None), "gpgpgpp"),
+        (3, slice(1, None), "gpgpgppp"),
         (1, slice(None), "gp"),
     ],
 )
@@ -210,6 +218,36 @@ def test_every_rank_gets_as_many_batches_of_a_rollout_that_is_generated(made, ta
         assert torch.equal(one.log_probs, other.log_probs)
 
 
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=24),
+    st.sampled_from([1, 2, 3]),
+    st.booleans(),
+    st.integers(1, 5),
+    st.integers(9, 40),
+)
+def test_batches_hold_every_sample_once_and_early_ones_do_not_depend_on_later_samples(
+    responses, ranks, dynamic, size, limit
+):
+    args = flags(
+        rollout__batch_size=6, train__dynamic_batch_enable=dynamic, rollout__micro_batch_size=size,
+        rollout__max_tokens_per_gpu=limit,
+    )  # fmt: skip
+    samples = [sample(number, 1.0, length) for number, length in enumerate(responses)]
+    lengths = [len(each.tokens) for each in samples]
+    batches = scoring_batches(lengths, args, ranks)
+    if len(lengths) >= ranks * (1 if dynamic else size):
+        assert sorted(place for batch in batches for place in batch) == list(range(len(lengths)))
+        assert len(batches) % ranks == 0 or not dynamic
+    policy = PlayedGroup("policy", ranks)
+    groups = models(args, 1, ranks, policy=policy, reference=None)
+    groups_made = [samples[first : first + 4] for first in range(0, len(samples), 4)]
+    rollout, _ = scored_ahead(groups, groups_made, policy.calls)
+    ahead = score(samples, padded_batches(samples, groups, PAD), groups, rollout.pending)
+    for one, other in zip(ahead, scores_by(samples, groups, PAD), strict=True):
+        assert torch.equal(one.log_probs, other.log_probs)
+
+
 def test_what_is_too_little_for_all_ranks_is_scored_with_the_batches_before_it():
     # 10 samples in batches of 2 on two ranks: 4 are scored with the first group and 4 with the second. One batch is
     # left, which is none for the second rank, so the last three batches are scored together.
@@ -223,6 +261,16 @@ def test_what_is_too_little_for_all_ranks_is_scored_with_the_batches_before_it()
     ahead = score(rollout.samples, padded_batches(rollout.samples, groups, PAD), groups, rollout.pending)
     for one, other in zip(ahead, scores_by(rollout.samples, groups, PAD), strict=True):
         assert torch.equal(one.log_probs, other.log_probs)
+
+
+@pytest.mark.parametrize(("ranks", "order"), [(1, "gprgprgpr"), (2, "gprgprgpr"), (3, "gpgpgp")])
+def test_a_reference_whose_ranks_do_not_divide_those_of_the_policy_waits_for_its_turn(ranks, order):
+    args = flags(rollout__batch_size=3, rollout__micro_batch_size=2)
+    calls = []
+    reference = PlayedGroup("reference", ranks, calls=calls)
+    groups = models(args, 1, 2, policy=PlayedGroup("policy", 2, calls=calls), reference=reference)
+    _, happened = scored_ahead(groups, groups_of(3), calls)
+    assert happened == order
 
 
 def test_many_small_batches_are_scored_in_few_calls():
