@@ -368,7 +368,8 @@ class OurRun:
                 count_calls(function, clock.phase(phase))
         controller = plain_class(TrainingController)(args, ModelGroups(args, policy=group), engines)
         self.loop = controller.loop
-        self.loop.sampler.requests.tokenizer = share(SentAsBytes(self.loop.tokenizer))
+        self.sampler = controller.loop.sampler.source
+        self.sampler.requests.tokenizer = share(SentAsBytes(self.loop.tokenizer))
         self.state = self.loop.start()
 
     def step(self) -> dict[str, Any]:
@@ -377,7 +378,7 @@ class OurRun:
 
         loop = self.loop
         state = self.state
-        drawn = loop.sampler.order.drawn
+        drawn = self.sampler.order.drawn
         seconds = PhaseSeconds()
         rollout = loop.stream.next(state.step)
         generated = time.time()
@@ -386,9 +387,9 @@ class OurRun:
         loop.save_checkpoint(rollout, state)
         return {
             "generated": generated,
-            "drawn": loop.sampler.order.drawn - drawn,
+            "drawn": self.sampler.order.drawn - drawn,
             "trained": sum(sample.response_length for sample in rollout.samples),
-            "waiting": sum(group.tokens for group in loop.sampler.buffer.groups),
+            "waiting": sum(group.tokens for group in self.sampler.buffer.groups),
         }
 
 

@@ -271,7 +271,9 @@ class _EarlyScores:
         samples = [sample for group in groups for sample in group.samples]
         new = samples[len(self.samples) :]
         while length := part_length(_lengths(new), self.groups.args, self.groups.policy_ranks):
-            self._score(new[:length])
+            self.parts.append(range(len(self.samples), len(self.samples) + length))
+            self.samples += new[:length]
+            self._score(padded_batches(new[:length], self.groups, self.pad_token_id))
             new = new[length:]
 
     def of(self, samples: Sequence[Sample]) -> PendingScores:
@@ -282,19 +284,17 @@ class _EarlyScores:
             del self.samples[self.parts.pop().start :]
             for calls in self.calls.values():
                 calls.pop()
-        for part in whole[len(self.parts) :]:
-            self._score([samples[place] for place in part])
+        batches = padded_batches(samples, self.groups, self.pad_token_id)
+        if rest := [batch for batch in batches if batch.places[0] >= len(self.samples)]:
+            self._score(rest)
         return PendingScores(**self.calls)
 
     def _begins(self, samples: Sequence[Sample], whole: Sequence[range]) -> bool:
         """Return True if a rollout, and its parts, begin with what is scored."""
         return self.parts == whole[: len(self.parts)] and all(map(operator.is_, self.samples, samples))
 
-    def _score(self, part: Sequence[Sample]) -> None:
-        first = len(self.samples)
-        self.samples += part
-        self.parts.append(range(first, len(self.samples)))
-        columns = columns_of(padded_batches(part, self.groups, self.pad_token_id))
+    def _score(self, batches: Sequence[ScoringBatch]) -> None:
+        columns = columns_of(batches)
         for name, model in self.models.items():
             self.calls[name].append(model.async_run_method_batch(method_name="score", **columns))
 

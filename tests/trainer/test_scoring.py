@@ -199,7 +199,7 @@ def test_models_that_are_free_score_a_rollout_while_it_is_generated_with_the_sam
         # The last group is left out of the rollout, so what was scored of it is left out as well.
         (3, slice(2), "gpgpgp"),
         # A rollout that begins otherwise than it was shown is scored anew.
-        (3, slice(1, None), "gpgpgppp"),
+        (3, slice(1, None), "gpgpgpp"),
         (1, slice(None), "gp"),
     ],
 )
