@@ -18,7 +18,7 @@ from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.records import Group, PendingScores, PolicyScores, Rollout, Sample, Scores
 from openrlhf_cov.trainer.rollout.batch_stream import WatchableSource
 
-# Most parts of a rollout: scoring each of them costs a call of every model.
+# Most parts in which a rollout is scored: each of them costs a call of every model.
 MOST_PARTS = 8
 
 
