@@ -284,9 +284,10 @@ class _EarlyScores:
             del self.samples[self.parts.pop().start :]
             for calls in self.calls.values():
                 calls.pop()
-        batches = padded_batches(samples, self.groups, self.pad_token_id)
-        if rest := [batch for batch in batches if batch.places[0] >= len(self.samples)]:
-            self._score(rest)
+        places_of_batches = scoring_batches(_lengths(samples), self.groups.args, self.groups.policy_ranks)
+        rest = [places for places in places_of_batches if places[0] >= len(self.samples)]
+        if rest:
+            self._score([ScoringBatch.of(samples, places, self.pad_token_id) for places in rest])
         return PendingScores(**self.calls)
 
     def _begins(self, samples: Sequence[Sample], whole: Sequence[range]) -> bool:
