@@ -30,6 +30,7 @@ REPOSITORY = HERE.parents[1]
 OURS = {
     "none": "--cov_type none",
     "none, groups": "--cov_type none --train.shuffle groups",
+    "none, groups, two engines": "--cov_type none --train.shuffle groups --vllm.num_engines 2",
     "clip_cov": "--cov_type clip_cov --clip_cov_ratio 2e-2 --clip_cov_lb 0.5",
     "kl_cov": "--cov_type kl_cov --kl_cov_ratio 2e-2",
     "kl_cov, old": "--cov_type kl_cov --kl_cov_ratio 2e-2 --cov_log_probs old",
@@ -169,7 +170,9 @@ def command(name: str, args: argparse.Namespace, output: Path) -> tuple[list[str
         --ckpt.output_dir {output} --ckpt.path {output}/checkpoints {task.upstream}
     """
     if name in OURS:
-        return [sys.executable, "-m", "openrlhf_cov.cli.train_ppo_ray", *shlex.split(flags + OURS[name])], {}
+        # TRL generates all samples of a step at once as well.
+        flags += f"--vllm.max_num_seqs {task.prompts * task.samples} {OURS[name]}"
+        return [sys.executable, "-m", "openrlhf_cov.cli.train_ppo_ray", *shlex.split(flags)], {}
     return [sys.executable, str(HERE / "stock.py"), *shlex.split(flags)], {"RACE_TUNED": str(int(name != "stock"))}
 
 

@@ -11,6 +11,7 @@ import importlib.machinery
 import importlib.util
 import json
 import logging
+import math
 import os
 import re
 import sys
@@ -25,8 +26,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_cov.cluster.freed_memory import keep_freed_memory
+from openrlhf_cov.cluster.sizing.model_shape import ModelShape, shape_of_config
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.cores import cores
+from openrlhf_cov.utils.engine_limits import VLLM_LIMITS
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +49,14 @@ ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 COMPILER = "torch._inductor.lowering"
 WITHOUT_COMPILER = ("vllm.env_override", "deepspeed.compile.inductor")
 
-# Tokens of a block of an engine's cache that keeps prefixes; vLLM's attention on the CPU wants multiples of it.
+# Tokens of a block of an engine's KV cache: vLLM's number on the CPU, and ours for an engine that keeps prefixes.
+# vLLM's attention on the CPU wants multiples of the latter.
+BLOCK = 128
 PREFIX_BLOCK = 32
+
+# The most bytes of the KV cache of an engine, and the environment variable that sets the size instead, in GiB.
+KV_SPACE = 2**30
+KV_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
 
 # Bytes of weights below which an engine computes with one thread.
 SMALL_MODEL = 2**26
@@ -97,10 +106,11 @@ def environment(training_processes: int) -> dict[str, str]:
         "TORCH_COMPILE_DISABLE": compile_disabled,
         "TORCHDYNAMO_DISABLE": compile_disabled,  # imports no part of the compiler for functions that are decorated
         "OMP_NUM_THREADS": str(max(1, cores() // max(1, training_processes))),
-        "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_NO_USAGE_STATS": "1",  # an engine takes a second of a core to collect them
     }
+    if KV_VARIABLE in os.environ:
+        defaults[KV_VARIABLE] = os.environ[KV_VARIABLE]
     return {name: os.environ.get(name, value) for name, value in defaults.items()}
 
 
@@ -110,24 +120,59 @@ def engine_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     A seeded request whose prompt vLLM reads in chunks rewinds its generator by an offset, which generators on the CPU
     do not have: vLLM 0.29 then loses the whole engine. Without chunks every prompt is read at once.
 
-    An engine of one rank computes in the process of its scheduler. For ``uni`` vLLM puts another process there on the
-    CPU, which imports everything again and for which the scheduler spins on a core that computes; by the class's full
-    name it does not. (vLLM wants that process to bind OpenMP's threads, which ``environment`` leaves to the system.)
+    An engine of one rank computes in the process of its scheduler, which is the actor's (``prepare_engine``). For
+    ``uni`` vLLM starts another process on the CPU, which imports everything again and for which the scheduler spins on
+    a core that computes; by the class's full name it does not. (vLLM wants that process to bind OpenMP's threads,
+    which ``environment`` leaves to the system.)
 
     vLLM keeps prefixes in whole blocks of the cache, by default of 128 tokens on the CPU. An engine that keeps
     prefixes gets blocks of ``PREFIX_BLOCK`` tokens instead. For models that have states beside those of attention,
     vLLM needs chunks to keep prefixes, so their engines keep none.
+
+    vLLM would take a fifth of the memory for the KV cache. It gets ``kv_cache_bytes``.
     """
     if not is_cpu_host():
         return arguments
+    config = _config(arguments["model"])
     changed: dict[str, Any] = {"enable_chunked_prefill": False}
     if arguments.get("distributed_executor_backend") == "uni":
         changed["distributed_executor_backend"] = ONE_PROCESS
-    if arguments.get("enable_prefix_caching"):
-        changed |= (
-            {"enable_prefix_caching": False} if _has_states(arguments["model"]) else {"block_size": PREFIX_BLOCK}
-        )
+    keeps_prefixes = bool(arguments.get("enable_prefix_caching")) and not _has_states(config)
+    if keeps_prefixes:
+        changed["block_size"] = PREFIX_BLOCK
+    changed["enable_prefix_caching"] = keeps_prefixes
+    changed["kv_cache_memory_bytes"] = kv_cache_bytes(
+        _shape(config),
+        sequences=arguments.get("max_num_seqs", VLLM_LIMITS.sequences),
+        longest=arguments["max_model_len"],
+        element=2 if arguments["dtype"] in ("bfloat16", "float16") else 4,
+        keeps_prefixes=keeps_prefixes,
+    )
     return arguments | changed
+
+
+def kv_cache_bytes(
+    shape: ModelShape | None, *, sequences: int, longest: int, element: int, keeps_prefixes: bool
+) -> int:
+    """Return the bytes of the KV cache of an engine on a CPU host, at most ``KV_SPACE``.
+
+    They hold all sequences that are generated at once, and as many again where prefixes of earlier ones are kept. An
+    engine uses the blocks of its cache in turns, so that even a small model comes to fill a large one.
+
+    Args:
+        shape: The shape of the model; None if it is not known, for ``KV_SPACE`` bytes.
+        sequences: Number of sequences that are generated at once.
+        longest: Most tokens of a sequence.
+        element: Bytes of a number.
+        keeps_prefixes: ``--vllm.enable_prefix_caching``.
+    """
+    if shape is None:
+        return KV_SPACE
+    block = PREFIX_BLOCK if keeps_prefixes else BLOCK
+    blocks = sequences * math.ceil(longest / block) * (2 if keeps_prefixes else 1)
+    of_block = block * 2 * shape.layers * shape.kv_width * element
+    # vLLM keeps one more block for itself.
+    return min(KV_SPACE, (blocks + 1) * of_block)
 
 
 def trains_with_torch_adam(args: SimpleNamespace) -> bool:
@@ -164,25 +209,54 @@ def training_config(config: dict[str, Any], args: SimpleNamespace) -> dict[str, 
     return changed
 
 
-def _has_states(model: str) -> bool:
-    """Return True if a model carries a state from token to token, by the names in its config, or has no config."""
+def _config(model: str) -> dict[str, Any] | None:
+    """Return the content of a model's config.json; None if there is none, which the engine will say."""
     from transformers import PretrainedConfig
 
     try:
-        config, _ = PretrainedConfig.get_config_dict(model)
-    except OSError:  # the engine will say why
-        return True
-    return re.search("mamba|ssm|conv|linear_|recurrent|rwkv|delta", json.dumps(config).lower()) is not None
+        return PretrainedConfig.get_config_dict(model)[0]
+    except OSError:
+        return None
 
 
-def limit_engine_threads(model: str) -> None:
-    """Give the engine that this process is about to start one thread if its model, in a local folder, is a small one.
+def _has_states(config: dict[str, Any] | None) -> bool:
+    """Return True if a model carries a state from token to token, by the names in its config, or has no config."""
+    return config is None or (
+        re.search("mamba|ssm|conv|linear_|recurrent|rwkv|delta", json.dumps(config).lower()) is not None
+    )
 
-    An operation of such a model is over before a second thread has begun, and during generation Ray, the engine's
-    front end and the rewards need cores.
+
+def _shape(config: dict[str, Any] | None) -> ModelShape | None:
+    """Return the shape of a model; None if it is not known."""
+    try:
+        return None if config is None else shape_of_config(config)
+    except ValueError:
+        return None
+
+
+def prepare_engine(arguments: dict[str, Any]) -> None:
+    """Prepare this process for the engine that it is about to start; does nothing on other hosts.
+
+    An engine of one rank computes in this process, see ``engine_in_process``. It gets one thread if its model, in a
+    local folder, is a small one: an operation of such a model is over before a second thread has begun, and the other
+    processes of a run need cores.
+
+    Args:
+        arguments: The arguments of the engine, as ``engine_arguments`` returns them.
     """
-    if is_cpu_host() and 0 < sum(path.stat().st_size for path in Path(model).glob("*.safetensors")) < SMALL_MODEL:
-        os.environ["OMP_NUM_THREADS"] = "1"
+    if not is_cpu_host() or arguments["distributed_executor_backend"] != ONE_PROCESS:
+        return
+    import torch
+    from vllm.v1.engine.core_client import EngineCoreClient
+
+    from openrlhf_cov.cluster.engine_in_process import InProcessClient
+
+    def client(vllm_config: Any, executor_class: Any, log_stats: bool, *args: Any, **kwargs: Any) -> InProcessClient:
+        return InProcessClient(vllm_config, executor_class, log_stats)
+
+    EngineCoreClient.make_async_mp_client = staticmethod(client)
+    if 0 < sum(path.stat().st_size for path in Path(arguments["model"]).glob("*.safetensors")) < SMALL_MODEL:
+        torch.set_num_threads(1)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import pytest
 import torch
 from run_flags import run_flags
 from transformers import Lfm2Config, LlamaConfig, MambaConfig
+from vllm.v1.engine.core_client import EngineCoreClient
 
 from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.cluster.freed_memory import LARGEST_KEPT
@@ -44,16 +45,21 @@ def test_a_cpu_host_is_known_by_its_vllm(monkeypatch, installed, expected):
     assert cpu_host.is_cpu_host.__wrapped__() is expected
 
 
+# Arguments of an engine that the functions below read.
+ENGINE = {"model": "m", "max_model_len": 64, "dtype": "float32"}
+
+
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(
     ("backend", "executor"), [("uni", cpu_host.ONE_PROCESS), ("ray", "ray"), ("mp", "mp"), (None, None)]
 )
 def test_prompts_are_not_read_in_chunks_on_a_cpu_host_and_engines_of_one_rank_are_one_process(backend, executor):
-    given = {"model": "m", "distributed_executor_backend": backend, "enable_chunked_prefill": True}
-    assert cpu_host.engine_arguments(given) == {
-        "model": "m",
+    given = ENGINE | {"distributed_executor_backend": backend, "enable_chunked_prefill": True}
+    assert cpu_host.engine_arguments(given) == given | {
         "distributed_executor_backend": executor,
         "enable_chunked_prefill": False,
+        "enable_prefix_caching": False,
+        "kv_cache_memory_bytes": 2**30,  # "m" is no folder, so its shape is not known
     }
 
 
@@ -68,11 +74,50 @@ def test_prompts_are_not_read_in_chunks_on_a_cpu_host_and_engines_of_one_rank_ar
 )
 def test_an_engine_keeps_prefixes_in_small_blocks_where_all_layers_are_attention(tmp_path, config, expected):
     config.save_pretrained(tmp_path)
-    given = {"model": str(tmp_path), "enable_prefix_caching": True}
-    assert cpu_host.engine_arguments(given) == given | expected | {"enable_chunked_prefill": False}
+    given = ENGINE | {"model": str(tmp_path), "enable_prefix_caching": True}
+    found = cpu_host.engine_arguments(given)
+    assert {
+        name: value for name, value in found.items() if name in ("enable_prefix_caching", "block_size")
+    } == expected
     assert not cpu_host.engine_arguments(given | {"model": f"{tmp_path}/none"})["enable_prefix_caching"]
-    given["enable_prefix_caching"] = False
-    assert cpu_host.engine_arguments(given) == given | {"enable_chunked_prefill": False}
+    found = cpu_host.engine_arguments(given | {"enable_prefix_caching": False})
+    assert "block_size" not in found
+    assert not found["enable_prefix_caching"]
+
+
+SMALL = LlamaConfig(
+    hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    vocab_size=32, max_position_embeddings=4096,
+)  # fmt: skip
+
+
+# A token of the small model takes 2 x 2 layers x 2 heads x 16 = 128 numbers. One more block is vLLM's own.
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        # 128 sequences of 2 blocks of 128 tokens
+        ({}, 257 * 128 * 128 * 4),
+        ({"dtype": "bfloat16"}, 257 * 128 * 128 * 2),
+        ({"max_num_seqs": 10, "max_model_len": 128}, 11 * 128 * 128 * 4),
+        # 10 sequences of 5 blocks of 32 tokens, twice
+        ({"max_num_seqs": 10, "enable_prefix_caching": True}, 101 * 32 * 128 * 4),
+        # 128 sequences of 32 blocks would take 2 ** 28 bytes with 2 layers
+        ({"max_model_len": 4096}, (128 * 32 + 1) * 128 * 128 * 4),
+        ({"max_model_len": 4096, "max_num_seqs": 512}, 2**30),
+    ],
+)
+def test_a_kv_cache_has_room_for_what_is_generated_at_once(tmp_path, given, expected):
+    SMALL.save_pretrained(tmp_path)
+    arguments = ENGINE | {"model": str(tmp_path), "max_model_len": 129} | given
+    assert cpu_host.engine_arguments(arguments)["kv_cache_memory_bytes"] == expected
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_a_model_of_unknown_shape_gets_the_largest_kv_cache(tmp_path):
+    MambaConfig().save_pretrained(tmp_path)
+    arguments = ENGINE | {"model": str(tmp_path)}
+    assert cpu_host.engine_arguments(arguments)["kv_cache_memory_bytes"] == 2**30
 
 
 @pytest.mark.parametrize(
@@ -187,7 +232,6 @@ def test_training_processes_share_the_cores(processes, threads):
         "TORCH_COMPILE_DISABLE": "1",
         "TORCHDYNAMO_DISABLE": "1",
         "OMP_NUM_THREADS": threads,
-        "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_NO_USAGE_STATS": "1",
     }
@@ -203,26 +247,47 @@ def test_variables_already_set_win(eight_cores, name):
     assert cpu_host.environment(2) == expected
 
 
-# models that compute at once, threads of each of 4: one alone keeps all of them, a fifth one still gets a thread
-@pytest.mark.usefixtures("on_cpu")
+@pytest.fixture
+def threads():
+    """Four threads, and vLLM as it was, after the test as well."""
+    clients = EngineCoreClient.__dict__["make_async_mp_client"]
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+    EngineCoreClient.make_async_mp_client = clients
+
+
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize(
     ("weights", "host", "expected"),
     [
-        ([7 * 2**20], True, "1"),  # 7 MiB, the embedded task
-        ([2**25, 2**25 - 1], True, "1"),  # in two files
-        ([2**25, 2**25], True, "4"),
-        ([], True, "4"),  # a name on the hub
-        ([7 * 2**20], False, "4"),
+        ([7 * 2**20], True, 1),  # 7 MiB, the embedded task
+        ([2**25, 2**25 - 1], True, 1),  # in two files
+        ([2**25, 2**25], True, 4),
+        ([], True, 4),  # a name on the hub
+        ([7 * 2**20], False, 4),
     ],
 )
 def test_an_engine_of_a_small_model_has_one_thread(tmp_path, monkeypatch, weights, host, expected):
     monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: host)
-    monkeypatch.setenv("OMP_NUM_THREADS", "4")
     for number, size in enumerate(weights):
         with (tmp_path / f"model-{number}.safetensors").open("wb") as file:
             file.truncate(size)
-    cpu_host.limit_engine_threads(str(tmp_path))
-    assert os.environ["OMP_NUM_THREADS"] == expected
+    cpu_host.prepare_engine({"model": str(tmp_path), "distributed_executor_backend": cpu_host.ONE_PROCESS})
+    assert torch.get_num_threads() == expected
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize(
+    ("host", "backend", "expected"),
+    [("on_cpu", cpu_host.ONE_PROCESS, True), ("on_cpu", "ray", False), ("on_gpu", cpu_host.ONE_PROCESS, False)],
+)
+def test_an_engine_of_one_rank_on_a_cpu_host_computes_in_its_own_process(request, tmp_path, host, backend, expected):
+    request.getfixturevalue(host)
+    vllms = EngineCoreClient.__dict__["make_async_mp_client"]
+    cpu_host.prepare_engine({"model": str(tmp_path), "distributed_executor_backend": backend})
+    assert (EngineCoreClient.__dict__["make_async_mp_client"] is not vllms) is expected
 
 
 @pytest.mark.parametrize(("computing", "expected"), [(1, 4), (2, 2), (3, 1), (5, 1)])

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from forkserver import forks
-from processes import HANGS, children_of, command_line, cores_of_engines, wait_for_end_of, wait_until
+from processes import HANGS, actors_of_engines, children_of, wait_for_end_of, wait_until
 from safetensors.torch import load_file
 
 from openrlhf_cov.trainer.checkpoint.checkpoints import ROLLOUTS_FILE, partial_checkpoints
@@ -230,14 +230,11 @@ def test_an_engine_that_dies_costs_no_step(start, task, tmp_path):
     folder = tmp_path / "run"
     flags = [*task.flags(folder), "--rollout.batch_size", "16", "--ckpt.save_steps", "1", "--vllm.num_engines", "2"]
 
-    def actors_of_engines(pid):
-        return [each for each in children_of(pid) if "ray::CovRolloutActor" in command_line(each)]
-
-    for processes_of, more in ((cores_of_engines, []), (actors_of_engines, ["--ckpt.load_enable"])):
+    for more in ([], ["--ckpt.load_enable"]):
         before = steps_of(folder)
         run = start([*flags, "--train.num_episodes", "2", *more], folder)
         wait_for_steps(run, folder, before + 1)
-        engines = processes_of(run.pid)
+        engines = actors_of_engines(run.pid)
         assert len(engines) == 2
         engines[-1].kill()
         wait_for_end(run, folder, 1)
@@ -253,7 +250,7 @@ def test_a_run_whose_whole_group_is_told_to_end_leaves_no_process(start, task, t
     run = start(task.flags(tmp_path / "run"), tmp_path / "run")
     wait_for_steps(run, tmp_path / "run", 1)
     members = children_of(run.pid)
-    assert cores_of_engines(run.pid)
+    assert actors_of_engines(run.pid)
     for member in members:  # as killpg does where all are in one group; Ray gives its processes groups of their own
         with suppress(psutil.NoSuchProcess):
             member.terminate()

@@ -37,11 +37,9 @@ def command_line(process: psutil.Process) -> str:
         return ""
 
 
-def cores_of_engines(pid: int) -> list[psutil.Process]:
-    """Return the processes of vLLM's cores under a process, whether vLLM could give them a title or not."""
-    actors = [each for each in children_of(pid) if "ray::CovRolloutActor" in command_line(each)]
-    children = [child for actor in actors for child in children_of(actor.pid, recursive=False)]
-    return [child for child in children if "resource_tracker" not in command_line(child)]
+def actors_of_engines(pid: int) -> list[psutil.Process]:
+    """Return the processes of vLLM's engines under a process."""
+    return [each for each in children_of(pid) if "ray::CovRolloutActor" in command_line(each)]
 
 
 def children_of(pid: int, *, recursive: bool = True) -> list[psutil.Process]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from types import SimpleNamespace
 
+from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.cluster.sizing.budget import PHASES, Budget, Need, Role, budget
 from openrlhf_cov.cluster.sizing.flag_sizes import BYTES, engine_of
 from openrlhf_cov.cluster.sizing.memory import GIB, Engine
@@ -13,8 +14,9 @@ from openrlhf_cov.utils.engine_limits import engine_limits
 # Measured on the embedded task, on a CPU host: Python, torch and Ray in one process, without model.
 CPU_PROCESS = 2 * GIB // 3
 
-# Processes of a vLLM engine on a CPU host: Ray's actor and the engine. An engine of several ranks has one more.
-ENGINE_PROCESSES = 2
+# Processes of a vLLM engine of several ranks on a CPU host, beside its ranks: Ray's actor and the scheduler. An engine
+# of one rank is one process.
+SHARDED_ENGINE_PROCESSES = 2
 
 # Processes of the run: its command, the trainer, and those of Ray, counted as one.
 RUN_PROCESSES = 3
@@ -50,23 +52,32 @@ def off_gpu_bytes(
     return parts
 
 
-def cpu_engine(args: SimpleNamespace, shape: ModelShape, kv_space: float) -> Engine:
+def cpu_engine(args: SimpleNamespace, shape: ModelShape, kv_space: float | None = None) -> Engine:
     """Return an engine on a CPU host, which takes memory for its weights and the KV cache alone.
 
     Args:
         args: The flags of a training.
         shape: Shape of the model.
-        kv_space: Bytes of the KV cache of one process.
+        kv_space: Bytes of the KV cache of one process; None for ``cpu_host.kv_cache_bytes``.
     """
     shards = args.vllm.tensor_parallel_size
     element = BYTES[args.ds.param_dtype]
+    limits = engine_limits(args.vllm_max_num_seqs, args.vllm_max_num_batched_tokens, on_gpus=False)
+    if kv_space is None:
+        kv_space = cpu_host.kv_cache_bytes(
+            shape,
+            sequences=limits.sequences,
+            longest=args.data.max_len,
+            element=element,
+            keeps_prefixes=args.vllm.enable_prefix_caching,
+        )
     weights = shape.parameters * element / shards
     return Engine(
         tensor_parallel=shards,
         utilization=1.0,
         gpu_bytes=weights + kv_space,
         element=element,
-        limits=engine_limits(args.vllm_max_num_seqs, args.vllm_max_num_batched_tokens, on_gpus=False),
+        limits=limits,
         has_workspace=False,
     )
 
@@ -83,8 +94,8 @@ def cpu_budget(roles: Mapping[str, Role], kinds: tuple[str, ...], engine: Engine
         engine: The engine, as ``cpu_engine`` returns it; it counts where ``kinds`` has one.
     """
     there = [roles[name] for name in kinds if name in roles]
-    of_engine = ENGINE_PROCESSES + (engine.tensor_parallel > 1)
-    processes = len(kinds) + (of_engine - 1) * kinds.count("engine")
+    more_of_engine = SHARDED_ENGINE_PROCESSES if engine.tensor_parallel > 1 else 0
+    processes = len(kinds) + more_of_engine * kinds.count("engine")
     *rows, _ = budget(there, engine if "engine" in kinds else None).rows  # the last one is CUDA's
     more = {
         "offloaded, here all the same": sum(_on_host(role, sleeps=False) for role in there),

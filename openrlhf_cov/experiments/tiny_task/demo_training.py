@@ -201,6 +201,7 @@ def training_command(
         --actor.num_gpus_per_node 1 --ref.num_gpus_per_node 1 --train.colocate_actor_ref --vllm.num_engines 1
         --algo.advantage.estimator group_norm --algo.kl.use_loss --algo.kl.estimator k3 --algo.kl.init_coef {kl_coef}
         --rollout.batch_size {PROMPTS} --rollout.n_samples_per_prompt {SAMPLES} --rollout.micro_batch_size 64
+        --vllm.max_num_seqs {PROMPTS * SAMPLES}
         --train.batch_size 32 --train.micro_batch_size 32
         --actor.adam.lr 3e-5 --actor.lr_scheduler constant --ds.zero_stage 2
         --ckpt.output_dir {output} --ckpt.path {output}/checkpoints --logger.tensorboard_dir {output}/tensorboard

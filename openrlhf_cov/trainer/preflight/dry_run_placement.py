@@ -1,5 +1,6 @@
 """``--dry_run``: the cluster of a run, where its processes go there, and whether they have the memory."""
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -239,19 +240,20 @@ def _memory_of_nodes(
     plan: Placement,
 ) -> list[str]:
     """Check the memory of CPU hosts, where all processes of a node share its memory."""
-    space = cpu_host.environment(training_processes=1)["VLLM_CPU_KVCACHE_SPACE"]
+    given = os.environ.get(cpu_host.KV_VARIABLE)
     try:
-        engine = host.cpu_engine(args, shape, float(space) * GIB)
+        space = None if given is None else float(given) * GIB
     except ValueError:
-        found.shortfalls.append(f"VLLM_CPU_KVCACHE_SPACE {space} is no number of GiB; set one, or unset it")
+        found.shortfalls.append(f"{cpu_host.KV_VARIABLE} {given} is no number of GiB; set one, or unset it")
         return []
+    engine = host.cpu_engine(args, shape, space)
     budgets = _budgets(plan, lambda kinds: host.cpu_budget(roles, kinds, engine))
     lines = ["memory of a logical GPU, which is memory of its node, GiB, estimated (docs/sizing.md)"]
     for title, table in budgets.values():
         lines += prose.budget_lines(title, table, None)
     if has_engines(args):
         lines += ["engine", prose.engine_line(engine, shape, args.data.max_len)]
-        _check_engine(args, found, engine, shape, f"VLLM_CPU_KVCACHE_SPACE {space}")
+        _check_engine(args, found, engine, shape, f"{cpu_host.KV_VARIABLE} {given or cpu_host.KV_SPACE // GIB}")
     names = list(cluster.gpus)
     tables = {kinds: table for kinds, (_, table) in budgets.items()}
     needs = {names[node]: need for node, need in host.cpu_bytes(plan, tables).items()}

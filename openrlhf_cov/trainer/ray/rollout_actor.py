@@ -46,7 +46,7 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         self.log_probs = log_probs
         # Requests of ``begin_groups`` by their keys, until ``group`` asks for their responses.
         self.begun: dict[str, asyncio.Task] = {}
-        cpu_host.limit_engine_threads(kwargs["model"])
+        cpu_host.prepare_engine(kwargs)
         await super().__init__(*args, agent_func_path=agent_func_path, **kwargs)
         if agent_func_path is None:
             self.new_executor = partial(RewardExecutor, remote_rm_url, reward_config)

@@ -58,6 +58,21 @@ def test_an_engine_on_a_cpu_host_is_weights_and_kv_cache(flags):
     assert engine.kv_tokens(SMOLLM) == GIB // (2 * 30 * 3 * 64 * 4)  # 30 layers, 3 heads of keys of 64
 
 
+def test_without_a_size_the_kv_cache_is_what_the_engine_gets(flags):
+    # 4 sequences of 4 blocks of 128 tokens, and vLLM's own block
+    engine = cpu_engine(flags(CPU | {"vllm_max_num_seqs": 4}), SMOLLM)
+    assert engine.kv_tokens(SMOLLM) == 17 * 128
+    # 4 sequences of 16 blocks of 32 tokens, twice
+    args = flags(CPU | {"vllm_max_num_seqs": 4, "vllm.enable_prefix_caching": True})
+    assert cpu_engine(args, SMOLLM).kv_tokens(SMOLLM) == (2 * 4 * 16 + 1) * 32
+
+
+def test_ranks_of_an_engine_are_processes_beside_its_actor_and_its_scheduler(flags):
+    args = flags(CPU | {"vllm.tensor_parallel_size": 2})
+    rows = {row.name: row.values for row in cpu_budget({}, ("engine",), cpu_engine(args, SMOLLM)).rows}
+    assert rows["Python, torch"] == (3 * CPU_PROCESS,) * 4
+
+
 def test_nothing_leaves_the_memory_of_a_cpu_host(flags):
     args = flags(CPU)
     actor = roles_of(args, {"actor": SMOLLM}, on_gpus=False)["actor"]
@@ -85,7 +100,7 @@ def test_all_processes_of_a_node_share_its_memory(flags):
     engine = cpu_engine(args, SMOLLM, GIB)
     roles = roles_of(args, {"actor": SMOLLM}, on_gpus=False)
     budgets = {kinds: cpu_budget(roles, kinds, engine) for kinds in (("actor",), ("engine",))}
-    one_engine = 4 * Q + GIB + 2 * CPU_PROCESS  # Ray's actor, the engine
+    one_engine = 4 * Q + GIB + CPU_PROCESS
     assert budgets["engine",].totals == (one_engine,) * 4
     needs = cpu_bytes(place(layout_of(args).groups(), [2, 1]), budgets)
     rest = 3 * CPU_PROCESS  # the command, the trainer, Ray

@@ -1,0 +1,67 @@
+"""The engine actor of a run, with methods by which a test looks into its process."""
+
+import asyncio
+import os
+import time
+from typing import Any
+
+import psutil
+from vllm import SamplingParams
+from vllm.sampling_params import RequestOutputKind
+
+from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
+
+
+class EngineActor(CovRolloutActor):
+    """An engine on which a test acts from inside of its process."""
+
+    async def process(self) -> tuple[int, list[str]]:
+        """Return the number of the process, and the command lines of its children."""
+        return os.getpid(), [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
+
+    async def respond(self, prompt: list[int], tokens: int) -> list[int]:
+        """Return the greedy response to a prompt, with as many tokens."""
+        limits = {"max_tokens": tokens, "min_tokens": tokens, "temperature": 0.0}
+        output = await self.generate(prompt, SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY, **limits))
+        return list(output.outputs[0].token_ids)
+
+    async def give_up(self, prompt: list[int], tokens: int) -> int:
+        """Ask for a response, give up when it has begun, and return the number of requests that are left."""
+        task = asyncio.create_task(self.respond(prompt, tokens))
+        while not self.get_num_unfinished_requests():
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        return self.get_num_unfinished_requests()
+
+    async def paused(self, prompt: list[int], tokens: int, seconds: float) -> tuple[bool, list[int]]:
+        """Ask for a response of a paused engine; return whether it had come before the engine went on, and it."""
+        task = asyncio.create_task(self.respond(prompt, tokens))
+        while not self.get_num_unfinished_requests():
+            await asyncio.sleep(0)
+        await self.pause_generation()
+        await asyncio.sleep(seconds)
+        was_done = task.done()
+        await self.resume_generation()
+        return was_done, await task
+
+    async def answers_meanwhile(self, seconds: float) -> int:
+        """Return how often the actor could answer while the engine waited in a call, as for weights."""
+        core: Any = self.llm.engine_core.engine.engine_core
+        core.wait = time.sleep
+        call = asyncio.create_task(self.llm.engine_core.call_utility_async("wait", seconds))
+        answers = 0
+        while not call.done():
+            await self.check_health()
+            await asyncio.sleep(seconds / 20)
+            answers += 1
+        return answers
+
+    async def fail(self) -> None:
+        """Make every later step of the engine fail."""
+        core: Any = self.llm.engine_core.engine.engine_core
+
+        def step() -> None:
+            raise RuntimeError("out of order")
+
+        core.step_fn = step
