@@ -115,7 +115,7 @@ def main() -> None:
         for name in args.only:
             if any((row["name"], row["round"]) == (name, number) for row in read(results)):
                 continue
-            folder = args.output / f"{args.task}{size}-{number}-{name.replace(', ', '-')}"
+            folder = args.output / f"{args.task}{size}-{number}-{re.sub('[, ]+', '-', name)}"
             row = {"name": name, "round": number, "steps": args.steps} | measure(name, args, folder)
             with results.open("a") as file:
                 file.write(json.dumps(row) + "\n")
