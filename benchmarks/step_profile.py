@@ -27,11 +27,13 @@ WARM_UP = 2
 PROCESSES = {
     "ray::PolicyRole": "policy: update, scoring",
     "ray::ReferenceRole": "reference: scoring",
-    "VLLM::EngineCore": "vLLM: model and scheduler",
-    "ray::CovRolloutActor": "engine actor: requests, rewards",
+    # An engine was two processes in earlier commits.
+    "VLLM::EngineCore": "engine: generation, rewards",
+    "ray::CovRolloutActor": "engine: generation, rewards",
     "ray::TrainingController": "controller",
 }
 OTHERS = "Ray and the driver"
+NAMES = list(dict.fromkeys([*PROCESSES.values(), OTHERS]))
 
 
 def main() -> None:
@@ -78,7 +80,7 @@ def measure(tree: Path, folder: Path, steps: int) -> dict[str, float]:
             time.sleep(0.2)
         if run.returncode or len(ends) <= WARM_UP:
             sys.exit(f"step_profile: the run ended with status {run.returncode}\n{log.read_text()[-3000:]}")
-    seconds = dict.fromkeys([*PROCESSES.values(), OTHERS], 0.0)
+    seconds = dict.fromkeys(NAMES, 0.0)
     first = ends[WARM_UP - 1]
     last = ends[-1]
     for pid, end in last.items():
@@ -117,7 +119,7 @@ def name_of(pid: int) -> str:
 def table(found: dict[Path, list[dict[str, float]]]) -> str:
     """Return the medians of the rounds with the lowest and the highest value."""
     lines = [f"| CPU seconds | {' | '.join(map(str, found))} |", f"|---|{'---:|' * len(found)}"]
-    for name in [*PROCESSES.values(), OTHERS, "a step"]:
+    for name in [*NAMES, "a step"]:
         cells = []
         for rounds in found.values():
             values = [sum(each.values()) if name == "a step" else each[name] for each in rounds]
@@ -133,7 +135,7 @@ def draw(found: dict[Path, list[dict[str, float]]], path: Path) -> None:
     figure, axes = plt.subplots(figsize=(8.4, 1.4 + 0.5 * len(found)), layout="constrained")
     labels = [tree.name for tree in found]
     ends = [0.0] * len(found)
-    for name in [*PROCESSES.values(), OTHERS]:
+    for name in NAMES:
         widths = [statistics.median(each[name] for each in rounds) for rounds in found.values()]
         bars = axes.barh(labels, widths, left=ends, label=name)
         axes.bar_label(bars, fmt="%.2f", label_type="center", fontsize=8, color="white")

@@ -15,7 +15,7 @@ from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.utils.cores import cores
 
 # Variables of the host module without which a run does not start or its threads compete for cores.
-NEEDED = ("DS_ACCELERATOR", "OMP_NUM_THREADS", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")
+NEEDED = ("DS_ACCELERATOR", "OMP_NUM_THREADS", "VLLM_CPU_OMP_THREADS_BIND")
 
 
 def prepare() -> None:
@@ -45,6 +45,8 @@ def main() -> None:
 
     variables = cpu_host.environment(training_processes=1)
     variables = variables if tuned else {name: variables[name] for name in NEEDED}
+    # GiB; vLLM would take a fifth of the memory for the cache of keys and values.
+    variables.setdefault(cpu_host.KV_VARIABLE, "1")
     runtime_env = {"env_vars": variables, "worker_process_setup_hook": "stock.prepare"}
     ray.init(address="local", include_dashboard=False, num_gpus=2, num_cpus=max(8, cores()), runtime_env=runtime_env)
 

@@ -169,9 +169,9 @@ def kv_cache_bytes(
     if shape is None:
         return KV_SPACE
     block = PREFIX_BLOCK if keeps_prefixes else BLOCK
-    blocks = sequences * math.ceil(longest / block) * (2 if keeps_prefixes else 1)
+    # A sliding window needs one more block for a sequence, and vLLM keeps one for itself.
+    blocks = sequences * (math.ceil(longest / block) + 1) * (2 if keeps_prefixes else 1)
     of_block = block * 2 * shape.layers * shape.kv_width * element
-    # vLLM keeps one more block for itself.
     return min(KV_SPACE, (blocks + 1) * of_block)
 
 

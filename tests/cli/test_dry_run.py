@@ -242,28 +242,28 @@ LAYOUTS = {
         "--actor.num_nodes 1 --actor.num_gpus_per_node 8 --vllm.num_engines 8 --train.max_tokens_per_gpu 40960 "
         + ON_THE_SAME_GPUS,
         1,
-        ["67.8", "18.4", "43.6", "21.0"],
+        ["67.8", "12.9", "43.6", "21.0"],
     ),
     "7b split": (
         "Qwen/Qwen2.5-7B",
         "--actor.num_nodes 1 --actor.num_gpus_per_node 4 --vllm.num_engines 4 --train.max_tokens_per_gpu 40960 "
         "--vllm.gpu_memory_utilization 0.9",
         1,
-        ["34.3", "47.2", "57.8", "36.3"],
+        ["34.3", "42.4", "57.8", "36.3"],
     ),
     "32b colocated": (
         "Qwen/Qwen2.5-32B",
         "--actor.num_nodes 4 --actor.num_gpus_per_node 8 --vllm.num_engines 8 --vllm.tensor_parallel_size 4 "
         "--train.max_tokens_per_gpu 40960 " + ON_THE_SAME_GPUS,
         4,
-        ["67.9", "24.7", "69.8", "23.1"],
+        ["67.9", "15.9", "69.8", "23.1"],
     ),
     "32b split": (
         "Qwen/Qwen2.5-32B",
         "--actor.num_nodes 2 --actor.num_gpus_per_node 8 --vllm.num_engines 4 --vllm.tensor_parallel_size 4 "
         "--train.max_tokens_per_gpu 32768 --vllm.gpu_memory_utilization 0.9",
         4,
-        ["36.4", "52.4", "75.6", "39.3"],
+        ["36.4", "45.5", "75.6", "39.3"],
     ),
 }
 

@@ -91,19 +91,19 @@ SMALL = LlamaConfig(
 )  # fmt: skip
 
 
-# A token of the small model takes 2 x 2 layers x 2 heads x 16 = 128 numbers. One more block is vLLM's own.
+# A token of the small model takes 2 x 2 layers x 2 heads x 16 = 128 numbers. Each sequence has one more block than it
+# fills, and vLLM one for itself.
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        # 128 sequences of 2 blocks of 128 tokens
-        ({}, 257 * 128 * 128 * 4),
-        ({"dtype": "bfloat16"}, 257 * 128 * 128 * 2),
-        ({"max_num_seqs": 10, "max_model_len": 128}, 11 * 128 * 128 * 4),
-        # 10 sequences of 5 blocks of 32 tokens, twice
-        ({"max_num_seqs": 10, "enable_prefix_caching": True}, 101 * 32 * 128 * 4),
-        # 128 sequences of 32 blocks would take 2 ** 28 bytes with 2 layers
-        ({"max_model_len": 4096}, (128 * 32 + 1) * 128 * 128 * 4),
+        # 128 sequences that fill 2 blocks of 128 tokens
+        ({}, (128 * 3 + 1) * 128 * 128 * 4),
+        ({"dtype": "bfloat16"}, (128 * 3 + 1) * 128 * 128 * 2),
+        ({"max_num_seqs": 10, "max_model_len": 128}, 21 * 128 * 128 * 4),
+        # 10 sequences that fill 5 blocks of 32 tokens, twice
+        ({"max_num_seqs": 10, "enable_prefix_caching": True}, 121 * 32 * 128 * 4),
+        ({"max_model_len": 4096}, (128 * 33 + 1) * 128 * 128 * 4),
         ({"max_model_len": 4096, "max_num_seqs": 512}, 2**30),
     ],
 )

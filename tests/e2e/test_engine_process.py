@@ -7,45 +7,58 @@ from pathlib import Path
 import engine_actor
 import psutil
 import pytest
-from processes import wait_for_end_of
+from processes import command_line, wait_for_end_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings("ignore")]
 
 PROMPT = [5, 6, 7, 8]
 
 
+def start(ray, task, patch, actor):
+    """Start Ray and an engine of this class of actors, and return the handle of the engine."""
+    from openrlhf_cov.cluster import connection
+    from openrlhf_cov.trainer.ray import engines
+
+    patch.setattr(engines, "CovRolloutActor", actor)
+    connection.connect(engines.needs_of_engines(1, 1))
+    (engine,) = engines.start_evaluation_engines(
+        str(task.model),
+        num_engines=1,
+        tensor_parallel_size=1,
+        max_model_len=64,
+        dtype="fp32",
+        gpu_memory_utilization=0.2,
+        enforce_eager=True,
+        seed=0,
+        trust_remote_code=False,
+    )
+    ray.get(engine.check_health.remote())
+    return engine
+
+
 @pytest.fixture(scope="module")
-def started(task):
-    """The Ray of this module, and the handle of a real engine."""
+def patch():
+    """Changes that last as long as the module."""
     patch = pytest.MonkeyPatch()
     patch.setenv("RAY_ADDRESS", "local")
     # The worker of the engine imports the actor from the helpers of the tests.
     patch.setenv("PYTHONPATH", str(Path(engine_actor.__file__).parent), prepend=os.pathsep)
+    yield patch
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def started(task, patch):
+    """Ray, and the handle of a real engine."""
     import ray
 
-    from openrlhf_cov.cluster import connection, cpu_host
-    from openrlhf_cov.trainer.ray import engines
+    from openrlhf_cov.cluster import cpu_host
 
     cpu_host.install()
-    patch.setattr(engines, "CovRolloutActor", engine_actor.EngineActor)
-    connection.connect(engines.needs_of_engines(1, 1))
     try:
-        (engine,) = engines.start_evaluation_engines(
-            str(task.model),
-            num_engines=1,
-            tensor_parallel_size=1,
-            max_model_len=64,
-            dtype="fp32",
-            gpu_memory_utilization=0.2,
-            enforce_eager=True,
-            seed=0,
-            trust_remote_code=False,
-        )
-        ray.get(engine.check_health.remote())
-        yield ray, engine
+        yield ray, start(ray, task, patch, engine_actor.EngineActor)
     finally:
         ray.shutdown()
-        patch.undo()
 
 
 def test_the_engine_and_its_actor_are_one_process(started):
@@ -73,6 +86,18 @@ def test_a_paused_engine_generates_nothing_and_goes_on_where_it_was(started):
     assert response == alone
 
 
+def test_a_response_ends_where_its_engine_is_put_to_sleep(started):
+    ray, engine = started
+    assert ray.get(engine.response_of_slept.remote(PROMPT)) == "abort"
+    assert len(ray.get(engine.respond.remote(PROMPT, 12))) == 12
+
+
+def test_rewards_that_seed_torch_change_no_sample(started):
+    ray, engine = started
+    samples = [ray.get(engine.drawn.remote(PROMPT, disturb)) for disturb in (False, True, False)]
+    assert samples[0] == samples[1] == samples[2]
+
+
 def test_the_actor_answers_while_its_engine_waits(started):
     ray, engine = started
     # 20 waits of a twentieth of the time; a busy host is late with some
@@ -93,3 +118,14 @@ def test_an_engine_that_fails_is_dead_and_ends_with_its_actor(started):
     everything = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     os.kill(pid, signal.SIGKILL)
     wait_for_end_of(everything)
+
+
+def test_an_engine_with_a_process_of_its_own_ends_with_its_actor(task, patch, started):
+    ray, _ = started
+    ray.shutdown()
+    engine = start(ray, task, patch, engine_actor.ActorOfAnotherProcess)
+    actor = psutil.Process(ray.get(engine.process.remote()))
+    children = actor.children(recursive=True)
+    assert any("resource_tracker" not in command_line(child) for child in children)
+    os.kill(actor.pid, signal.SIGKILL)
+    wait_for_end_of(children)

@@ -6,10 +6,24 @@ import time
 from typing import Any
 
 import psutil
+import torch
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
+from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
+
+
+class ActorOfAnotherProcess(CovRolloutActor):
+    """An engine whose scheduler and model have a process of their own, as on a GPU host."""
+
+    async def __init__(self, *args: Any, **kwargs: Any) -> None:
+        cpu_host.prepare_engine = lambda arguments: None
+        await super().__init__(*args, **kwargs)
+
+    async def process(self) -> int:
+        """Return the number of the actor's process."""
+        return os.getpid()
 
 
 class EngineActor(CovRolloutActor):
@@ -23,6 +37,25 @@ class EngineActor(CovRolloutActor):
         """Return the greedy response to a prompt, with as many tokens."""
         limits = {"max_tokens": tokens, "min_tokens": tokens, "temperature": 0.0}
         output = await self.generate(prompt, SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY, **limits))
+        return list(output.outputs[0].token_ids)
+
+    async def response_of_slept(self, prompt: list[int]) -> str | None:
+        """Put the engine to sleep while it generates, wake it, and return why the response ended."""
+        sampling = SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY, max_tokens=50, min_tokens=50)
+        task = asyncio.create_task(self.generate(prompt, sampling))
+        while not self.get_num_unfinished_requests():
+            await asyncio.sleep(0)
+        await self.llm.sleep(level=0)
+        await self.llm.wake_up(tags=["scheduling"])
+        return (await task).outputs[0].finish_reason
+
+    async def drawn(self, prompt: list[int], disturb: bool) -> list[int]:
+        """Return a response without a seed of its own, drawn from the engine's random state 7."""
+        self.llm.engine_core.random_state = torch.Generator().manual_seed(7).get_state()
+        if disturb:
+            torch.manual_seed(0)
+        sampling = SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY, max_tokens=30, min_tokens=30)
+        output = await self.generate(prompt, sampling)
         return list(output.outputs[0].token_ids)
 
     async def give_up(self, prompt: list[int], tokens: int) -> int:

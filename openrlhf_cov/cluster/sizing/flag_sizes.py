@@ -173,18 +173,16 @@ def training_tokens(args: SimpleNamespace) -> int:
 
 
 def scoring_tokens(args: SimpleNamespace) -> int:
-    """Return the most tokens of a scored micro-batch that one GPU computes.
+    """Return the most tokens of a scored micro-batch on one GPU.
 
-    With ``--train.dynamic_batch_enable`` upstream rounds the number of micro-batches down to a multiple of the ranks:
-    2 ranks - 1 of them become as many as there are ranks.
+    A sequence is never split over micro-batches. With several ranks, each of which gets as many micro-batches, some of
+    two sequences may be above the limit where there are too few sequences for more micro-batches.
     """
     if not args.train.dynamic_batch_enable:
         return _per_gpu(args, args.rollout.micro_batch_size * args.data.max_len)
-    # 2 ranks - 1 micro-batches become as many as there are ranks, each with almost twice the limit.
-    ranks = ranks_of(args)
     limit = args.rollout.max_tokens_per_gpu or args.train.max_tokens_per_gpu
-    limit *= args.ds.tensor_parallel_size
-    return max(limit * (2 * ranks - 1) // ranks, _per_gpu(args, args.data.max_len))
+    sequences = 2 if ranks_of(args) > 1 else 1
+    return max(limit * args.ds.tensor_parallel_size, _per_gpu(args, sequences * args.data.max_len))
 
 
 def _role(name: str, args: SimpleNamespace, shape: ModelShape, on_gpus: bool) -> Role:

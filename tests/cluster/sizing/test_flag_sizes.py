@@ -73,17 +73,20 @@ FIXED = {"train.dynamic_batch_enable": False, "train.micro_batch_size": 2, "roll
 @pytest.mark.parametrize(
     ("changes", "training", "scoring"),
     [
-        # 8 ranks: 15 micro-batches become 8, each of 15/8 of the limit
-        ({}, 20_480, 38_400),
-        ({"rollout.max_tokens_per_gpu": 16_384}, 20_480, 30_720),
-        ({"rollout.max_tokens_per_gpu": None}, 20_480, 38_400),
+        ({}, 20_480, 20_480),
+        ({"rollout.max_tokens_per_gpu": 30_720}, 20_480, 30_720),
+        ({"rollout.max_tokens_per_gpu": None}, 20_480, 20_480),
         ({"actor.num_gpus_per_node": 1}, 20_480, 20_480),
-        # a sequence is longer than the limit
-        ({"train.max_tokens_per_gpu": 4096, "rollout.max_tokens_per_gpu": 4096}, 10_240, 10_240),
+        # a sequence is longer than the limit, and there may be one too few for another micro-batch on each of 8 ranks
+        ({"train.max_tokens_per_gpu": 4096, "rollout.max_tokens_per_gpu": 4096}, 10_240, 20_480),
+        (
+            {"train.max_tokens_per_gpu": 4096, "rollout.max_tokens_per_gpu": 4096, "actor.num_gpus_per_node": 1},
+            *(10_240, 10_240),
+        ),
         # a ring of 2 halves it; the limit is per GPU
-        ({"ds.ring_attn_size": 2, "train.max_tokens_per_gpu": 4096}, 5120, 35_840),
+        ({"ds.ring_attn_size": 2, "train.max_tokens_per_gpu": 4096}, 5120, 20_480),
         # tensor parallelism does not: all its GPUs compute the same tokens
-        ({"ds.tensor_parallel_size": 2}, 40_960, 71_680),
+        ({"ds.tensor_parallel_size": 2}, 40_960, 40_960),
         # fixed numbers of padded samples
         (FIXED, 20_480, 40_960),
         (FIXED | {"ds.ring_attn_size": 3}, 6827, 13_654),

@@ -59,12 +59,12 @@ def test_an_engine_on_a_cpu_host_is_weights_and_kv_cache(flags):
 
 
 def test_without_a_size_the_kv_cache_is_what_the_engine_gets(flags):
-    # 4 sequences of 4 blocks of 128 tokens, and vLLM's own block
+    # 4 sequences of 4 blocks of 128 tokens and one more, and vLLM's own block
     engine = cpu_engine(flags(CPU | {"vllm_max_num_seqs": 4}), SMOLLM)
-    assert engine.kv_tokens(SMOLLM) == 17 * 128
-    # 4 sequences of 16 blocks of 32 tokens, twice
+    assert engine.kv_tokens(SMOLLM) == 21 * 128
+    # 4 sequences of 16 blocks of 32 tokens and one more, twice
     args = flags(CPU | {"vllm_max_num_seqs": 4, "vllm.enable_prefix_caching": True})
-    assert cpu_engine(args, SMOLLM).kv_tokens(SMOLLM) == (2 * 4 * 16 + 1) * 32
+    assert cpu_engine(args, SMOLLM).kv_tokens(SMOLLM) == (2 * 4 * 17 + 1) * 32
 
 
 def test_ranks_of_an_engine_are_processes_beside_its_actor_and_its_scheduler(flags):
