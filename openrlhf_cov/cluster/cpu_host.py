@@ -210,11 +210,14 @@ def training_config(config: dict[str, Any], args: SimpleNamespace) -> dict[str, 
 
 
 def _config(model: str) -> dict[str, Any] | None:
-    """Return the content of a model's config.json; None if there is none, which the engine will say."""
+    """Return the content of a model's config.json; None if this host has none, which the engine will say.
+
+    A run reads the model's tokenizer before, so a model of the hub is in the cache, and the hub is not asked again.
+    """
     from transformers import PretrainedConfig
 
     try:
-        return PretrainedConfig.get_config_dict(model)[0]
+        return PretrainedConfig.get_config_dict(model, local_files_only=True)[0]
     except OSError:
         return None
 

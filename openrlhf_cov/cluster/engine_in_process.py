@@ -6,10 +6,12 @@ a quarter of the start of a small training, and serializes every token.
 """
 
 import asyncio
+import queue
 import random
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,8 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreReques
 from vllm.v1.engine.core_client import AsyncMPClient, BackgroundResources, InprocClient
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.executor import Executor
+
+from openrlhf_cov.utils.seeds import seed_of
 
 logger = init_logger(__name__)
 
@@ -37,7 +41,8 @@ class InProcessClient(AsyncMPClient):
     other calls (``call_utility_async``), which may wait for the processes that train, run in a thread, one at a time,
     while no step runs.
 
-    The engine draws samples from a random state of its own, which rewards in this process do not change.
+    Every step draws from a random state of its own, which follows from the seed of the engine and the number of the
+    step. A reward in this process that seeds torch changes at most the draws of the step that is under way.
 
     Args:
         vllm_config: vLLM's configuration, without asynchronous scheduling: a call finds no step under way.
@@ -52,16 +57,19 @@ class InProcessClient(AsyncMPClient):
         self.engines_running = False
         self.resources = BackgroundResources(ctx=None)  # pyright: ignore[reportArgumentType]
         self.is_shut_down = False
+        self.steps = 0
         # vLLM seeds all generators of its process.
-        of_python, of_numpy = random.getstate(), np.random.get_state()
-        self.random_state = torch.get_rng_state()
-        with self._own_random_state():
-            self.engine = InprocClient(vllm_config, executor_class, log_stats)
+        of_python, of_numpy, of_torch = random.getstate(), np.random.get_state(), torch.get_rng_state()
+        self.engine = InprocClient(vllm_config, executor_class, log_stats)
         random.setstate(of_python)
         np.random.set_state(of_numpy)
+        torch.set_rng_state(of_torch)
         # Held by the step or the call that is under way.
         self.lock = asyncio.Lock()
-        self.calls = ThreadPoolExecutor(1, "EngineCalls")
+        # Calls and the futures of their results, for the thread that carries them out. It does not keep the process
+        # from ending where a call waits for another one.
+        self.calls: queue.SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        threading.Thread(target=self._carry_out_calls, name="EngineCalls", daemon=True).start()
         # Set by everything after which the engine may have work, or outputs.
         self.changed = asyncio.Event()
         # Ends of requests outside of a step.
@@ -85,7 +93,7 @@ class InProcessClient(AsyncMPClient):
                 await asyncio.sleep(0)
             async with self.lock:
                 try:
-                    with self._own_random_state():
+                    with self._random_state_of_step():
                         outputs = self.engine.get_output()
                 except Exception as error:
                     logger.exception("the engine failed in a step")
@@ -96,12 +104,13 @@ class InProcessClient(AsyncMPClient):
 
     async def add_request_async(self, request: EngineCoreRequest) -> None:
         """Give the engine a request, which its next step considers. One that it cannot take ends with an error."""
-        self.ensure_alive()
         async with self.lock:
+            self.ensure_alive()
             try:
                 self.engine.add_request(request)
             except Exception as error:
                 logger.exception("the engine cannot take request %s", request.request_id)
+                self.engine.abort_requests([request.request_id])
                 # The front end sends these images again with the next request.
                 missing = error.mm_hashes if isinstance(error, MultiModalCacheMissError) else None
                 self._end([request.request_id], FinishReason.ERROR, mm_cache_miss_hashes=missing)
@@ -120,37 +129,49 @@ class InProcessClient(AsyncMPClient):
         A call goes on to its end where the task that waits for it is cancelled. Requests that it ends, as the mode
         "abort" of a pause does, are reported to the front end.
         """
-        self.ensure_alive()
         return await asyncio.shield(self._call(getattr(self.engine.engine_core, method), *args))
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """End the engine; a call that waits for other processes is not waited for."""
-        if not self.is_shut_down:
-            self.is_shut_down = self.resources.engine_dead = True
-            self.calls.shutdown(wait=False, cancel_futures=True)
+        """End the engine. One that is in a call ends with its process."""
+        is_first = not self.is_shut_down
+        self.is_shut_down = self.resources.engine_dead = True
+        if is_first and not self.lock.locked():
             self.engine.shutdown(timeout)
 
     async def _call(self, method: Callable[..., Any], *args: Any) -> Any:
         # vLLM's interface of schedulers does not name the requests.
         scheduler: Any = self.engine.engine_core.scheduler
         async with self.lock:
-            before = list(scheduler.requests)
+            self.ensure_alive()
+            unfinished = [each for each in scheduler.requests.values() if not each.is_finished()]
+            result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            self.calls.put((result, partial(method, *args)))
             try:
-                return await asyncio.get_running_loop().run_in_executor(self.calls, method, *args)
+                return await result
             finally:
-                self._end([each for each in before if each not in scheduler.requests], FinishReason.ABORT)
+                self._end([each.request_id for each in unfinished if each.is_finished()], FinishReason.ABORT)
                 self.changed.set()
+
+    def _carry_out_calls(self) -> None:
+        while True:
+            result, call = self.calls.get()
+            try:
+                value = call()
+            except Exception as error:
+                result.get_loop().call_soon_threadsafe(result.set_exception, error)
+            else:
+                result.get_loop().call_soon_threadsafe(result.set_result, value)
 
     def _end(self, request_ids: list[str], reason: FinishReason, **fields: Any) -> None:
         self.ended += [EngineCoreOutput(each, [], finish_reason=reason, **fields) for each in request_ids]
 
     @contextmanager
-    def _own_random_state(self) -> Iterator[None]:
-        """Let the body draw from the random state of the engine, and restore that of the process."""
+    def _random_state_of_step(self) -> Iterator[None]:
+        """Let the body draw from the random state of the next step, and restore that of the process."""
         of_process = torch.get_rng_state()
-        torch.set_rng_state(self.random_state)
+        torch.default_generator.manual_seed(seed_of(self.vllm_config.model_config.seed, self.steps))
+        self.steps += 1
         try:
             yield
         finally:
-            self.random_state = torch.get_rng_state()
             torch.set_rng_state(of_process)

@@ -86,16 +86,24 @@ def test_a_paused_engine_generates_nothing_and_goes_on_where_it_was(started):
     assert response == alone
 
 
-def test_a_response_ends_where_its_engine_is_put_to_sleep(started):
+def test_a_response_fails_where_its_engine_is_put_to_sleep(started):
     ray, engine = started
-    assert ray.get(engine.response_of_slept.remote(PROMPT)) == "abort"
+    with pytest.raises(ray.exceptions.RayTaskError, match="ended a response early \\(abort\\)"):
+        ray.get(engine.response_of_slept.remote(PROMPT))
     assert len(ray.get(engine.respond.remote(PROMPT, 12))) == 12
 
 
-def test_rewards_that_seed_torch_change_no_sample(started):
+def test_samples_do_not_depend_on_the_random_state_of_their_process(started):
     ray, engine = started
-    samples = [ray.get(engine.drawn.remote(PROMPT, disturb)) for disturb in (False, True, False)]
-    assert samples[0] == samples[1] == samples[2]
+    first, number = ray.get(engine.drawn.remote(PROMPT, 0, 1))
+    assert ray.get(engine.drawn.remote(PROMPT, 0, 1)) == (first, number)
+    # The engine leaves the state of its process as it was: the number follows from the seed alone.
+    other, same_number = ray.get(engine.drawn.remote(PROMPT, 1000, 1))
+    assert other != first
+    assert same_number == number
+    same, other_number = ray.get(engine.drawn.remote(PROMPT, 0, 2))
+    assert same == first
+    assert other_number != number
 
 
 def test_the_actor_answers_while_its_engine_waits(started):

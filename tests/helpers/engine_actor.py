@@ -39,33 +39,38 @@ class EngineActor(CovRolloutActor):
         output = await self.generate(prompt, SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY, **limits))
         return list(output.outputs[0].token_ids)
 
-    async def response_of_slept(self, prompt: list[int]) -> str | None:
-        """Put the engine to sleep while it generates, wake it, and return why the response ended."""
-        sampling = SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY, max_tokens=50, min_tokens=50)
-        task = asyncio.create_task(self.generate(prompt, sampling))
+    async def response_of_slept(self, prompt: list[int]) -> None:
+        """Put the engine to sleep while it generates, wake it, and wait for the response."""
+        task = asyncio.create_task(self.respond(prompt, 50))
         while not self.get_num_unfinished_requests():
             await asyncio.sleep(0)
         await self.llm.sleep(level=0)
         await self.llm.wake_up(tags=["scheduling"])
-        return (await task).outputs[0].finish_reason
+        await asyncio.wait_for(task, 60)
 
-    async def drawn(self, prompt: list[int], disturb: bool) -> list[int]:
-        """Return a response without a seed of its own, drawn from the engine's random state 7."""
-        self.llm.engine_core.random_state = torch.Generator().manual_seed(7).get_state()
-        if disturb:
-            torch.manual_seed(0)
-        sampling = SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY, max_tokens=30, min_tokens=30)
-        output = await self.generate(prompt, sampling)
-        return list(output.outputs[0].token_ids)
+    async def drawn(self, prompt: list[int], step: int, seed: int) -> tuple[list[int], float]:
+        """Return a response without a seed of its own, and a random number that the process draws after it.
+
+        Args:
+            prompt: Tokens of the prompt.
+            step: Number of the first step of the engine.
+            seed: Seed that the process gets before, as by a reward function.
+        """
+        self.llm.engine_core.steps = step
+        torch.manual_seed(seed)
+        limits = {"max_tokens": 30, "min_tokens": 30}
+        output = await self.generate(prompt, SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY, **limits))
+        return list(output.outputs[0].token_ids), torch.rand(()).item()
 
     async def give_up(self, prompt: list[int], tokens: int) -> int:
         """Ask for a response, give up when it has begun, and return the number of requests that are left."""
+        scheduler = self.llm.engine_core.engine.engine_core.scheduler
         task = asyncio.create_task(self.respond(prompt, tokens))
-        while not self.get_num_unfinished_requests():
+        while not scheduler.running:
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait([task])
-        return self.get_num_unfinished_requests()
+        return len(scheduler.requests)
 
     async def paused(self, prompt: list[int], tokens: int, seconds: float) -> tuple[bool, list[int]]:
         """Ask for a response of a paused engine; return whether it had come before the engine went on, and it."""

@@ -23,6 +23,9 @@ from openrlhf_cov.trainer.rollout.agent_engine import SeededEngine
 from openrlhf_cov.trainer.rollout.reward_executor import MultiTurnExecutor, RewardExecutor
 from openrlhf_cov.utils import garbage_collection
 
+# vLLM's reasons for the end of a response that the model did not end, and no limit either.
+ENDED_EARLY = ("abort", "error")
+
 
 class CovRolloutActor(plain_class(RolloutRayActor)):
     """Upstream's engine actor with our reward executor, plus vLLM's own weight-transfer interface.
@@ -122,11 +125,19 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
 
         A prompt without images is given in vLLM's own form, which needs no preparation in another thread. A shallow
         copy of the sampling parameters keeps out what an agent changes later; vLLM makes a deep one itself.
+
+        Raises:
+            RuntimeError: vLLM ended the response before its end, for a reason of its own.
         """
         if multi_modal_data:
-            return await super().generate(prompt_token_ids, sampling_params, multi_modal_data)
-        outputs = self.llm.generate(tokens_input(prompt_token_ids), copy(sampling_params), request_id=random_uuid())
-        return [output async for output in outputs][-1]
+            output: Any = await super().generate(prompt_token_ids, sampling_params, multi_modal_data)
+        else:
+            prompt = tokens_input(prompt_token_ids)
+            outputs = self.llm.generate(prompt, copy(sampling_params), request_id=random_uuid())
+            output = [output async for output in outputs][-1]
+        if any(response.finish_reason in ENDED_EARLY for response in output.outputs):
+            raise RuntimeError(f"vLLM ended a response early ({output.outputs[0].finish_reason})")
+        return output
 
     async def complete(self, request: Request) -> Completion:
         """Return the response to one request of an evaluation."""
