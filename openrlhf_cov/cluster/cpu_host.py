@@ -23,13 +23,15 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.cluster.freed_memory import keep_freed_memory
-from openrlhf_cov.cluster.sizing.model_shape import ModelShape, shape_of_config
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.cores import cores
 from openrlhf_cov.utils.engine_limits import VLLM_LIMITS
+
+if TYPE_CHECKING:  # ``doctor`` reads this module on hosts without any package
+    from openrlhf_cov.cluster.sizing.model_shape import ModelShape
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +154,7 @@ def engine_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def kv_cache_bytes(
-    shape: ModelShape | None, *, sequences: int, longest: int, element: int, keeps_prefixes: bool
+    shape: "ModelShape | None", *, sequences: int, longest: int, element: int, keeps_prefixes: bool
 ) -> int:
     """Return the bytes of the KV cache of an engine on a CPU host, at most ``KV_SPACE``.
 
@@ -229,8 +231,10 @@ def _has_states(config: dict[str, Any] | None) -> bool:
     )
 
 
-def _shape(config: dict[str, Any] | None) -> ModelShape | None:
+def _shape(config: dict[str, Any] | None) -> "ModelShape | None":
     """Return the shape of a model; None if it is not known."""
+    from openrlhf_cov.cluster.sizing.model_shape import shape_of_config
+
     try:
         return None if config is None else shape_of_config(config)
     except ValueError:
