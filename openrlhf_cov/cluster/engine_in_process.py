@@ -1,8 +1,9 @@
-"""An asynchronous vLLM engine in one process: what ``cpu_host`` puts in the place of vLLM's client of another process.
+"""An asynchronous vLLM engine that computes in the process of its front end, for hosts without a GPU.
 
-vLLM's AsyncLLM keeps requests and responses in its own process, and starts another one for scheduler and model. That
-keeps a GPU busy. On a CPU host both share the cores, and the other process imports everything once more, which takes
-a quarter of the start of a small training, and serializes every token.
+vLLM's AsyncLLM, the front end, starts another process for the scheduler and the model. That keeps a GPU busy while
+requests and responses are handled. On a CPU host both share the cores, and the other process costs memory and time:
+it imports everything once more, and every token is serialized. ``cpu_host.prepare_engine`` puts ``InProcessClient`` in
+its place.
 """
 
 import asyncio
@@ -36,10 +37,10 @@ TURNS = 4
 class InProcessClient(AsyncMPClient):
     """The client of vLLM's AsyncLLM for scheduler and model in this process.
 
-    A step of the engine runs in the event loop, between its other tasks: Python computes in one thread at a time, and
-    a thread of the engine would lose time by changing turns with the loop after each operation of the model. The
-    other calls (``call_utility_async``), which may wait for the processes that train, run in a thread, one at a time,
-    while no step runs.
+    A step of the engine runs in the event loop, between its other tasks. Python computes in one thread at a time, so a
+    thread for the steps would only lose time whenever it takes turns with the loop. The other calls
+    (``call_utility_async``) may wait for the processes that train. They run in a thread, one at a time, while no step
+    runs.
 
     Every step draws from a random state of its own, which follows from the seed of the engine and the number of the
     step. A reward in this process that seeds torch changes at most the draws of the step that is under way.
