@@ -632,6 +632,7 @@ def memory_rows(engine: Any, when: str, limited: bool = True) -> Iterator[Row]:
     awake = bytes_per_parameter(parameters)
     offload(engine)
     asleep = bytes_per_parameter(parameters)
+    held = torch.cuda.memory_reserved() / parameters
     engine.optimizer.reload_states(non_blocking=True)
     torch.cuda.synchronize()
     wrong = sum(not a.equal(b) for a, b in zip(moments_of(engine.basic_optimizer), before, strict=True))
@@ -639,6 +640,7 @@ def memory_rows(engine: Any, when: str, limited: bool = True) -> Iterator[Row]:
     copies = 8.0
     yield Row(f"ZeRO-3 engine: bytes per parameter, awake{when}", awake - copies)
     yield Row(f"ZeRO-3 engine: bytes per parameter, asleep{when}", asleep - copies, ASLEEP if limited else None)
+    yield Row(f"ZeRO-3 engine: bytes per parameter that PyTorch holds asleep{when}", held - copies)
     yield Row(f"ZeRO-3 engine: moments that are not back as they were{when}", wrong, 0)
 
 

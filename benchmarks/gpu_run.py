@@ -2,10 +2,11 @@
 
     python benchmarks/gpu_run.py --output runs/gpu_run
 
-``addition`` trains the embedded task with KL-Cov and compares the rewards of the first and the last steps. ``ours``
-and ``stock`` train a model with the shape of Qwen2.5-1.5B and random weights on random prompts: their figures say how
-long a step takes and how much memory it needs, not what a policy learns. The check of new weights is on in every step
-of this project's runs. On a host without a GPU, the same runs are made at toy size, without ``stock``.
+``addition`` trains the embedded task with KL-Cov and compares the rewards of the first and the last steps. The other
+runs train a model with the shape of Qwen2.5-1.5B and random weights on random prompts: their figures say how long a
+step takes and how much memory it needs, not what a policy learns. ``none`` is this project without a method,
+``kl_cov`` with KL-Cov and the check of new weights in every step, ``stock`` is OpenRLHF. On a host without a GPU, the
+same runs are made at toy size, without ``stock``.
 """
 
 import argparse
@@ -30,10 +31,10 @@ sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]
 
 from race.race import STEP, steps_of  # noqa: E402
 
-RUNS = ("addition", "ours", "stock")
+RUNS = ("addition", "none", "kl_cov", "stock")
 # Seconds between two readings of the memory of the GPU.
 INTERVAL = 0.2
-# Seconds that a run has to end after SIGTERM.
+# Seconds that a run has for its step after SIGTERM.
 GRACE = 60
 
 
@@ -54,7 +55,7 @@ class Sizes:
 
 
 # The shape of Qwen2.5-1.5B; 256 responses a step.
-FULL = Sizes(28, 1536, 8960, 12, 2, 151_936, prompts=32, response_tokens=1024, micro_batch=8, steps=4)
+FULL = Sizes(28, 1536, 8960, 12, 2, 151_936, prompts=32, response_tokens=512, micro_batch=8, steps=4)
 TOY = Sizes(2, 64, 128, 2, 1, 2000, prompts=4, response_tokens=16, micro_batch=8, steps=3)
 SAMPLES = 8
 PROMPT_TOKENS = 64
@@ -67,6 +68,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/gpu_run"))
     parser.add_argument("--only", nargs="+", choices=RUNS, default=RUNS)
     parser.add_argument("--flags", default="", help="further flags of all trainings, in one string")
+    parser.add_argument("--cuda_graphs", action="store_true", help="let vLLM compile the model and record CUDA graphs")
     parser.add_argument("--timeout", type=float, default=1800, help="seconds after which a run is ended")
     args = parser.parse_args()
     on_gpu = torch.cuda.is_available()
@@ -84,6 +86,8 @@ def main() -> None:
             command = addition(args.output, output, on_gpu)
         else:
             command = random_model(name, args.output, sizes)
+        if not args.cuda_graphs:
+            command.append("--vllm.enforce_eager")
         row = measure(name, [*command, *shlex.split(args.flags)], output, args.timeout)
         (output / "row.json").write_text(json.dumps(row, indent=2) + "\n", encoding="utf-8")
         print(table(row), flush=True)
@@ -98,7 +102,7 @@ def colocated(on_gpu: bool, share: float) -> str:
     turns = f"--train.colocate_all --vllm.enable_sleep --ds.enable_sleep --vllm.gpu_memory_utilization {share}"
     return f"""
         --actor.num_gpus_per_node 1 --vllm.num_engines 1 {turns if on_gpu else ""}
-        --ds.zero_stage 3 --ds.attn_implementation sdpa --vllm.enforce_eager
+        --ds.zero_stage 3 --ds.attn_implementation sdpa
         --algo.advantage.estimator group_norm --algo.kl.init_coef 0 --actor.lr_scheduler constant
         --rollout.n_samples_per_prompt {SAMPLES}
     """
@@ -146,13 +150,14 @@ def random_model(name: str, folder: Path, sizes: Sizes) -> list[str]:
         --data.max_len {PROMPT_TOKENS + sizes.response_tokens} --rollout.max_new_tokens {sizes.response_tokens}
         --rollout.batch_size {sizes.prompts} --rollout.micro_batch_size {sizes.micro_batch}
         --train.batch_size {batch // 2} --train.micro_batch_size {sizes.micro_batch}
-        --actor.gradient_checkpointing_enable --actor.adam.lr 1e-6
+        --actor.gradient_checkpointing_enable --actor.adam.lr 1e-6 --ds.grad_accum_dtype fp32
         --ckpt.output_dir {folder / name} --ckpt.path {folder / name}/state
     """
     if name == "stock":
         return [sys.executable, "-m", "openrlhf.cli.train_ppo_ray", *shlex.split(flags)]
-    ours = " --method kl_cov --kl_cov_ratio 2e-3 --train.check_weight_update always --ds.grad_accum_dtype fp32"
-    return [sys.executable, "-m", "openrlhf_cov.cli.train_ppo_ray", *shlex.split(flags + ours)]
+    if name == "kl_cov":
+        flags += " --method kl_cov --kl_cov_ratio 2e-3 --train.check_weight_update always"
+    return [sys.executable, "-m", "openrlhf_cov.cli.train_ppo_ray", *shlex.split(flags)]
 
 
 def write_model(folder: Path, sizes: Sizes) -> None:
@@ -180,16 +185,65 @@ def write_model(folder: Path, sizes: Sizes) -> None:
         torch.cuda.empty_cache()
 
 
+@dataclass(frozen=True)
+class Followed:
+    """What was seen of a run from outside."""
+
+    # Exit status; negative if a signal ended it.
+    status: int
+    # Seconds from the start of the run to the end of each step, and to its own end.
+    step_ends: list[float]
+    seconds: float
+    # Metrics of each step.
+    steps: list[dict]
+    # Unix time and GiB in use on the GPU.
+    memory: list[tuple[float, float]]
+
+
 def measure(name: str, command: list[str], output: Path, timeout: float) -> dict:
-    """Run a training and return its figures: medians over its steps after the first.
+    """Run a training and return its figures: those of its first step, and medians over the later ones.
 
     Args:
         name: Name of the run.
         command: Its command line.
         output: Its folder, which gets ``log.txt`` and the readings of the GPU's memory, ``memory.json``.
-        timeout: Seconds after which the run is ended.
+        timeout: Seconds after which the run is asked to end after its step.
     """
     before = used_memory()
+    run = follow(command, output / "log.txt", timeout)
+    (output / "memory.json").write_text(json.dumps(run.memory), encoding="utf-8")
+    row = {
+        "run": name,
+        "status": run.status,
+        "seconds": run.seconds,
+        "steps": len(run.steps),
+        "peak_gib": max((used for _, used in run.memory), default=0.0) - before,
+    }
+    if not run.steps:
+        return row | {"status": run.status or 1}
+    first, *later = run.steps
+    quarter = max(1, len(run.steps) // 4)
+    rewards = [step["rollout/reward_mean"] for step in run.steps]
+    row |= {
+        "first step: ends after seconds": run.step_ends[0],
+        "first_reward": statistics.mean(rewards[:quarter]),
+        "last_reward": statistics.mean(rewards[-quarter:]),
+    }
+    row |= {f"first step: {key}": first[key] for key in sorted(first) if key.startswith("timing/")}
+    if later:
+        step_seconds = (run.step_ends[-1] - run.step_ends[0]) / len(later)
+        tokens = [step["rollout/response_length_mean"] * step["rollout/num_samples"] for step in later]
+        row |= {"step_seconds": step_seconds, "response_tokens_per_second": statistics.mean(tokens) / step_seconds}
+        phases = sorted(key for key in later[0] if key.startswith("timing/"))
+        row |= {f"later steps: {key}": statistics.median(step[key] for step in later) for key in phases}
+    return row
+
+
+def follow(command: list[str], log_path: Path, timeout: float) -> Followed:
+    """Run a command to its end and note when each of its steps ends.
+
+    After ``timeout`` seconds the run is asked to end after its step; it is killed ``GRACE`` seconds later.
+    """
     readings: list[tuple[float, float]] = []
     stop = threading.Event()
 
@@ -197,55 +251,34 @@ def measure(name: str, command: list[str], output: Path, timeout: float) -> dict
         while not stop.wait(INTERVAL):
             readings.append((time.time(), used_memory()))
 
+    def log() -> str:
+        return log_path.read_text(errors="replace")
+
     watcher = threading.Thread(target=watch)
     watcher.start()
     path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": path, "RAY_ADDRESS": "local"}
-    log_path = output / "log.txt"
-    started = time.monotonic()
     ends: list[float] = []
-    with log_path.open("w") as log:
+    asked = False
+    with log_path.open("w") as file:
+        started = time.monotonic()
         process = subprocess.Popen(
-            command, cwd=REPOSITORY, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            command, cwd=REPOSITORY, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
         )
-        while process.poll() is None:
-            found = len(STEP.findall(log_path.read_text(errors="replace")))
-            ends += [time.monotonic()] * (found - len(ends))
-            if time.monotonic() - started > timeout:
-                end(process)
+        ended = False
+        while not ended:
             time.sleep(0.1)
+            ended = process.poll() is not None  # before the log is read, so that its last lines are
+            seconds = time.monotonic() - started
+            ends += [seconds] * (len(STEP.findall(log())) - len(ends))
+            if seconds > timeout + GRACE and not ended:
+                os.killpg(process.pid, signal.SIGKILL)
+            elif seconds > timeout and not asked:
+                process.terminate()
+                asked = True
     stop.set()
     watcher.join()
-    (output / "memory.json").write_text(json.dumps(readings), encoding="utf-8")
-    steps = steps_of(log_path.read_text(errors="replace"))
-    row: dict = {"run": name, "status": process.returncode, "steps": len(steps), "seconds": time.monotonic() - started}
-    if len(steps) < 2:
-        return row | {"status": process.returncode or 1}
-    counted = steps[1:]
-    rewards = [step["rollout/reward_mean"] for step in steps]
-    tokens = [step["rollout/response_length_mean"] * step["rollout/num_samples"] for step in counted]
-    step_seconds = (ends[-1] - ends[0]) / len(counted)
-    phases = sorted(key for key in counted[0] if key.startswith("timing/"))
-    quarter = max(1, len(steps) // 4)
-    return row | {
-        "start_seconds": ends[0] - started,
-        "step_seconds": step_seconds,
-        "response_tokens_per_second": statistics.mean(tokens) / step_seconds,
-        "phases": {key: statistics.median(step[key] for step in counted) for key in phases},
-        "peak_gib": max((used for _, used in readings), default=0.0) - before,
-        "first_reward": statistics.mean(rewards[:quarter]),
-        "last_reward": statistics.mean(rewards[-quarter:]),
-    }
-
-
-def end(process: subprocess.Popen) -> None:
-    """Let a training end after its step, and kill it with all that it started if it does not."""
-    process.terminate()
-    try:
-        process.wait(GRACE)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    return Followed(process.returncode, ends, seconds, steps_of(log()), readings)
 
 
 def used_memory() -> float:
@@ -259,9 +292,8 @@ def used_memory() -> float:
 def table(row: dict) -> str:
     """Return the figures of a run as a Markdown table."""
     lines = [f"| {row['run']} | |", "|---|---:|"]
-    figures = {**row, **row.get("phases", {})}
-    for key, value in figures.items():
-        if key not in ("run", "phases"):
+    for key, value in row.items():
+        if key != "run":
             lines.append(f"| {key} | {value:.3f} |" if isinstance(value, float) else f"| {key} | {value} |")
     return "\n".join(lines) + "\n"
 

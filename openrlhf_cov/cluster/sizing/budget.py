@@ -101,22 +101,26 @@ def budget(
         states_sleep: True with ``--ds.enable_sleep``: optimizer and gradients are on the GPU only while they train.
     """
     trained = [role for role in roles if role.training]
+    awake = trained
     if states_sleep and trained:
         # Only one model has its states on the GPU at a time: the largest one decides.
-        trained = [max(trained, key=lambda role: role.states + role.trains)]
+        awake = [max(trained, key=lambda role: role.states + role.trains)]
     rows = [Need(f"{role.name}: weights", (role.weights,) * len(PHASES)) for role in roles]
     rows += [Need(f"{role.name}: average", (role.average,) * len(PHASES)) for role in roles if role.average]
-    for role in roles:
-        if role.training and (role in trained or not states_sleep):
+    for role in trained:
+        at_rest = role.sharding.left_over(role.shape) if states_sleep else role.states
+        while_training = at_rest
+        if states_sleep and role in awake:
+            while_training += role.states
+        if while_training:
             # (generate, score, train, send)
-            at_rest = 0.0 if states_sleep else role.states
-            rows.append(Need(f"{role.name}: optimizer, gradients", (at_rest, at_rest, role.states, at_rest)))
+            rows.append(Need(f"{role.name}: optimizer, gradients", (at_rest, at_rest, while_training, at_rest)))
     if roles:
         scoring = max(role.scores for role in roles)
         sending = max(role.sends for role in roles)
         # The process reward model trains alone, before policy and critic do.
-        alone = max((role.trains for role in trained if role.name == "prm"), default=0.0)
-        together = sum(role.trains for role in trained if role.name != "prm")
+        alone = max((role.trains for role in awake if role.name == "prm"), default=0.0)
+        together = sum(role.trains for role in awake if role.name != "prm")
         rows.append(Need("micro-batch, gathered weights", (0.0, scoring, max(alone, together), sending)))
     if engine:
         rows.append(_engine_row(engine, engine_shape, engine_sleeps))

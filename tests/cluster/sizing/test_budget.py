@@ -45,6 +45,34 @@ def test_colocated_7b_by_hand():
     }
 
 
+def in_fp32(name, **settings):
+    """A role whose gradients accumulate in fp32."""
+    given = role(name, **settings)
+    return replace(given, sharding=replace(given.sharding, grad_element=4))
+
+
+def test_a_buffer_of_fp32_gradients_stays_on_the_gpu_where_states_sleep():
+    actor, critic = in_fp32("actor"), in_fp32("critic", head=False)
+    rows = table([actor, critic], states_sleep=True)
+    # 7.6e9 parameters on 8 GPUs: 0.95e9 on each, fewer than the 1e9 of a sub-group
+    buffer = 4 * P / 8
+    # fp32: 12 bytes of optimizer and 4 of gradient; the reduce bucket in bf16 and its part of a rank in fp32
+    states = 16 * P / 8 + 2 * 5e8 + 4 * 5e8 / 8
+    assert rows["actor: optimizer, gradients"] == pytest.approx((buffer, buffer, buffer + states, buffer))
+    assert rows["critic: optimizer, gradients"] == pytest.approx((buffer,) * 4)
+    # On one GPU a sub-group has 1e9 parameters.
+    alone = replace(actor, sharding=replace(actor.sharding, world=1))
+    assert table([alone], states_sleep=True)["actor: optimizer, gradients"][0] == 4e9
+    # Awake states take the buffer for their own, so that it is not counted twice.
+    assert table([actor])["actor: optimizer, gradients"] == pytest.approx((states,) * 4)
+
+
+@pytest.mark.parametrize("change", [{"stage": 2}, {"grad_element": None}, {"optimizer_on_cpu": True}])
+def test_other_states_leave_nothing_behind(change):
+    sharding = replace(in_fp32("actor").sharding, **change)
+    assert sharding.left_over(QWEN_7B) == 0
+
+
 def test_the_model_of_the_moving_average_stays_on_the_gpu_below_stage_3():
     averaged = replace(role("actor"), averaged=True)
     assert "actor: average" not in table([averaged])  # DeepSpeed offloads it
