@@ -628,19 +628,18 @@ def offload(engine: Any) -> None:
 def memory_rows(engine: Any, when: str, limited: bool = True) -> Iterator[Row]:
     """Offload and reload the states as OpenRLHF does for --ds.enable_sleep, and give the memory of each phase."""
     parameters = sum(parameter.ds_numel for parameter in engine.module.parameters())
-    before = [each.clone() for each in moments_of(engine.basic_optimizer)]
+    before = [each.cpu() for each in moments_of(engine.basic_optimizer)]
     awake = bytes_per_parameter(parameters)
     offload(engine)
     asleep = bytes_per_parameter(parameters)
     held = torch.cuda.memory_reserved() / parameters
     engine.optimizer.reload_states(non_blocking=True)
     torch.cuda.synchronize()
-    wrong = sum(not a.equal(b) for a, b in zip(moments_of(engine.basic_optimizer), before, strict=True))
-    # These copies of both moments are on the GPU in both phases.
-    copies = 8.0
-    yield Row(f"ZeRO-3 engine: bytes per parameter, awake{when}", awake - copies)
-    yield Row(f"ZeRO-3 engine: bytes per parameter, asleep{when}", asleep - copies, ASLEEP if limited else None)
-    yield Row(f"ZeRO-3 engine: bytes per parameter that PyTorch holds asleep{when}", held - copies)
+    back = [each.cpu() for each in moments_of(engine.basic_optimizer)]
+    wrong = sum(not a.equal(b) for a, b in zip(back, before, strict=True))
+    yield Row(f"ZeRO-3 engine: bytes per parameter, awake{when}", awake)
+    yield Row(f"ZeRO-3 engine: bytes per parameter, asleep{when}", asleep, ASLEEP if limited else None)
+    yield Row(f"ZeRO-3 engine: bytes per parameter that PyTorch holds asleep{when}", held)
     yield Row(f"ZeRO-3 engine: moments that are not back as they were{when}", wrong, 0)
 
 

@@ -34,8 +34,8 @@ from race.race import STEP, steps_of  # noqa: E402
 RUNS = ("addition", "none", "kl_cov", "stock")
 # Seconds between two readings of the memory of the GPU.
 INTERVAL = 0.2
-# Seconds that a run has for its step after SIGTERM.
-GRACE = 60
+# Seconds that a run has for its step and a checkpoint after SIGTERM. Stock OpenRLHF ends at once.
+GRACE = 180
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,12 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/gpu_run"))
     parser.add_argument("--only", nargs="+", choices=RUNS, default=RUNS)
     parser.add_argument("--flags", default="", help="further flags of all trainings, in one string")
-    parser.add_argument("--cuda_graphs", action="store_true", help="let vLLM compile the model and record CUDA graphs")
-    parser.add_argument("--timeout", type=float, default=1800, help="seconds after which a run is ended")
+    parser.add_argument(
+        "--cuda_graphs", action="store_true", help="let vLLM on a GPU compile the model and record CUDA graphs"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=1800, help="seconds after which a run is ended, and has failed"
+    )
     args = parser.parse_args()
     on_gpu = torch.cuda.is_available()
     sizes = FULL if on_gpu else TOY
@@ -153,11 +157,15 @@ def random_model(name: str, folder: Path, sizes: Sizes) -> list[str]:
         --actor.gradient_checkpointing_enable --actor.adam.lr 1e-6 --ds.grad_accum_dtype fp32
         --ckpt.output_dir {folder / name} --ckpt.path {folder / name}/state
     """
-    if name == "stock":
-        return [sys.executable, "-m", "openrlhf.cli.train_ppo_ray", *shlex.split(flags)]
-    if name == "kl_cov":
-        flags += " --method kl_cov --kl_cov_ratio 2e-3 --train.check_weight_update always"
-    return [sys.executable, "-m", "openrlhf_cov.cli.train_ppo_ray", *shlex.split(flags)]
+    program, method = {
+        "none": ("openrlhf_cov.cli.train_ppo_ray", ""),
+        "kl_cov": (
+            "openrlhf_cov.cli.train_ppo_ray",
+            "--method kl_cov --kl_cov_ratio 2e-3 --train.check_weight_update always",
+        ),
+        "stock": ("openrlhf.cli.train_ppo_ray", ""),
+    }[name]
+    return [sys.executable, "-m", program, *shlex.split(flags), *shlex.split(method)]
 
 
 def write_model(folder: Path, sizes: Sizes) -> None:
@@ -177,12 +185,8 @@ def write_model(folder: Path, sizes: Sizes) -> None:
         max_position_embeddings=4096, tie_word_embeddings=True, eos_token_id=1, pad_token_id=0, bos_token_id=None,
     )  # fmt: skip
     torch.manual_seed(0)
-    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        model = LlamaForCausalLM(config).to(torch.bfloat16)
-    model.save_pretrained(folder)
-    del model
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    # On the CPU: a process that has used CUDA keeps some of the GPU's memory.
+    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
 
 
 @dataclass(frozen=True)
@@ -207,7 +211,7 @@ def measure(name: str, command: list[str], output: Path, timeout: float) -> dict
         name: Name of the run.
         command: Its command line.
         output: Its folder, which gets ``log.txt`` and the readings of the GPU's memory, ``memory.json``.
-        timeout: Seconds after which the run is asked to end after its step.
+        timeout: Seconds after which the run gets SIGTERM.
     """
     before = used_memory()
     run = follow(command, output / "log.txt", timeout)
@@ -242,7 +246,8 @@ def measure(name: str, command: list[str], output: Path, timeout: float) -> dict
 def follow(command: list[str], log_path: Path, timeout: float) -> Followed:
     """Run a command to its end and note when each of its steps ends.
 
-    After ``timeout`` seconds the run is asked to end after its step; it is killed ``GRACE`` seconds later.
+    After ``timeout`` seconds the run gets SIGTERM, after which this project ends with its step. It is killed ``GRACE``
+    seconds later.
     """
     readings: list[tuple[float, float]] = []
     stop = threading.Event()
@@ -254,7 +259,7 @@ def follow(command: list[str], log_path: Path, timeout: float) -> Followed:
     def log() -> str:
         return log_path.read_text(errors="replace")
 
-    watcher = threading.Thread(target=watch)
+    watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": path, "RAY_ADDRESS": "local"}
@@ -265,19 +270,24 @@ def follow(command: list[str], log_path: Path, timeout: float) -> Followed:
         process = subprocess.Popen(
             command, cwd=REPOSITORY, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
         )
-        ended = False
-        while not ended:
-            time.sleep(0.1)
-            ended = process.poll() is not None  # before the log is read, so that its last lines are
-            seconds = time.monotonic() - started
-            ends += [seconds] * (len(STEP.findall(log())) - len(ends))
-            if seconds > timeout + GRACE and not ended:
+        try:
+            ended = False
+            while not ended:
+                time.sleep(0.1)
+                ended = process.poll() is not None  # before the log is read, so that its last lines are
+                seconds = time.monotonic() - started
+                ends += [seconds] * (len(STEP.findall(log())) - len(ends))
+                if seconds > timeout + GRACE and not ended:
+                    os.killpg(process.pid, signal.SIGKILL)
+                elif seconds > timeout and not asked:
+                    process.terminate()
+                    asked = True
+        finally:
+            if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-            elif seconds > timeout and not asked:
-                process.terminate()
-                asked = True
-    stop.set()
-    watcher.join()
+                process.wait()
+            stop.set()
+            watcher.join()
     return Followed(process.returncode, ends, seconds, steps_of(log()), readings)
 
 

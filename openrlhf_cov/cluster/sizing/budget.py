@@ -43,6 +43,11 @@ class Role:
         return sum(part(self.shape) for part in parts)
 
     @property
+    def left_over(self) -> float:
+        """Bytes that stay on the GPU, free for this model, while ``--ds.enable_sleep`` has its states on the host."""
+        return 0.0 if self.training is None else self.sharding.left_over(self.shape)
+
+    @property
     def scores(self) -> float:
         """Bytes that the model takes only while it scores."""
         return self.sharding.gathered(self.shape) + (1 + FRAGMENTATION) * self.scoring.scoring(self.shape)
@@ -108,15 +113,14 @@ def budget(
     rows = [Need(f"{role.name}: weights", (role.weights,) * len(PHASES)) for role in roles]
     rows += [Need(f"{role.name}: average", (role.average,) * len(PHASES)) for role in roles if role.average]
     for role in trained:
-        at_rest = role.sharding.left_over(role.shape) if states_sleep else role.states
-        while_training = at_rest
-        if states_sleep and role in awake:
-            while_training += role.states
+        at_rest = role.left_over if states_sleep else role.states
+        while_training = role.states if role in awake else at_rest
         if while_training:
             # (generate, score, train, send)
             rows.append(Need(f"{role.name}: optimizer, gradients", (at_rest, at_rest, while_training, at_rest)))
     if roles:
-        scoring = max(role.scores for role in roles)
+        # A model scores in what is left over from its states.
+        scoring = max(max(0.0, role.scores - role.left_over * states_sleep) for role in roles)
         sending = max(role.sends for role in roles)
         # The process reward model trains alone, before policy and critic do.
         alone = max((role.trains for role in awake if role.name == "prm"), default=0.0)

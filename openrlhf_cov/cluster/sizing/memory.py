@@ -114,14 +114,16 @@ class Sharding:
         return float(self.element * size) + (self.accumulated * size / self.world if casts else 0.0)
 
     def left_over(self, shape: ModelShape) -> float:
-        """Return the bytes that PyTorch holds on a GPU while ``--ds.enable_sleep`` has all else on the host.
+        """Return the bytes that PyTorch holds on a GPU while ``--ds.enable_sleep`` has the optimizer on the host.
 
-        Measured in ZeRO-3 with gradients in fp32, and not in bf16 (docs/gpu.md): one sub-group of gradients in fp32,
-        which is the buffer that DeepSpeed allocates at its start.
+        DeepSpeed's ZeRO-3 allocates a sub-group of gradients in fp32 at its start and frees it. The accumulated
+        gradients take its place if they fit there. If they did not, the memory was seen to stay (docs/gpu.md), free
+        for the process alone.
         """
-        if self.optimizer_on_cpu or self.stage != 3 or self.accumulated == self.element or not self.whole_buffers:
+        if self.optimizer_on_cpu or self.stage != 3 or not self.whole_buffers:
             return 0.0
-        return 4.0 * min(self.trained_parameters(shape) / self.world, SUB_GROUP)
+        buffer = 4.0 * min(self.trained_parameters(shape) / self.world, SUB_GROUP)
+        return buffer if self.gradients(shape) > buffer else 0.0
 
     def update(self, shape: ModelShape) -> float:
         """Return what the optimizer needs while it updates: the gradients of a sub-group, flattened.

@@ -51,26 +51,42 @@ def in_fp32(name, **settings):
     return replace(given, sharding=replace(given.sharding, grad_element=4))
 
 
-def test_a_buffer_of_fp32_gradients_stays_on_the_gpu_where_states_sleep():
-    actor, critic = in_fp32("actor"), in_fp32("critic", head=False)
+def test_a_buffer_stays_on_the_gpu_where_states_sleep_and_gradients_do_not_fit_into_it():
+    # 7.6e9 parameters on 4 GPUs: 1.9e9 on each, whose gradients in fp32 are larger than a sub-group of 1e9
+    four = replace(in_fp32("actor").sharding, world=4)
+    actor, critic = replace(in_fp32("actor"), sharding=four), replace(in_fp32("critic", head=False), sharding=four)
     rows = table([actor, critic], states_sleep=True)
-    # 7.6e9 parameters on 8 GPUs: 0.95e9 on each, fewer than the 1e9 of a sub-group
-    buffer = 4 * P / 8
     # fp32: 12 bytes of optimizer and 4 of gradient; the reduce bucket in bf16 and its part of a rank in fp32
-    states = 16 * P / 8 + 2 * 5e8 + 4 * 5e8 / 8
-    assert rows["actor: optimizer, gradients"] == pytest.approx((buffer, buffer, buffer + states, buffer))
-    assert rows["critic: optimizer, gradients"] == pytest.approx((buffer,) * 4)
-    # On one GPU a sub-group has 1e9 parameters.
-    alone = replace(actor, sharding=replace(actor.sharding, world=1))
-    assert table([alone], states_sleep=True)["actor: optimizer, gradients"][0] == 4e9
-    # Awake states take the buffer for their own, so that it is not counted twice.
+    states = 16 * P / 4 + 2 * 5e8 + 4 * 5e8 / 4
+    assert rows["actor: optimizer, gradients"] == pytest.approx((4e9, 4e9, states, 4e9))
+    assert rows["critic: optimizer, gradients"] == pytest.approx((4e9,) * 4)
+    # The actor scores in the buffer, too.
+    assert rows["micro-batch, gathered weights"][1] == max(actor.scores, critic.scores) - 4e9
     assert table([actor])["actor: optimizer, gradients"] == pytest.approx((states,) * 4)
+    assert table([actor])["micro-batch, gathered weights"][1] == actor.scores
 
 
-@pytest.mark.parametrize("change", [{"stage": 2}, {"grad_element": None}, {"optimizer_on_cpu": True}])
-def test_other_states_leave_nothing_behind(change):
-    sharding = replace(in_fp32("actor").sharding, **change)
-    assert sharding.left_over(QWEN_7B) == 0
+def test_a_model_that_needs_less_than_the_buffer_scores_for_nothing():
+    few = in_fp32("actor", tokens=1)
+    few = replace(few, sharding=replace(few.sharding, world=4))
+    assert 2e9 < few.scores < 4e9
+    assert table([few], states_sleep=True)["micro-batch, gathered weights"][1] == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [
+        ({"world": 4}, 4e9),
+        ({"world": 8}, 0),  # 0.95e9 parameters: the gradients of all of them take the place of the buffer
+        ({"world": 4, "grad_element": None}, 0),  # 3.8e9 bytes in bf16 fit into 4e9
+        ({"world": 2, "grad_element": None}, 4e9),  # 7.6e9 bytes do not
+        ({"world": 4, "stage": 2}, 0),
+        ({"world": 4, "optimizer_on_cpu": True}, 0),
+        ({"world": 4, "whole_buffers": False}, 0),
+    ],
+)
+def test_states_leave_a_buffer_into_which_their_gradients_do_not_fit(change, left):
+    assert replace(in_fp32("actor").sharding, **change).left_over(QWEN_7B) == left
 
 
 def test_the_model_of_the_moving_average_stays_on_the_gpu_below_stage_3():
