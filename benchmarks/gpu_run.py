@@ -236,8 +236,9 @@ def measure(name: str, command: list[str], output: Path, timeout: float) -> dict
     row |= {f"first step: {key}": first[key] for key in sorted(first) if key.startswith("timing/")}
     if later:
         step_seconds = (run.step_ends[-1] - run.step_ends[0]) / len(later)
-        tokens = [step["rollout/response_length_mean"] * step["rollout/num_samples"] for step in later]
-        row |= {"step_seconds": step_seconds, "response_tokens_per_second": statistics.mean(tokens) / step_seconds}
+        if step_seconds:  # 0 if all steps were found in the log at once
+            tokens = [step["rollout/response_length_mean"] * step["rollout/num_samples"] for step in later]
+            row |= {"step_seconds": step_seconds, "response_tokens_per_second": statistics.mean(tokens) / step_seconds}
         phases = sorted(key for key in later[0] if key.startswith("timing/"))
         row |= {f"later steps: {key}": statistics.median(step[key] for step in later) for key in phases}
     return row
@@ -264,7 +265,7 @@ def follow(command: list[str], log_path: Path, timeout: float) -> Followed:
     path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": path, "RAY_ADDRESS": "local"}
     ends: list[float] = []
-    asked = False
+    signalled = False
     with log_path.open("w") as file:
         started = time.monotonic()
         process = subprocess.Popen(
@@ -279,9 +280,9 @@ def follow(command: list[str], log_path: Path, timeout: float) -> Followed:
                 ends += [seconds] * (len(STEP.findall(log())) - len(ends))
                 if seconds > timeout + GRACE and not ended:
                     os.killpg(process.pid, signal.SIGKILL)
-                elif seconds > timeout and not asked:
+                elif seconds > timeout and not signalled:
                     process.terminate()
-                    asked = True
+                    signalled = True
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)

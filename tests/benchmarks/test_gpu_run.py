@@ -52,12 +52,22 @@ def test_the_first_step_has_figures_of_its_own(gpu_run, tmp_path):
     assert row["response_tokens_per_second"] == pytest.approx(40 / row["step_seconds"])
 
 
+def deaf(program):
+    """The command of a program that SIGTERM does not end; the shell ignores it before Python starts."""
+    return ["sh", "-c", 'trap "" TERM; exec "$0" -c "$1"', sys.executable, program]
+
+
 def test_a_step_that_ends_after_the_time_limit_counts(gpu_run, tmp_path):
     """The program lives on after SIGTERM as a training does, until its second step has ended."""
-    program = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + program_of((0, 0, 9), (3, 0, 2))
-    row = gpu_run.measure("x", [sys.executable, "-c", program], tmp_path, 1.5)
+    row = gpu_run.measure("x", deaf(program_of((0, 0, 9), (4, 0, 2))), tmp_path, 2)
     assert (row["status"], row["steps"], row["later steps: timing/x"]) == (0, 2, 2)
-    assert row["step_seconds"] > 2
+
+
+def test_steps_that_are_found_at_once_have_no_time_between_them(gpu_run, tmp_path):
+    line = LINE.format(1, 0.5, 2.0)
+    row = gpu_run.measure("x", ["echo", f"{line}\n{line}"], tmp_path, 60)
+    assert (row["status"], row["steps"], row["later steps: timing/x"]) == (0, 2, 2)
+    assert "step_seconds" not in row
 
 
 def test_a_run_of_one_step_has_no_figures_of_later_ones(gpu_run, tmp_path):
@@ -74,5 +84,4 @@ def test_a_run_without_a_step_has_failed(gpu_run, tmp_path):
 
 def test_a_run_that_does_not_end_is_ended(gpu_run, tmp_path, monkeypatch):
     monkeypatch.setattr(gpu_run, "GRACE", 0.5)
-    program = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)"
-    assert gpu_run.measure("x", [sys.executable, "-c", program], tmp_path, 2)["status"] == -9
+    assert gpu_run.measure("x", deaf("import time; time.sleep(600)"), tmp_path, 2)["status"] == -9

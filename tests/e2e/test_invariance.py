@@ -244,10 +244,11 @@ def test_kl_cov_selects_the_same_tokens_and_bf16_moves_alike(take_step):
     assert take_step(*KL_COV, micro_batch=4, ranks=2).selected == reference.selected
     bf16 = [take_step(*KL_COV, micro_batch=size, dtype="bf16") for size in (2, 8)]
     assert bf16[0].selected == bf16[1].selected == reference.selected
-    # The kernels of a processor decide how much rounding to bf16 changes. Micro-batches may change a small part of it.
+    # Weights in bf16 move by some 20 % otherwise than in fp32. How much exactly depends on the processor's kernels.
+    # Micro-batches may change a tenth of it.
     rounding = min(relative_difference(movement(each), movement(reference)) for each in bf16)
-    assert rounding < 0.5
-    assert relative_difference(movement(bf16[0]), movement(bf16[1])) < 0.2 * rounding
+    assert rounding < 0.25
+    assert relative_difference(movement(bf16[0]), movement(bf16[1])) < 0.1 * rounding
 
 
 @pytest.mark.long

@@ -119,8 +119,9 @@ def budget(
             # (generate, score, train, send)
             rows.append(Need(f"{role.name}: optimizer, gradients", (at_rest, at_rest, while_training, at_rest)))
     if roles:
-        # A model scores in what is left over from its states.
-        scoring = max(max(0.0, role.scores - role.left_over * states_sleep) for role in roles)
+        # While its states sleep, a model scores in the memory that they have left.
+        free = [role.left_over if states_sleep else 0.0 for role in roles]
+        scoring = max(max(0.0, role.scores - there) for role, there in zip(roles, free, strict=True))
         sending = max(role.sends for role in roles)
         # The process reward model trains alone, before policy and critic do.
         alone = max((role.trains for role in awake if role.name == "prm"), default=0.0)

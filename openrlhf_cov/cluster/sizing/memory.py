@@ -116,9 +116,9 @@ class Sharding:
     def left_over(self, shape: ModelShape) -> float:
         """Return the bytes that PyTorch holds on a GPU while ``--ds.enable_sleep`` has the optimizer on the host.
 
-        DeepSpeed's ZeRO-3 allocates a sub-group of gradients in fp32 at its start and frees it. The accumulated
-        gradients take its place if they fit there. If they did not, the memory was seen to stay (docs/gpu.md), free
-        for the process alone.
+        DeepSpeed's ZeRO-3 allocates a sub-group of gradients in fp32 at its start and frees it. Accumulated gradients
+        take its place if they fit there. Where they did not, the memory stayed with the process, free for other
+        tensors of it (docs/gpu.md).
         """
         if self.optimizer_on_cpu or self.stage != 3 or not self.whole_buffers:
             return 0.0
