@@ -7,6 +7,7 @@ is the same in every process of a run, costs no import, and does not depend on C
 for actors without a GPU.
 """
 
+import ctypes
 import importlib.machinery
 import importlib.util
 import json
@@ -60,8 +61,10 @@ PREFIX_BLOCK = 32
 KV_SPACE = 2**30
 KV_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
 
-# Bytes of weights below which an engine computes with one thread.
+# An engine of a model with fewer bytes of weights computes with no more threads than these: its operations are too
+# short to be shared by many.
 SMALL_MODEL = 2**26
+THREADS_OF_SMALL_MODEL = 2
 
 # The first family of AMD's processors that computes 512 bits at once. Zen 4 splits such an operation in two.
 ZEN_5 = 26
@@ -241,15 +244,15 @@ def _shape(config: dict[str, Any] | None) -> "ModelShape | None":
         return None
 
 
-def prepare_engine(arguments: dict[str, Any]) -> None:
+def prepare_engine(arguments: dict[str, Any], computing: int) -> None:
     """Prepare this process for the engine that it is about to start; does nothing on other hosts.
 
-    An engine of one rank computes in this process, see ``engine_in_process``. It gets one thread if its model, in a
-    local folder, is a small one: an operation of such a model is over before a second thread has begun, and the other
-    processes of a run need cores.
+    An engine of one rank computes in this process, see ``engine_in_process``, in the thread that calls this function.
+    It gets its part of the threads, and at most ``THREADS_OF_SMALL_MODEL`` if its model, in a local folder, is small.
 
     Args:
         arguments: The arguments of the engine, as ``engine_arguments`` returns them.
+        computing: Number of processes that compute while this engine generates, this one included.
     """
     if not is_cpu_host() or arguments["distributed_executor_backend"] != ONE_PROCESS:
         return
@@ -262,8 +265,10 @@ def prepare_engine(arguments: dict[str, Any]) -> None:
         return InProcessClient(vllm_config, executor_class, log_stats)
 
     EngineCoreClient.make_async_mp_client = staticmethod(client)
+    threads = max(1, torch.get_num_threads() // computing)
     if 0 < sum(path.stat().st_size for path in Path(arguments["model"]).glob("*.safetensors")) < SMALL_MODEL:
-        torch.set_num_threads(1)
+        threads = min(threads, THREADS_OF_SMALL_MODEL)
+    torch.set_num_threads(threads)
 
 
 @contextmanager
@@ -286,6 +291,19 @@ def share_of_threads(computing: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def compute_in_one_thread() -> None:
+    """Let the thread that calls this function share none of its computations; the other threads go on as before.
+
+    libgomp keeps threads waiting for each thread that shares computations. Where they are more than the cores, all of
+    them sleep between two computations instead of waiting, and waking them takes longer than many computations.
+    """
+    import torch
+
+    torch.get_num_threads()  # the first call in a thread sets its number
+    with suppress(OSError):  # a PyTorch without libgomp
+        ctypes.CDLL("libgomp.so.1").omp_set_num_threads(1)
 
 
 def adapt_deepspeed() -> None:

@@ -25,6 +25,7 @@ from vllm.v1.engine.core_client import AsyncMPClient, BackgroundResources, Inpro
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.executor import Executor
 
+from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.utils.seeds import seed_of
 
 logger = init_logger(__name__)
@@ -154,6 +155,7 @@ class InProcessClient(AsyncMPClient):
                 self.changed.set()
 
     def _carry_out_calls(self) -> None:
+        cpu_host.compute_in_one_thread()
         while True:
             result, call = self.calls.get()
             try:

@@ -1,6 +1,7 @@
 import importlib
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError
 
 import deepspeed
@@ -260,22 +261,44 @@ def threads():
 
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize(
-    ("weights", "host", "expected"),
+    ("weights", "computing", "host", "expected"),
     [
-        ([7 * 2**20], True, 1),  # 7 MiB, the embedded task
-        ([2**25, 2**25 - 1], True, 1),  # in two files
-        ([2**25, 2**25], True, 4),
-        ([], True, 4),  # a name on the hub
-        ([7 * 2**20], False, 4),
+        # Of four threads an engine gets its part, and at least one.
+        ([2**26], 1, True, 4),
+        ([2**26], 2, True, 2),
+        ([2**26], 3, True, 1),
+        ([2**26], 8, True, 1),
+        # No more than two for a small model, below 64 MiB.
+        ([7 * 2**20], 1, True, 2),
+        ([7 * 2**20], 4, True, 1),
+        ([2**25, 2**25 - 1], 1, True, 2),  # in two files
+        ([2**25, 2**25], 1, True, 4),
+        ([], 1, True, 4),  # a name on the hub
+        ([7 * 2**20], 4, False, 4),  # a GPU host
     ],
 )
-def test_an_engine_of_a_small_model_has_one_thread(tmp_path, monkeypatch, weights, host, expected):
+def test_engines_share_the_threads(tmp_path, monkeypatch, weights, computing, host, expected):
     monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: host)
     for number, size in enumerate(weights):
         with (tmp_path / f"model-{number}.safetensors").open("wb") as file:
             file.truncate(size)
-    cpu_host.prepare_engine({"model": str(tmp_path), "distributed_executor_backend": cpu_host.ONE_PROCESS})
+    arguments = {"model": str(tmp_path), "distributed_executor_backend": cpu_host.ONE_PROCESS}
+    cpu_host.prepare_engine(arguments, computing)
     assert torch.get_num_threads() == expected
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_thread_that_computes_alone_leaves_the_others_as_they_were():
+    def threads_of_another():
+        cpu_host.compute_in_one_thread()
+        torch.ones(2**20).add_(1)  # large enough to be shared
+        return torch.get_num_threads()
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(threads_of_another).result() == 1
+    assert torch.get_num_threads() == 4
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(torch.get_num_threads).result() == 4
 
 
 @pytest.mark.usefixtures("threads")
@@ -286,7 +309,7 @@ def test_an_engine_of_a_small_model_has_one_thread(tmp_path, monkeypatch, weight
 def test_an_engine_of_one_rank_on_a_cpu_host_computes_in_its_own_process(request, tmp_path, host, backend, expected):
     request.getfixturevalue(host)
     vllms = EngineCoreClient.__dict__["make_async_mp_client"]
-    cpu_host.prepare_engine({"model": str(tmp_path), "distributed_executor_backend": backend})
+    cpu_host.prepare_engine({"model": str(tmp_path), "distributed_executor_backend": backend}, 1)
     assert (EngineCoreClient.__dict__["make_async_mp_client"] is not vllms) is expected
 
 

@@ -18,7 +18,7 @@ class ActorOfAnotherProcess(CovRolloutActor):
     """An engine whose scheduler and model have a process of their own, as on a GPU host."""
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:
-        cpu_host.prepare_engine = lambda arguments: None
+        cpu_host.prepare_engine = lambda arguments, computing: None
         await super().__init__(*args, **kwargs)
 
     async def process(self) -> int:

@@ -119,6 +119,7 @@ def start_evaluation_engines(
         "remote_rm_url": None,
         "reward_config": RewardConfig(),
         "mm_pad_token_ids": set(),
+        "computing": num_engines,
         **engine_arguments(max_num_seqs, max_num_batched_tokens, on_gpus=on_gpus, max_model_len=max_model_len),
     }
     return _place(arguments, num_engines=num_engines, tensor_parallel_size=tensor_parallel_size, seed=seed)
@@ -147,6 +148,8 @@ def training_arguments(args: SimpleNamespace) -> dict[str, Any]:
         "remote_rm_url": args.reward.remote_url,
         "reward_config": RewardConfig.from_args(args),
         "mm_pad_token_ids": set(),
+        # In asynchronous training the models train while the engines generate.
+        "computing": args.vllm.num_engines * (2 if args.train.async_enable else 1),
         **engine_arguments(
             args.vllm_max_num_seqs,
             args.vllm_max_num_batched_tokens,

@@ -31,6 +31,7 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
     """Upstream's engine actor with our reward executor, plus vLLM's own weight-transfer interface.
 
     With ``log_probs`` every response carries the log-probs of its tokens, as with upstream's rollout correction.
+    ``computing`` is for a CPU host: the number of processes that compute while the engine generates.
     """
 
     log_probs = False
@@ -44,12 +45,13 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         remote_rm_url=None,
         agent_func_path=None,
         log_probs: bool = False,
+        computing: int = 1,
         **kwargs,
     ):
         self.log_probs = log_probs
         # Requests of ``begin_groups`` by their keys, until ``group`` asks for their responses.
         self.begun: dict[str, asyncio.Task] = {}
-        cpu_host.prepare_engine(kwargs)
+        cpu_host.prepare_engine(kwargs, computing)
         await super().__init__(*args, agent_func_path=agent_func_path, **kwargs)
         if agent_func_path is None:
             self.new_executor = partial(RewardExecutor, remote_rm_url, reward_config)

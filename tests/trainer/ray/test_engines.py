@@ -67,7 +67,7 @@ def test_engines_are_placed_with_upstreams_arguments_and_ours(clusters, number, 
             "processed_logprobs", agent_func_path="agent.py", remote_rm_url=["reward.py"],
         )
     )  # fmt: skip
-    expected = [each._replace(arguments=each.arguments | OURS) for each in theirs]
+    expected = [each._replace(arguments=each.arguments | OURS | {"computing": number}) for each in theirs]
     assert clusters(lambda: engines.start_engines(args, shared)) == (expected, reserved, slept)
     assert len(theirs) == number
     assert [each.arguments["seed"] for each in theirs] == [7 + place for place in range(number)]
@@ -85,6 +85,7 @@ def test_engines_of_an_evaluation_get_no_reward_and_no_weights(clusters):
     )  # fmt: skip
     settings = {name: OURS[name] for name in ("dtype", "trust_remote_code", "reward_config", "disable_log_stats")}
     settings |= {"worker_extension_cls": "", "max_num_seqs": 64, "max_num_batched_tokens": 8192}
+    settings |= {"computing": 2}
     assert ours == [each._replace(arguments=each.arguments | settings) for each in theirs]
     assert our_reserved == reserved
 
@@ -139,6 +140,15 @@ def test_engines_get_their_limits(monkeypatch, on_cpu, limits, sequences, tokens
     monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: on_cpu)
     arguments = training_arguments(flags(limits))
     assert (arguments.get("max_num_seqs"), arguments.get("max_num_batched_tokens")) == (sequences, tokens)
+
+
+# With two engines, both generate at once; in asynchronous training, the models train meanwhile.
+@pytest.mark.parametrize(
+    ("number", "is_async", "expected"), [(1, False, 1), (2, False, 2), (1, True, 2), (2, True, 4)]
+)
+def test_engines_know_how_many_processes_compute_at_once(number, is_async, expected):
+    arguments = training_arguments(flags(**{"vllm.num_engines": number, "train.async_enable": is_async}))
+    assert arguments["computing"] == expected
 
 
 def test_vllm_has_no_other_defaults_for_engines_of_upstreams_kind():
