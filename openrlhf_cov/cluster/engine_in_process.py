@@ -58,7 +58,6 @@ class InProcessClient(AsyncMPClient):
         self.engine_ranks_managed = [0]
         self.engines_running = False
         self.resources = BackgroundResources(ctx=None)  # pyright: ignore[reportArgumentType]
-        self.is_shut_down = False
         self.steps = 0
         # vLLM seeds all generators of its process.
         of_python, of_numpy, of_torch = random.getstate(), np.random.get_state(), torch.get_rng_state()
@@ -134,11 +133,11 @@ class InProcessClient(AsyncMPClient):
         return await asyncio.shield(self._call(getattr(self.engine.engine_core, method), *args))
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """End the engine. One that is in a call ends with its process."""
-        is_first = not self.is_shut_down
-        self.is_shut_down = self.resources.engine_dead = True
-        if is_first and not self.lock.locked():
-            self.engine.shutdown(timeout)
+        """Let the engine take no more requests. It ends with its process, and so does its memory.
+
+        vLLM's own shutdown would look through all objects of the process for those of the engine, for over a second.
+        """
+        self.resources.engine_dead = True
 
     async def _call(self, method: Callable[..., Any], *args: Any) -> Any:
         # vLLM's interface of schedulers does not name the requests.

@@ -37,7 +37,8 @@ def run_python(code: str, folder: Path, *argv: str) -> str:
 def extended(page, repository, tmp_path_factory):
     """A copy of the repository with all changes of the page, and the files that the page names."""
     root = tmp_path_factory.mktemp("extended")
-    ignored = shutil.ignore_patterns("__pycache__")
+    # With the compiled modules, which stay valid for the files that do not change; not those that are being written.
+    ignored = shutil.ignore_patterns("*.pyc.*")
     for folder in ("openrlhf_cov", "docs", "tests"):
         shutil.copytree(repository / folder, root / folder, ignore=ignored)
     for path in (*repository.glob("*.md"), repository / "mkdocs.yml", repository / "pyproject.toml"):

@@ -47,25 +47,52 @@ class Task:
 
 @pytest.fixture(scope="session")
 def task(tmp_path_factory, worker_id) -> Task:
-    """The task; the processes that run tests side by side share one, which the first of them makes."""
-    if worker_id == "master":  # one process
-        return _make_task(tmp_path_factory.mktemp("task"))
-    folder = tmp_path_factory.getbasetemp().parent / "task"
-    with FileLock(f"{folder}.lock"):
-        if not folder.exists():
-            _make_task(folder.with_name("task_to_be")).model.parent.rename(folder)
-    return Task(folder / "model", folder / "train.jsonl", folder / "sums.jsonl")
+    """The task with the policy that comes with the package."""
+    return _made_once("task", _shipped_policy, tmp_path_factory, worker_id)
 
 
-def _make_task(folder: Path) -> Task:
+@pytest.fixture(scope="session")
+def young_task(tmp_path_factory, worker_id) -> Task:
+    """The task with a policy that has learned less and is less certain; making it takes some 15 seconds."""
+    return _made_once("young_task", _young_policy, tmp_path_factory, worker_id)
+
+
+def _shipped_policy():
+    from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig
+    from openrlhf_cov.experiments.tiny_task.shipped_policies import shipped_policy
+
+    return shipped_policy("addition", 0, BasePolicyConfig())
+
+
+def _young_policy():
     import torch
 
     from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig, make_base_policy
-    from openrlhf_cov.experiments.tiny_task.problems import Addition
 
     torch.set_num_threads(1)
-    problems = [Addition(a, b) for a in range(10, 58) for b in (34, 71)]
-    model, tokenizer = make_base_policy(problems, BasePolicyConfig(steps=100, rows_per_step=48), seed=0)
+    return make_base_policy(_problems(), BasePolicyConfig(steps=100, rows_per_step=48), seed=0)
+
+
+def _problems():
+    from openrlhf_cov.experiments.tiny_task.problems import Addition
+
+    return [Addition(a, b) for a in range(10, 58) for b in (34, 71)]
+
+
+def _made_once(name: str, make_policy, tmp_path_factory, worker_id: str) -> Task:
+    """Make a task; the processes that run tests side by side share one, which the first of them makes."""
+    if worker_id == "master":  # one process
+        return _make_task(tmp_path_factory.mktemp(name), make_policy)
+    folder = tmp_path_factory.getbasetemp().parent / name
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            _make_task(folder.with_name(f"{name}_to_be"), make_policy).model.parent.rename(folder)
+    return Task(folder / "model", folder / "train.jsonl", folder / "sums.jsonl")
+
+
+def _make_task(folder: Path, make_policy) -> Task:
+    problems = _problems()
+    model, tokenizer = make_policy()
     model.save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
     rows = [{"input": problem.prompt, "label": str(problem.a + problem.b)} for problem in problems]
@@ -106,12 +133,13 @@ def ray():
         program = Path(folder, "python")
         write_program(program)
         with ExitStack() as stack:
+            without_warnings = {"PYTHONWARNINGS": "ignore"}
+            wait = stack.enter_context(serving(program, without_warnings | cpu_host.environment(1)))
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(sys, "executable", str(program))  # beside which its ``ray`` is looked for
                 address = stack.enter_context(local_ray(num_gpus=3, num_cpus=8, log=Path(folder, "ray.log")))
-            variables = {"RAY_ADDRESS": address.gcs, "PYTHONWARNINGS": "ignore"} | address.token
-            with serving(program, variables | cpu_host.environment(1)):
-                yield variables | {PYTHON: str(program)}
+            wait()
+            yield {"RAY_ADDRESS": address.gcs, PYTHON: str(program)} | without_warnings | address.token
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import pytest
 from safetensors.torch import load_file
 
 from openrlhf_cov.experiments.tiny_task.catalogue import TINY_TASKS
+from openrlhf_cov.experiments.tiny_task.shipped_policies import shipped_policy
 from openrlhf_cov.rewards.reward_func import CODE_METRICS, STATUS_METRICS
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
 
@@ -28,10 +29,10 @@ NOT_REPEATED = ("time", "timing/", "reward/code_seconds", "reward/code_cached_fr
 
 @pytest.fixture(scope="module")
 def code_task(needs_sandbox, task, tmp_path_factory):
-    """``task`` with 24 exercises and a base policy for them: three steps of 8."""
+    """``task`` with 24 exercises and the base policy of the package for them: three steps of 8."""
     folder, made = tmp_path_factory.mktemp("code"), TINY_TASKS["code"]
     exercises, _ = made.split(0, 1)
-    model, tokenizer = made.make_policy(exercises, replace(made.policy(), rows_per_step=48), 0)
+    model, tokenizer = shipped_policy("code", 0, made.policy())
     model.save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
     rows = [exercise.to_row() for exercise in exercises[:24]]

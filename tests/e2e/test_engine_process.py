@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import engine_actor
@@ -37,9 +38,10 @@ def start(ray, task, patch, actor):
 
 
 @pytest.fixture(scope="module")
-def patch():
+def patch(forking_python):
     """Changes that last as long as the module."""
     patch = pytest.MonkeyPatch()
+    patch.setattr(sys, "executable", forking_python)  # the engines need not import all
     patch.setenv("RAY_ADDRESS", "local")
     # The worker of the engine imports the actor from the helpers of the tests.
     patch.setenv("PYTHONPATH", str(Path(engine_actor.__file__).parent), prepend=os.pathsep)

@@ -35,6 +35,12 @@ class Step:
 
 
 @pytest.fixture(scope="module")
+def task(young_task):
+    """Rounding moves a certain policy further: its tokens have few alternatives of some probability."""
+    return young_task
+
+
+@pytest.fixture(scope="module")
 def take_step(task, forking_python):
     """Function (cov flags, layout of the step) -> Step, on one Ray and the same actors for all calls.
 

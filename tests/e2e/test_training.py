@@ -250,13 +250,13 @@ def assert_best_model(folder) -> None:
     assert load_file(folder / "checkpoints" / "best" / "model.safetensors")
 
 
-def test_kl_cov_on_two_ranks_for_twelve_steps(run_trainer, task, tmp_path, ray, forking_python):
+def test_kl_cov_on_two_ranks_for_twelve_steps(run_trainer, young_task, tmp_path, ray, forking_python):
     flags = [*METHODS["kl_cov"], *TWO_RANKS, "--train.num_episodes", "4", "--cov_dump_every", "12"]
-    evaluation = ["--eval.dataset", f"bench:{task.benchmark}", "--eval.steps", "6", "--eval.template", "none"]
+    evaluation = ["--eval.dataset", f"bench:{young_task.benchmark}", "--eval.steps", "6", "--eval.template", "none"]
     flags += [*evaluation, "--eval.max_tokens", "24"]
-    run = run_trainer(task.flags(tmp_path / "run") + flags, tmp_path / "run", ray)
+    run = run_trainer(young_task.flags(tmp_path / "run") + flags, tmp_path / "run", ray)
     assert_good_steps(run, "kl_cov", steps=12)
-    assert_moved(run, task, updates=48)
+    assert_moved(run, young_task, updates=48)
     for line in run.metrics:
         assert all(value is None or isinstance(value, int | float) for value in line.values())
         assert line["cov/selected_mean"] > line["cov/mean"]
@@ -277,7 +277,7 @@ def test_kl_cov_on_two_ranks_for_twelve_steps(run_trainer, task, tmp_path, ray, 
     curve = [json.loads(line) for line in (run.folder / "eval.jsonl").read_text().splitlines()]
     assert [line["step"] for line in curve] == [6, 12]
     command = [forking_python, "-m", "openrlhf_cov.cli.evaluate", "--model", run.folder]
-    command += ["--benchmarks", task.benchmark, "--template", "none", "--max_tokens", "24"]
+    command += ["--benchmarks", young_task.benchmark, "--template", "none", "--max_tokens", "24"]
     command += ["--output", tmp_path / "results"]
     ended(command, "the evaluation of the trained model", env=os.environ | ray)
     (sums,) = json.loads((tmp_path / "results" / "summary.json").read_text())["benchmarks"]

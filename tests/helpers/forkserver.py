@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from fcntl import F_DUPFD, fcntl
@@ -103,8 +103,11 @@ def write_program(path: Path) -> None:
 
 
 @contextmanager
-def serving(program: Path, variables: Mapping[str, str]) -> Iterator[None]:
-    """The servers of a program, with these variables beside those of this process, listen while the body runs."""
+def serving(program: Path, variables: Mapping[str, str]) -> Iterator[Callable[[], None]]:
+    """Let the servers of a program run while the body runs, with these variables beside those of this process.
+
+    Yields a function that waits until they listen.
+    """
     with ExitStack() as stack:
         servers = {}
         for number in range(SERVERS):
@@ -115,15 +118,18 @@ def serving(program: Path, variables: Mapping[str, str]) -> Iterator[None]:
             servers[number] = stack.enter_context(subprocess.Popen(command, **settings))
             stack.callback(servers[number].terminate)
         deadline = time.monotonic() + START_SECONDS
-        for number, server in servers.items():
-            while not place_of(program, number).exists():
-                log = program.with_suffix(f".{number}.log")
-                assert server.poll() is None, f"expected of a server: to listen\n{log.read_text()}"
-                assert time.monotonic() < deadline, (
-                    f"expected of server {number}: to listen within {START_SECONDS:g} s\n{log.read_text()}"
-                )
-                time.sleep(0.05)
-        yield
+
+        def wait() -> None:
+            for number, server in servers.items():
+                while not place_of(program, number).exists():
+                    log = program.with_suffix(f".{number}.log")
+                    assert server.poll() is None, f"expected of a server: to listen\n{log.read_text()}"
+                    assert time.monotonic() < deadline, (
+                        f"expected of server {number}: to listen within {START_SECONDS:g} s\n{log.read_text()}"
+                    )
+                    time.sleep(0.05)
+
+        yield wait
 
 
 def forks() -> list[psutil.Process]:
