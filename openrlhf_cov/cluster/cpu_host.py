@@ -61,8 +61,8 @@ PREFIX_BLOCK = 32
 KV_SPACE = 2**30
 KV_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
 
-# An engine of a model with fewer bytes of weights computes with no more threads than these: its operations are too
-# short to be shared by many.
+# A model with fewer bytes of weights is small. Its operations are too short to be shared by many threads, so its
+# engine gets at most ``THREADS_OF_SMALL_MODEL``.
 SMALL_MODEL = 2**26
 THREADS_OF_SMALL_MODEL = 2
 
@@ -294,10 +294,11 @@ def share_of_threads(computing: int) -> Iterator[None]:
 
 
 def compute_in_one_thread() -> None:
-    """Let the thread that calls this function share none of its computations; the other threads go on as before.
+    """Make PyTorch use a single thread for what the calling thread computes. Other threads keep their number.
 
-    libgomp keeps threads waiting for each thread that shares computations. Where they are more than the cores, all of
-    them sleep between two computations instead of waiting, and waking them takes longer than many computations.
+    libgomp starts helpers for each thread that computes with several, and they spin while they wait for work. If a
+    process has more of these threads than the host has cores, they sleep instead, and to wake them takes longer than
+    many operations.
     """
     import torch
 

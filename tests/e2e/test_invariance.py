@@ -36,7 +36,7 @@ class Step:
 
 @pytest.fixture(scope="module")
 def task(young_task):
-    """Rounding moves a certain policy further: its tokens have few alternatives of some probability."""
+    """The task with the less certain policy. Rounding changes the updates of a more certain one beyond the limits."""
     return young_task
 
 
