@@ -29,6 +29,7 @@ HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 OURS = {
     "none": "--cov_type none",
+    "none, two engines": "--cov_type none --vllm.num_engines 2",
     "none, groups": "--cov_type none --train.shuffle groups",
     "none, groups, two engines": "--cov_type none --train.shuffle groups --vllm.num_engines 2",
     "clip_cov": "--cov_type clip_cov --clip_cov_ratio 2e-2 --clip_cov_lb 0.5",

@@ -80,10 +80,11 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         """
         sampling_params = _changed(sampling_params, output_kind=RequestOutputKind.FINAL_ONLY)
         # Our executor decodes a response itself, for the reward, and reads the log-prob of each sampled token alone.
-        # An agent may read the text and the most probable token as well.
+        # Upstream gives every request of it a deep copy of the parameters, so that vLLM needs no further one.
+        # An agent may read the text and the most probable token as well, and change its parameters.
         reads_tokens_only = isinstance(self.executor, RewardExecutor)
         if reads_tokens_only:
-            sampling_params = _changed(sampling_params, detokenize=False)
+            sampling_params = _changed(sampling_params, detokenize=False, skip_clone=True)
         if self.log_probs:
             sampling_params = _changed(sampling_params, logprobs=0 if reads_tokens_only else 1)
         if seeds is None:
