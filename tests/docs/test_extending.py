@@ -58,6 +58,8 @@ def test_every_python_block_runs(page, extended):
     run_python("\n".join(block.text for block in blocks), extended)
 
 
+@pytest.mark.e2e
+@pytest.mark.long  # the blocks of Python and the tests of a new method, below, run in ``make test``
 def test_every_command_runs(page, extended):
     """In the order of the page: the lab with the new method, then the test of the method."""
     blocks = [block for block in page("docs/extending.md").blocks if block.marker == "run with the changes"]

@@ -1,5 +1,7 @@
-"""Programs as rewards, with the real command line and the real sandbox: two engines whose programs are judged at once,
-three steps, and the same run resumed after its first."""
+"""Programs as rewards, with the real command line and the real sandbox: two engines whose programs are judged at once.
+
+``make test-long`` also resumes the run after its first step.
+"""
 
 import json
 import math
@@ -45,14 +47,31 @@ def lines(folder: Path) -> list[dict]:
     return [{name: v for name, v in line.items() if not name.startswith(NOT_REPEATED)} for line in found]
 
 
+def flags_of(task, folder: Path) -> list[str]:
+    return [*task.flags(folder), *FLAGS, *TINY_TASKS["code"].flags]
+
+
+def test_every_program_of_a_run_has_its_verdict(run_trainer, code_task, tmp_path, ray):
+    run = run_trainer([*flags_of(code_task, tmp_path / "run"), "--rollout_limit", "1"], tmp_path / "run", ray)
+    assert_good_steps(run, steps=1)
+
+
+@pytest.mark.long
 def test_a_resumed_run_on_programs_is_the_straight_one(run_trainer, code_task, tmp_path, ray):
     straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+    assert_good_steps(run_trainer(flags_of(code_task, straight), straight, ray), steps=3)
 
-    def flags(folder: Path) -> list[str]:
-        return [*code_task.flags(folder), *FLAGS, *TINY_TASKS["code"].flags]
+    # as if it had been killed after its first step
+    shutil.copytree(straight, resumed, ignore=shutil.ignore_patterns("model.safetensors", "global_step[2-9]"))
+    (resumed / "checkpoints" / "_actor" / "latest").write_text("global_step1")
+    run_trainer([*flags_of(code_task, resumed), "--ckpt.load_enable"], resumed, ray)
+    assert lines(resumed) == lines(straight)
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (resumed, straight))
+    assert all(ours[name].equal(theirs[name]) for name in theirs)
 
-    run = run_trainer(flags(straight), straight, ray)
-    assert [line["step"] for line in run.metrics] == [1, 2, 3]
+
+def assert_good_steps(run, steps: int) -> None:
+    assert [line["step"] for line in run.metrics] == list(range(1, steps + 1))
     for line in run.metrics:
         shares = [line[name] for name in (*CODE_METRICS.values(), *STATUS_METRICS.values())]
         # every program has one verdict; a right one that was cut off has no reward
@@ -63,11 +82,3 @@ def test_a_resumed_run_on_programs_is_the_straight_one(run_trainer, code_task, t
         assert line["reward/code_seconds"] > 0.0
         assert math.isfinite(line["policy_loss"])
         assert 0.03 < line["cov/selected_frac"] <= 0.04  # of the tokens of an update, rounded down
-
-    # as if it had been killed after its first step
-    shutil.copytree(straight, resumed, ignore=shutil.ignore_patterns("model.safetensors", "global_step[2-9]"))
-    (resumed / "checkpoints" / "_actor" / "latest").write_text("global_step1")
-    run_trainer([*flags(resumed), "--ckpt.load_enable"], resumed, ray)
-    assert lines(resumed) == lines(straight)
-    ours, theirs = (load_file(folder / "model.safetensors") for folder in (resumed, straight))
-    assert all(ours[name].equal(theirs[name]) for name in theirs)

@@ -58,6 +58,9 @@ def demos_ray(tmp_path_factory):
         yield ray, log
 
 
+# ``make test`` has the test below, demos that submit their jobs with the token, and runs that join with it. Each
+# stranger costs a process that imports Ray and waits for its refusal.
+@pytest.mark.long
 def test_the_demos_ray_answers_those_who_have_its_token(demos_ray):
     ray, log = demos_ray
     with pytest.raises(urllib.error.HTTPError) as refused:

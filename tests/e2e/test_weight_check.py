@@ -60,7 +60,7 @@ sys.meta_path.insert(0, Finder())
 
 
 # The patch of an engine needs processes that import all, of two engines: most of a minute. The check itself has the
-# tests of tests/trainer/weights/test_weight_check.py, a run with engines that receive their weights those below.
+# tests of tests/trainer/weights/test_weight_check.py; in the last test of this file engines receive their weights.
 @pytest.mark.long
 def test_an_engine_that_keeps_the_initial_weights_ends_the_run_with_one_line(run_trainer, task, tmp_path):
     (tmp_path / "site").mkdir()
@@ -76,6 +76,7 @@ def test_an_engine_that_keeps_the_initial_weights_ends_the_run_with_one_line(run
     assert not (tmp_path / "run" / "model.safetensors").exists()
 
 
+@pytest.mark.long
 def test_the_check_changes_nothing_in_a_run(run_trainer, task, tmp_path, ray):
     runs = {}
     for mode in ("off", "first"):

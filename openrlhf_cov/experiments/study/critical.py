@@ -110,8 +110,9 @@ def profile_likelihood(criticals: Floats, places: Floats, learned: ArrayLike) ->
 
 
 def _sigmoid(logits: Floats) -> Floats:
-    # 1 / (1 + exp(-x)) would overflow at large negative logits.
-    return np.exp(-np.logaddexp(0.0, -logits))
+    # 1 / (1 + exp(-x)) would overflow at large negative logits, and 1 - sigmoid(-x) round to 0 there.
+    small = np.exp(-np.abs(logits))
+    return np.where(logits < 0, small, 1.0) / (1.0 + small)
 
 
 def _exponential(grid: Floats, place: int) -> float:
