@@ -12,6 +12,7 @@ from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
+from vllm_outputs import request_output
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.trainer.rollout.reward_executor import RewardExecutor
@@ -93,6 +94,28 @@ def test_vllm_gives_our_executor_neither_text_nor_other_tokens_than_the_sampled_
     (asked,), _ = ask(Graded(), log_probs=True)
     # logprobs=0 is the sampled token alone, 1 is the most probable one as well.
     assert (asked.detokenize, asked.logprobs) == (False, 0)
+
+
+@pytest.mark.parametrize("samples", [{"num_samples": 2}, {"seeds": [3, 4]}])
+def test_no_request_shares_what_vllm_changes_in_its_parameters(samples):
+    """The copy that vLLM makes of them is a shallow one (``skip_clone``)."""
+
+    class Engine:
+        clones = ()
+
+        async def generate(self, prompt, sampling_params, request_id):
+            own = sampling_params.clone()
+            # It adds the token that ends responses, here the number of the request, to those that end a response.
+            own.update_from_generation_config({}, len(self.clones))
+            self.clones = (*self.clones, own)
+            yield request_output([1])
+
+    engine, own = Engine(), SamplingParams()
+    actor = IdleActor(executor=RewardExecutor(None, RewardConfig()), llm=engine)
+    request = REQUEST | {"hf_tokenizer": character_tokenizer()}
+    asyncio.run(actor.generate_responses(sampling_params=own, **request, **samples))
+    assert [each.all_stop_token_ids for each in engine.clones] == [{0}, {1}]
+    assert own.all_stop_token_ids == set()
 
 
 def test_groups_that_begin_together_end_one_by_one_and_a_failure_is_that_of_its_group():
