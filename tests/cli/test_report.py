@@ -125,7 +125,7 @@ def test_without_output_several_runs_have_their_report_beside_them(run, tmp_path
 
 
 @pytest.mark.e2e
-@pytest.mark.long  # the benchmark draws 20,000 steps, for which it takes 20 seconds
+@pytest.mark.long  # 20 seconds for 20,000 steps; no other test limits the memory of a report
 def test_many_steps_are_read_and_drawn():
     benchmark = Path(__file__).parents[2] / "benchmarks" / "report_size.py"
     done = subprocess.run([sys.executable, benchmark], capture_output=True, text=True, check=True)

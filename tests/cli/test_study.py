@@ -278,7 +278,7 @@ def break_run(made, run):
 
 
 @pytest.mark.e2e
-@pytest.mark.long  # it makes eight runs
+@pytest.mark.long  # eight runs; other tests below have workers that fail, but do not compare the runs that follow
 def test_a_run_that_fails_holds_no_other_up_and_changes_none(tmp_path, base_policies, spec_file, capfd):
     """A worker that has made other runs, and failed at one, makes the run of a fresh worker."""
     words = ["--base_policies", str(base_policies), "--jobs", "1"]
@@ -417,7 +417,7 @@ def test_a_seed_has_the_base_policy_of_its_remainder(tmp_path, spec_file):
 
 
 @pytest.mark.e2e
-@pytest.mark.long  # a sweep ends early as tests/experiments/study say; that a study goes on has the test below
+@pytest.mark.long  # test_sweeps.py has the choice of the values; the test that cuts a study off has the resume
 def test_a_bisection_runs_and_resumes(tmp_path, spec_file, capsys):
     words = [str(spec_file(**SWEEP)), "--output", str(tmp_path / "out"), "--base_policies", str(tmp_path / "base")]
     assert study.main([*words, "--jobs", "1"]) == 0

@@ -59,7 +59,7 @@ def test_every_python_block_runs(page, extended):
 
 
 @pytest.mark.e2e
-@pytest.mark.long  # the blocks of Python and the tests of a new method, below, run in ``make test``
+@pytest.mark.long  # only here the lab trains with the new method; its tests run in ``make test``, see below
 def test_every_command_runs(page, extended):
     """In the order of the page: the lab with the new method, then the test of the method."""
     blocks = [block for block in page("docs/extending.md").blocks if block.marker == "run with the changes"]
@@ -78,7 +78,7 @@ def test_every_command_runs(page, extended):
 
 
 def test_the_new_method_has_all_that_tests_ask_for(extended):
-    files = ("test_config", "test_registry", "test_placement", "test_gpu_rules", "test_site")
+    files = ("test_config", "test_registry", "test_placement", "test_gpu_rules", "test_site", "test_top_clip")
     paths = [path for path in sorted((extended / "tests").rglob("*.py")) if path.stem in files]
     chosen = "top_clip or cov_type or every_method or of_all or published_settings or menu"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, *map(str, paths)]

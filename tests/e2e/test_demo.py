@@ -70,11 +70,10 @@ def demo(task_folder: Path, output: Path, python: str | None = None) -> dict:
     return dict(args=[*command, "--folder", str(task_folder), "--output", str(output)], env=environment, text=True)
 
 
-# ``make test-long`` has the demo with processes that import all, as test_ray_token.py has them in a Ray of a run.
-@pytest.mark.parametrize("forked", [True, pytest.param(False, marks=pytest.mark.long)])
-def test_demo_prints_a_table(demo_task, tmp_path, forking_python, forked):
+# The only training of ``make test`` whose processes import all: those of the others are forked.
+def test_demo_prints_a_table(demo_task, tmp_path):
     output = tmp_path / "run"
-    words = demo(demo_task, output, forking_python if forked else None)
+    words = demo(demo_task, output)
     done = ended(words["args"], "the demo", env=words["env"])
     assert "held-out accuracy, greedy" in done.stdout
     assert "entropy, nats per token" in done.stdout
@@ -82,7 +81,7 @@ def test_demo_prints_a_table(demo_task, tmp_path, forking_python, forked):
     assert [line["step"] for line in lines] == [1, 2]
     assert all(line["cov/selected_count"] > 0 for line in lines)  # of KL-Cov, which it shows
     assert (output / "model.safetensors").is_file()
-    wait_until(lambda: processes_of(str(output)) + forks() == [], "the demo leaves no process")
+    wait_until(lambda: processes_of(str(output)) == [], "the demo leaves no process")
 
 
 def test_demo_stops_its_ray_when_it_is_interrupted(demo_task, tmp_path, forking_python):

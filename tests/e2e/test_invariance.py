@@ -298,7 +298,6 @@ def test_the_laboratory_makes_the_same_updates(take_step, task, names):
         assert relative_difference(moved, without[without_method(name)]) > 1e-3, name
 
 
-@pytest.mark.long
 def test_the_laboratory_has_the_settings_beside_methods(take_step, task):
     for flags in BESIDE_METHODS:
         same_updates(take_step, task, flags.split())

@@ -58,16 +58,19 @@ def demos_ray(tmp_path_factory):
         yield ray, log
 
 
-# ``make test`` has the test below, demos that submit their jobs with the token, and runs that join with it. Each
-# stranger costs a process that imports Ray and waits for its refusal.
-@pytest.mark.long
-def test_the_demos_ray_answers_those_who_have_its_token(demos_ray):
-    ray, log = demos_ray
+def test_the_demos_ray_refuses_those_without_its_token(demos_ray):
+    ray, _ = demos_ray
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(f"{ray.dashboard}/api/jobs/", timeout=HANGS)
     with refused.value as answer:  # or its socket closes when the garbage is collected, in some later test
         assert answer.code in (401, 403)
     assert is_refused(ray.gcs, LOOPBACK_ONLY)
+
+
+# In ``make test`` demos submit their jobs with the token of such a Ray, and runs join it.
+@pytest.mark.long
+def test_the_demos_ray_answers_those_who_have_its_token(demos_ray):
+    ray, log = demos_ray
     assert is_refused(ray.gcs, ray.token | {"RAY_AUTH_TOKEN": "0" * 64})
     friend = asked(ray.gcs, ray.token)
     assert friend.stdout.strip() == "answered", friend.stderr

@@ -97,7 +97,7 @@ def test_clip_cov_on_packed_samples_while_the_next_rollout_is_generated(run_trai
     assert_moved(run, task, updates=12)
 
 
-@pytest.mark.long  # the updates of both methods are those of the laboratory (test_invariance.py)
+@pytest.mark.long  # test_invariance.py has a step of each of the two methods, alone
 def test_only_uncertain_tokens_train_with_capped_weights(run_trainer, task, tmp_path, ray):
     run = run_trainer([*task.flags(tmp_path / "run"), "--method", "top_entropy,cispo"], tmp_path / "run", ray)
     assert [line["step"] for line in run.metrics] == [1, 2, 3]

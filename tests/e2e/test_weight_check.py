@@ -76,6 +76,7 @@ def test_an_engine_that_keeps_the_initial_weights_ends_the_run_with_one_line(run
     assert not (tmp_path / "run" / "model.safetensors").exists()
 
 
+# Two whole runs. In ``make test`` no other test compares runs with and without the check.
 @pytest.mark.long
 def test_the_check_changes_nothing_in_a_run(run_trainer, task, tmp_path, ray):
     runs = {}

@@ -127,7 +127,8 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         """Return vLLM's output of one request, as upstream's method does.
 
         A prompt without images is given in vLLM's own form, which needs no preparation in another thread. A shallow
-        copy of the sampling parameters keeps out what an agent changes later; vLLM makes a deep one itself.
+        copy of the sampling parameters keeps out what an agent changes later; vLLM makes a deep one itself unless
+        they have ``skip_clone``.
 
         Raises:
             RuntimeError: vLLM ended the response before its end, for a reason of its own.
