@@ -62,7 +62,7 @@ KV_SPACE = 2**30
 KV_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
 
 # A model with fewer bytes of weights is small. Its operations are too short to be shared by many threads, so its
-# engine gets at most ``THREADS_OF_SMALL_MODEL``.
+# engine gets at most ``THREADS_OF_SMALL_MODEL``, and its weights are received by one.
 SMALL_MODEL = 2**26
 THREADS_OF_SMALL_MODEL = 2
 
@@ -248,7 +248,8 @@ def prepare_engine(arguments: dict[str, Any], computing: int) -> None:
     """Prepare this process for the engine that it is about to start; does nothing on other hosts.
 
     An engine of one rank computes in this process, see ``engine_in_process``, in the thread that calls this function.
-    It gets its part of the threads, and at most ``THREADS_OF_SMALL_MODEL`` if its model, in a local folder, is small.
+    It gets its part of the threads. If its model, in a local folder, is small, it gets at most
+    ``THREADS_OF_SMALL_MODEL``, and other calls of the engine, such as those that receive weights, compute in one.
 
     Args:
         arguments: The arguments of the engine, as ``engine_arguments`` returns them.
@@ -261,12 +262,15 @@ def prepare_engine(arguments: dict[str, Any], computing: int) -> None:
 
     from openrlhf_cov.cluster.engine_in_process import InProcessClient
 
+    weights = sum(path.stat().st_size for path in Path(arguments["model"]).glob("*.safetensors"))
+    is_small = 0 < weights < SMALL_MODEL
+
     def client(vllm_config: Any, executor_class: Any, log_stats: bool, *args: Any, **kwargs: Any) -> InProcessClient:
-        return InProcessClient(vllm_config, executor_class, log_stats)
+        return InProcessClient(vllm_config, executor_class, log_stats, calls_in_one_thread=is_small)
 
     EngineCoreClient.make_async_mp_client = staticmethod(client)
     threads = max(1, torch.get_num_threads() // computing)
-    if 0 < sum(path.stat().st_size for path in Path(arguments["model"]).glob("*.safetensors")) < SMALL_MODEL:
+    if is_small:
         threads = min(threads, THREADS_OF_SMALL_MODEL)
     torch.set_num_threads(threads)
 

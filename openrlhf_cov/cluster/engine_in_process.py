@@ -50,9 +50,12 @@ class InProcessClient(AsyncMPClient):
         vllm_config: vLLM's configuration, without asynchronous scheduling: a call finds no step under way.
         executor_class: vLLM's executor of an engine that computes in the process of its scheduler.
         log_stats: True to collect vLLM's statistics.
+        calls_in_one_thread: True if the thread of the calls starts no helpers of OpenMP.
     """
 
-    def __init__(self, vllm_config: VllmConfig, executor_class: type[Executor], log_stats: bool) -> None:
+    def __init__(
+        self, vllm_config: VllmConfig, executor_class: type[Executor], log_stats: bool, *, calls_in_one_thread: bool
+    ) -> None:
         # AsyncMPClient's own __init__ starts the other process.
         self.vllm_config = vllm_config
         self.engine_ranks_managed = [0]
@@ -70,6 +73,7 @@ class InProcessClient(AsyncMPClient):
         # Calls and the futures of their results, for the thread that carries them out. It does not keep the process
         # from ending where a call waits for another one.
         self.calls: queue.SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        self.calls_in_one_thread = calls_in_one_thread
         threading.Thread(target=self._carry_out_calls, name="EngineCalls", daemon=True).start()
         # Set by everything after which the engine may have work, or outputs.
         self.changed = asyncio.Event()
@@ -154,7 +158,8 @@ class InProcessClient(AsyncMPClient):
                 self.changed.set()
 
     def _carry_out_calls(self) -> None:
-        cpu_host.compute_in_one_thread()
+        if self.calls_in_one_thread:
+            cpu_host.compute_in_one_thread()
         while True:
             result, call = self.calls.get()
             try:
