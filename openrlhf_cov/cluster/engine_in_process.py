@@ -73,8 +73,8 @@ class InProcessClient(AsyncMPClient):
         # Calls and the futures of their results, for the thread that carries them out. It does not keep the process
         # from ending where a call waits for another one.
         self.calls: queue.SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
-        self.calls_in_one_thread = calls_in_one_thread
-        threading.Thread(target=self._carry_out_calls, name="EngineCalls", daemon=True).start()
+        arguments = (calls_in_one_thread,)
+        threading.Thread(target=self._carry_out_calls, args=arguments, name="EngineCalls", daemon=True).start()
         # Set by everything after which the engine may have work, or outputs.
         self.changed = asyncio.Event()
         # Ends of requests outside of a step.
@@ -157,8 +157,8 @@ class InProcessClient(AsyncMPClient):
                 self._end([each.request_id for each in unfinished if each.is_finished()], FinishReason.ABORT)
                 self.changed.set()
 
-    def _carry_out_calls(self) -> None:
-        if self.calls_in_one_thread:
+    def _carry_out_calls(self, in_one_thread: bool) -> None:
+        if in_one_thread:
             cpu_host.compute_in_one_thread()
         while True:
             result, call = self.calls.get()

@@ -11,7 +11,7 @@ from run_flags import run_flags
 from transformers import Lfm2Config, LlamaConfig, MambaConfig
 from vllm.v1.engine.core_client import EngineCoreClient
 
-from openrlhf_cov.cluster import cpu_host
+from openrlhf_cov.cluster import cpu_host, engine_in_process
 from openrlhf_cov.cluster.freed_memory import LARGEST_KEPT
 from openrlhf_cov.trainer.model.strategy import CovStrategy
 
@@ -285,6 +285,16 @@ def test_engines_share_the_threads(tmp_path, monkeypatch, weights, computing, ho
     arguments = {"model": str(tmp_path), "distributed_executor_backend": cpu_host.ONE_PROCESS}
     cpu_host.prepare_engine(arguments, computing)
     assert torch.get_num_threads() == expected
+
+
+@pytest.mark.usefixtures("threads", "on_cpu")
+@pytest.mark.parametrize(("size", "expected"), [(2**26 - 1, True), (2**26, False), (0, False)])  # 0: on the hub
+def test_a_small_model_alone_receives_its_weights_in_one_thread(tmp_path, monkeypatch, size, expected):
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(size)
+    monkeypatch.setattr(engine_in_process, "InProcessClient", lambda *args, **settings: settings)
+    cpu_host.prepare_engine({"model": str(tmp_path), "distributed_executor_backend": cpu_host.ONE_PROCESS}, 1)
+    assert EngineCoreClient.make_async_mp_client(None, None, False) == {"calls_in_one_thread": expected}
 
 
 @pytest.mark.usefixtures("threads")
