@@ -402,8 +402,12 @@ def complete(path: str, body: dict, text: str | None = None, log_probs: list[flo
 
 
 @pytest.fixture
-def openai_server() -> Iterator[OpenAIServer]:
-    """A server on this host, of the model ``tiny``."""
+def openai_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
+    """A server on this host, of the model ``tiny``.
+
+    It speaks plain HTTP. Without a folder of certificates each client would read all those of the system.
+    """
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
     with OpenAIServer() as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         yield server

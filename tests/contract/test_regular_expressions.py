@@ -23,7 +23,7 @@ from openrlhf_cov.cluster import cpu_host
 pytestmark = pytest.mark.slow
 
 ROOT = Path(openrlhf_cov.__file__).parent
-LENGTH = 10_000
+LENGTH = 5_000
 GIVE_UP = 0.5
 METHODS = {"match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer"}
 ENDS = ("", "!", "a1}")

@@ -25,22 +25,22 @@ REWARD = REPOSITORY / "openrlhf_cov" / "experiments" / "tiny_task" / "tiny_rewar
 
 @dataclass(frozen=True)
 class Task:
-    """Folder of a model, a training file of 96 problems (three steps of 32 prompts), and 40 of them as a benchmark."""
+    """Folder of a model, a training file of 96 problems, and 40 of them as a benchmark."""
 
     model: Path
     train: Path
     benchmark: Path
 
     def flags(self, output: Path) -> list[str]:
-        """Flags of a three-step run that any host can do."""
+        """Flags of a run of three steps of 16 prompts that any host can do."""
         return f"""
             --actor.model_name_or_path {self.model} --data.prompt_dataset {self.train}
             --data.input_key input --data.label_key label --reward.remote_url {REWARD}
             --actor.num_gpus_per_node 1 --ref.num_gpus_per_node 1 --train.colocate_actor_ref --vllm.num_engines 1
             --algo.advantage.estimator group_norm --algo.kl.use_loss --algo.kl.estimator k3 --algo.kl.init_coef 1e-3
-            --rollout.batch_size 32 --rollout.n_samples_per_prompt 8 --rollout.micro_batch_size 64
-            --train.batch_size 64 --train.micro_batch_size 32 --data.max_len 48 --rollout.max_new_tokens 24
-            --actor.adam.lr 1e-4 --actor.lr_scheduler constant
+            --rollout.batch_size 16 --rollout.n_samples_per_prompt 8 --rollout.micro_batch_size 32
+            --train.batch_size 32 --train.micro_batch_size 16 --data.max_len 48 --rollout.max_new_tokens 24
+            --data.max_samples 48 --actor.adam.lr 1e-4 --actor.lr_scheduler constant
             --ckpt.output_dir {output} --ckpt.path {output}/checkpoints
         """.split()
 

@@ -12,8 +12,8 @@ from openrlhf_cov.utils.metrics_log import read_metrics
 pytestmark = pytest.mark.e2e
 
 PRIME = """
-    --method prime --prime_lr 1e-4 --algo.advantage.estimator rloo --algo.kl.init_coef 0 --rollout.batch_size 16
-    --rollout_seeded --data.max_samples 48 --ckpt.save_steps 1 --ckpt.max_num 9
+    --method prime --prime_lr 1e-4 --algo.advantage.estimator rloo --algo.kl.init_coef 0
+    --rollout_seeded --ckpt.save_steps 1 --ckpt.max_num 9
 """.split()
 CLOCK = ("time", "timing/")
 
@@ -47,7 +47,7 @@ def test_three_steps_and_a_resumed_run(run_trainer, task, tmp_path, ray):
     # Of the responses that the model was just trained on. After few updates the share is near one half, on either
     # side: every host trains its own base policy.
     assert max(line["prm/accuracy"] for line in run.metrics) > 0.5
-    # the two updates of the first step begin where the model is its reference, at a loss of ln 2
+    # the four updates of the first step begin where the model is its reference, at a loss of ln 2
     assert run.metrics[0]["prm/loss"] == pytest.approx(math.log(2), abs=0.1)
 
     # policy and process reward model have moved, each to a place of its own

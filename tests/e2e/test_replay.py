@@ -21,7 +21,7 @@ def test_a_replayed_run_gives_the_same_weights_and_metrics_bit_by_bit(run_traine
         [*task.flags(tmp_path / "run"), *SETTINGS, "--rollout.dump_dir", str(dump)], tmp_path / "run", ray
     )
     assert recorded_steps(dump) == [1, 2, 3]
-    assert len(read_rollout(rollout_path(dump, 1)).samples) == 256
+    assert len(read_rollout(rollout_path(dump, 1)).samples) == 128
 
     # The replay ends after its second step and is resumed with the third file.
     flags = [*task.flags(tmp_path / "replay"), *SETTINGS, "--rollout.replay_dir", str(dump)]

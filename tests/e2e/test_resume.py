@@ -23,7 +23,7 @@ pytestmark = pytest.mark.e2e
 # The closed loop halves the ratio step by step: the policy starts well above the target.
 ONE_RANK = """
     --algo.dynamic_filtering_enable --rollout_seeded --ckpt.save_steps 1 --cov_type kl_cov --kl_cov_ratio 2e-2
-    --rollout.batch_size 16 --eval.steps 1 --eval.n_samples_per_prompt 2
+    --data.max_samples 96 --eval.steps 1 --eval.n_samples_per_prompt 2
     --entropy_target 0.1 --entropy_control kl_cov_ratio
 """.split()
 # What makes the recipe small; its method, sampling, ZeRO stage, packing and dynamic batches stay.
@@ -181,7 +181,7 @@ def value(flags: list[str], name: str) -> str:
 def test_one_unchanged_command_starts_and_restarts_a_run(start, task, tmp_path, ray):
     """As Slurm's --requeue and KubeRay's backoffLimit start it again: the recipes have these flags."""
     folder = tmp_path / "run"
-    more = "--rollout_seeded --rollout.batch_size 16 --ckpt.save_steps 3 --ckpt.max_num 2 --ckpt.load_enable"
+    more = "--rollout_seeded --data.max_samples 96 --ckpt.save_steps 3 --ckpt.max_num 2 --ckpt.load_enable"
     evaluation = f"--eval.dataset bench:{task.benchmark} --eval.template none --eval.max_tokens 24 --eval.steps 3"
     more += f" {evaluation} --eval.at_start --ckpt.best_metric_key auto"
     command = [*task.flags(folder), *more.split()]
@@ -228,7 +228,7 @@ def test_one_unchanged_command_starts_and_restarts_a_run(start, task, tmp_path, 
 @pytest.mark.long
 def test_an_engine_that_dies_costs_no_step(start, task, tmp_path):
     folder = tmp_path / "run"
-    flags = [*task.flags(folder), "--rollout.batch_size", "16", "--ckpt.save_steps", "1", "--vllm.num_engines", "2"]
+    flags = [*task.flags(folder), "--data.max_samples", "96", "--ckpt.save_steps", "1", "--vllm.num_engines", "2"]
 
     for more in ([], ["--ckpt.load_enable"]):
         before = steps_of(folder)

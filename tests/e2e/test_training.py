@@ -22,7 +22,9 @@ METHODS = {
     "clip_cov": ["--cov_type", "clip_cov", "--clip_cov_ratio", "0.05", "--clip_cov_lb", "0.0", "--clip_cov_ub", "1e6"],
     "kl_cov": ["--cov_type", "kl_cov", "--kl_cov_ratio", "0.05"],
 }
-TWO_RANKS = ["--actor.num_gpus_per_node", "2", "--ref.num_gpus_per_node", "2", "--train.micro_batch_size", "16"]
+TWO_RANKS = ["--actor.num_gpus_per_node", "2", "--ref.num_gpus_per_node", "2"]
+# Twice as many samples in every step as elsewhere, so that the reward of a few steps shows what they learned.
+LARGE_STEPS = "--rollout.batch_size 32 --train.batch_size 64 --data.max_samples 96".split()
 
 
 GAE = ["--algo.advantage.estimator", "gae", "--critic.num_gpus_per_node", "1", "--critic.adam.lr", "1e-4"]
@@ -45,7 +47,9 @@ def documented_names(*conditions: str) -> set[str]:
     return {name for row in rows if not row.only_with or row.only_with.startswith(met) for name in row.titles}
 
 
-def assert_good_steps(run, cov_type: str, *conditions: str, steps: int = 3, frozen: int = 0) -> None:
+def assert_good_steps(
+    run, cov_type: str, *conditions: str, steps: int = 3, frozen: int = 0, samples: int = 128
+) -> None:
     """Every line after the first ``frozen`` ones has the documented names and values that this task can give."""
     restrains, drops = cov_type != "none", cov_type == "clip_cov"
     assert [line["step"] for line in run.metrics] == list(range(1, steps + 1))
@@ -62,7 +66,7 @@ def assert_good_steps(run, cov_type: str, *conditions: str, steps: int = 3, froz
         dropped = line["gradient/zero_frac"] - line["ppo/clip_frac"]
         assert dropped == pytest.approx(line["cov/selected_frac"] if drops else 0.0, abs=1e-6)
         assert not restrains or line["cov/selected_abs_log_ratio"] > 1e-3
-        assert line["rollout/num_samples"] == 256
+        assert line["rollout/num_samples"] == samples
         parts = [line[f"timing/{name}"] for name in ("make_experience", "ppo_train", "broadcast")]
         assert min(parts) > 0
         assert line["timing/step_total"] > sum(parts)
@@ -103,8 +107,8 @@ def test_only_uncertain_tokens_train_with_capped_weights(run_trainer, task, tmp_
     assert [line["step"] for line in run.metrics] == [1, 2, 3]
     for line in run.metrics:
         assert set(line) == documented_names()
-        # 80 % of the tokens of every update are dropped, rounded up: an update has some 600 tokens
-        assert 0.8 <= line["cov/selected_frac"] < 0.802
+        # 80 % of the tokens of every update are dropped, rounded up: an update has some 300 tokens
+        assert 0.8 <= line["cov/selected_frac"] < 0.804
         assert 0.8 <= line["gradient/zero_frac"] < 1
         assert line["ppo/clip_frac"] == 0  # nothing is clipped
         assert line["entropy/selected"] < line["entropy/unselected"]  # of the tokens that an update dropped
@@ -252,11 +256,11 @@ def assert_best_model(folder) -> None:
 
 
 def test_kl_cov_on_two_ranks_for_twelve_steps(run_trainer, young_task, tmp_path, ray, forking_python):
-    flags = [*METHODS["kl_cov"], *TWO_RANKS, "--train.num_episodes", "4", "--cov_dump_every", "12"]
+    flags = [*METHODS["kl_cov"], *TWO_RANKS, *LARGE_STEPS, "--train.num_episodes", "4", "--cov_dump_every", "12"]
     evaluation = ["--eval.dataset", f"bench:{young_task.benchmark}", "--eval.steps", "6", "--eval.template", "none"]
     flags += [*evaluation, "--eval.max_tokens", "24"]
     run = run_trainer(young_task.flags(tmp_path / "run") + flags, tmp_path / "run", ray)
-    assert_good_steps(run, "kl_cov", steps=12)
+    assert_good_steps(run, "kl_cov", steps=12, samples=256)
     assert_moved(run, young_task, updates=48)
     for line in run.metrics:
         assert all(value is None or isinstance(value, int | float) for value in line.values())
