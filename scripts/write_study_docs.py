@@ -27,8 +27,10 @@ from openrlhf_cov.experiments.study.document import (
 )
 from openrlhf_cov.experiments.study.entropy_drop_page import drop_document, drop_row
 from openrlhf_cov.experiments.study.forecast_page import forecast_document, study_errors
+from openrlhf_cov.experiments.study.lab_runs import LabStudy
 from openrlhf_cov.experiments.study.mechanism_page import mechanism_chart, mechanism_section
 from openrlhf_cov.experiments.study.questions import agreement
+from openrlhf_cov.experiments.study.ray_runs import RayStudy
 from openrlhf_cov.experiments.study.run_results import Result, unpack
 from openrlhf_cov.experiments.study.seed_estimates import SHARE, UNBOUNDED, Bounds, mean_over_seeds
 from openrlhf_cov.experiments.study.spec import Spec
@@ -130,8 +132,10 @@ def names() -> list[str]:
 
 @cache  # several pages read the runs of one study
 def results_of(name: str) -> tuple[Spec, list[Result]]:
-    """Return a study and its published runs."""
-    return read_spec(SPECS / f"{name}.yaml"), list(unpack(RESULTS / f"{name}.jsonl.xz"))
+    """Return a study and its published runs, those that have the flags of the study."""
+    spec = read_spec(SPECS / f"{name}.yaml")
+    study = (RayStudy if spec.engine == "ray" else LabStudy)(spec, SPECS, SPECS)
+    return spec, list(unpack(RESULTS / f"{name}.jsonl.xz", study.asked))
 
 
 def content_of(name: str) -> Document:

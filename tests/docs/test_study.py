@@ -8,11 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_cov.experiments.study.lab_runs import LabStudy
-from openrlhf_cov.experiments.study.ray_runs import RayStudy
-from openrlhf_cov.experiments.study.run_results import unpack
-from openrlhf_cov.experiments.study.spec_file import read_spec
-
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCS = REPOSITORY / "docs"
 PACKED = sorted((REPOSITORY / "studies" / "results").glob("*.jsonl.xz"))
@@ -31,8 +26,13 @@ def name_of(path):
     return path.name.removesuffix(".jsonl.xz")
 
 
+@pytest.fixture(scope="module", params=RESULTS, ids=name_of)
+def path(request):
+    """All tests of one file run in a row, so that a process of tests reads it once."""
+    return request.param
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("path", RESULTS, ids=name_of)
 def test_a_page_prints_the_results(script, path):
     """``python scripts/write_study_docs.py`` writes it."""
     page = DOCS / "study" / f"{name_of(path)}.md"
@@ -132,12 +132,9 @@ def test_pages_say_what_stands_in_some_table(page):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", RESULTS, ids=name_of)
-def test_the_raw_numbers_are_those_of_the_spec_and_of_the_main_table(path, tmp_path):
-    spec = read_spec(REPOSITORY / "studies" / f"{name_of(path)}.yaml")
-    study = (RayStudy if spec.engine == "ray" else LabStudy)(spec, tmp_path, tmp_path)
-    results = list(unpack(path, study.asked))  # those with the flags of the spec, but for labels of the machine
-    with lzma.open(path) as lines:
+def test_the_raw_numbers_are_those_of_the_spec_and_of_the_main_table(script, path):
+    spec, results = script["results_of"](name_of(path))
+    with lzma.open(path) as lines:  # all runs have the flags of the spec, but for labels of the machine
         assert len(results) == sum(1 for _ in lines) > 0
     if not spec.sweep:  # a sweep has runs of many settings for each method, and no table of methods
         check_main_table(name_of(path), results)
