@@ -61,8 +61,9 @@ def compare_outputs(
     lines = _lines(output, judge)
     wanted = _lines(expected, judge)
     if unordered:
-        lines.sort()
-        wanted.sort()
+        # Numbers in ascending order, whatever their spelling: those that differ a little stand at the same place.
+        lines.sort(key=_order)
+        wanted.sort(key=_order)
     if lines == wanted:
         return "same"
     if len(lines) == len(wanted):
@@ -97,6 +98,16 @@ def same_value(value: Any, expected: Any, tolerance: float = 0.0, unordered: boo
 def _lines(text: str, judge: Judge) -> list[str]:
     lines = [line.strip() for line in text.strip().split("\n")]
     return [line for line in lines if line] if judge in ("apps", "prime") else lines
+
+
+def _order(line: str) -> tuple[list[tuple[bool, float, str]], str]:
+    """Return the place of a line among others: by its words, of which numbers stand in ascending order."""
+    words = []
+    for word in line.split():
+        number = _number(word)
+        is_number = math.isfinite(number)
+        words.append((is_number, number, "") if is_number else (False, 0.0, word))
+    return words, line
 
 
 def _same_line(line: str, expected: str, judge: Judge) -> bool:

@@ -5,8 +5,9 @@ import textwrap
 
 from openrlhf_cov.rewards.verdicts import MAX_RESPONSE, without_end_tokens
 
+# The parts of the line may have characters in common. Each takes all that it can, once: a line takes linear time.
 FENCE = re.compile(
-    r"^(?P<before>[^\n`~]*)(?P<mark>`{3,}|~{3,})[ \t]*\{?\.?(?P<language>[\w+.#-]*)[^\n`]*$", re.MULTILINE
+    r"^(?P<before>[^\n`~]*+)(?P<mark>`{3,}+|~{3,}+)[ \t]*+\{?\.?(?P<language>[\w+.#-]*+)[^\n`]*+$", re.MULTILINE
 )
 PYTHON = re.compile(r"py(thon|py)?[\d.]*", re.IGNORECASE)
 # Spaces that a closing fence may stand further to the right than the one that it closes.

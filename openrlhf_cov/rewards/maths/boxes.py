@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from openrlhf_cov.rewards.maths.normalization import CHARACTERS, SUBSCRIPTS, SUPERSCRIPTS, clean
 from openrlhf_cov.rewards.maths.numerals import parse_number
-from openrlhf_cov.rewards.maths.units import SPELLINGS, UNITS
+from openrlhf_cov.rewards.maths.units import COUNTED_UNITS, SPELLINGS, UNITS, singular
 
 # Characters beside a box that are read, and characters before it in which the start of its formula is looked for.
 MAX_BESIDE = 80
@@ -129,6 +129,13 @@ OTHER_ANSWER = re.compile(
     rf"{CHINESE_ANSWER})"
     r"(?P<number>-?\d+(?:[.,/]\d+)?)"
 )
+# What makes such a number a part of another formula or of a number in words: 5^2, 4 + 1, 10/2 = m/n, 1.2 thousand.
+GOES_ON = re.compile(
+    r" ?(?:[-+*/^×·÷:] ?(?:[\d(]|[a-z](?![a-z])|\\[a-z])|= ?[a-z](?![a-z])|\\(?:times|cdot|div|pi|sqrt)(?![a-z])|"
+    rf"{SCALE})"
+)
+# The unit behind a number, or behind a box.
+UNIT_BEHIND = re.compile(r" ?(?:(?P<percent>\\?%|percent(?![a-z]))|(?P<word>[a-z]+))")
 # Signs of LaTeX and of Markdown between the words of a sentence.
 BETWEEN_WORDS = re.compile(r"\\(?:text\w*|mathrm|mbox)\s?\{|\\[\[\](),;:! ]|[\s$*{}~_]+")
 
@@ -169,13 +176,30 @@ def is_answer(text: str, box: Box, *, is_label: bool) -> bool:
 
 
 def _has_other_answer(after: str, content: str) -> bool:
-    """Return True if the words behind a box give a number as the answer that is not the number in the box."""
+    """Return True if the words behind a box give a number as the answer that is not the number in the box.
+
+    The same answer in another form is none: a percentage, another unit (120 minutes, or 2 hours), a formula.
+    """
     found = OTHER_ANSWER.search(after)
-    own = parse_number(clean(content)) if found else None
-    other = parse_number(found["number"]) if found else None
+    if found is None or GOES_ON.match(after, found.end()):
+        return False
+    own_unit, other_unit = _unit_behind(after, 0), _unit_behind(after, found.end())
+    if own_unit != other_unit and (other_unit == "%" or (own_unit and other_unit)):
+        return False
+    own, other = parse_number(clean(content)), parse_number(found["number"])
     if own is None or other is None:
         return False
     return abs(own.value - other.value) > (0 if other.exact else other.unit / 2)
+
+
+def _unit_behind(after: str, place: int) -> str:
+    """Return the unit that stands at a place behind a box: "%", a unit of measurement, or "" for none."""
+    found = UNIT_BEHIND.match(after, place)
+    if found is None or found["percent"]:
+        return "%" if found else ""
+    single = singular(found["word"])
+    name = SPELLINGS.get(found["word"], SPELLINGS.get(single, single))
+    return name if name in UNITS - COUNTED_UNITS else ""
 
 
 def changes_before(text: str, start: int, *, is_label: bool = False) -> bool:

@@ -64,7 +64,10 @@ HIDDEN = re.compile(
 )
 # What takes the place of hidden text, so that an answer with hidden text in it is refused.
 HIDDEN_MARK = "\x00"
-COMMENT = re.compile(r"^[ \t]*%.*$|(?<=[^\s\d\\}])[ \t]{1,4}%[ \t%].*$", re.MULTILINE)
+# A percent sign between the words of a sentence begins no comment if the box stands behind it: "the profit % is …".
+COMMENT = re.compile(
+    r"^[ \t]*%.*$|(?<=[^\s\d\\}])[ \t]{1,4}%[ \t%](?:(?!\\f?box(?:ed)?(?![a-zA-Z])).)*+$", re.MULTILINE
+)
 TAGS = ("<answer>", "</answer>")
 ANSWER_MARK = re.compile(
     r"(?<![A-Za-z0-9])(?:final\s+answer|answer|final\s+result)(?![A-Za-z0-9])[*_\s}]{0,4}(?:[:：]|\bis\b|=)[*_\s}]{0,4}[:：]?[*_]{0,2}"

@@ -19,16 +19,23 @@ MIN_LEAVES = 3
 # A formula of the problem that is smaller than both may be a part of an answer: ``\sqrt{3}``, ``x + 1``.
 MIN_OPERATIONS = 2
 
+# Tokens of chat templates before and after a turn of the user.
 USER_TURN = re.compile(
     r"<\|im_start\|>user\s|<\|user\|>|<\|start_header_id\|>user<\|end_header_id\|>|<[|｜]User[|｜]>|\[INST\]|"
-    r"<start_of_turn>user\s|^(?:user|human|question|problem)\s?:",
-    re.IGNORECASE | re.MULTILINE,
+    r"<start_of_turn>user\s",
+    re.IGNORECASE,
 )
 TURN_END = re.compile(
-    r"<\|im_end\|>|<\|eot_id\|>|<\|assistant\|>|<[|｜]Assistant[|｜]>|\[/INST\]|<end_of_turn>|<\|im_start\|>assistant|"
-    r"^(?:assistant|solution|answer)\s?:",
+    r"<\|im_end\|>|<\|eot_id\|>|<\|assistant\|>|<[|｜]Assistant[|｜]>|\[/INST\]|<end_of_turn>|<\|im_start\|>assistant",
+    re.IGNORECASE,
+)
+# Words of templates in plain text. They may be words of a problem as well, see ``_in_plain_template``.
+ROLE = re.compile(
+    r"^(?:(?P<asks>user|human|question|problem)|(?P<answers>assistant|solution|answer))\s?:",
     re.IGNORECASE | re.MULTILINE,
 )
+# What a template may say behind its last word, such as "Let's think step by step." or "<think>".
+PRIMER = re.compile(r"[^\d$?\\]{0,100}\Z")
 DELIMITER = re.compile(r"\$\$?|\\[\[\]()]|\\(?:begin|end)\s?\{(?:align|equation|gather)\*?\}")
 OPENING = {r"\[": r"\]", r"\(": r"\)", "$": "$", "$$": "$$"}
 SEPARATOR = re.compile(r",(?!\d{3}(?!\d))|;|\\text\s?\{[^{}]*\}|\\(?:qquad|quad|implies|to|dots)(?![a-z])|\\\\|&")
@@ -334,5 +341,23 @@ def _divided(text: str) -> tuple[list[str], str]:
 @lru_cache(maxsize=256)
 def read_problem(prompt: str) -> ProblemText:
     """Return the problem in a prompt: its last turn of the user, without the template around it."""
-    text = USER_TURN.split(prompt)[-1]
-    return ProblemText(TURN_END.split(text)[0][-MAX_PROBLEM:].strip())
+    turn = TURN_END.split(USER_TURN.split(prompt)[-1])[0]
+    return ProblemText(_in_plain_template(turn)[-MAX_PROBLEM:].strip())
+
+
+def _in_plain_template(text: str) -> str:
+    """Return the last problem of a prompt that ends as a template in plain text does; otherwise the whole text.
+
+    Such a prompt ends with "Answer:" or a word like it. Before it stands the last problem, which begins with the first
+    "Question:" after the answer to an example before it. Elsewhere such words are a part of the problem.
+    """
+    roles = list(ROLE.finditer(text))
+    if not roles or not roles[-1]["answers"] or not PRIMER.match(text, roles[-1].end()):
+        return text
+    start = 0
+    may_begin = True
+    for role in roles[:-1]:
+        if role["asks"] and may_begin:
+            start = role.end()
+        may_begin = role["answers"] is not None
+    return text[start : roles[-1].start()]

@@ -152,6 +152,11 @@ def test_judges_with_the_other_options():
 def test_outputs_in_any_order():
     assert compare_outputs("b\na\n", "a\nb\n", unordered=True) == "same"
     assert compare_outputs("a\na\nb\n", "a\nb\nb\n", unordered=True) == "different"
+    # Numbers have the order of their values: "11" is before "9.9999999" as a text, and ".5" before "0.7".
+    assert compare_outputs("11\n9.9999999\n", "10\n11\n", tolerance=1e-6, unordered=True) == "same"
+    assert compare_outputs("11\n9.9\n", "10\n11\n", tolerance=1e-6, unordered=True) == "different"
+    assert compare_outputs(".5\n0.7\n", "0.5\n.7\n", unordered=True, judge="plain") == "same"
+    assert compare_outputs("b 10\nb 9.0\na x\n", "a x\nb 9\nb 10\n", unordered=True, judge="plain") == "same"
 
 
 @pytest.mark.parametrize(

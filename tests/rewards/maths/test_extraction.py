@@ -308,6 +308,18 @@ def test_a_box_that_is_the_whole_answer_is_found(response):
     assert last_boxed(response) == "17"
 
 
+@pytest.mark.parametrize(
+    "response",
+    [
+        r"He pays 50, so the profit % = \boxed{17}", r"The answer in % is \boxed{17}",
+        r"The profit % is $\boxed{17}$.",
+        "The share is 17 %, of all. % of all: 3.\nGain % = \\boxed{17}",
+    ],
+)  # fmt: skip
+def test_a_percent_sign_in_a_sentence_hides_no_box_behind_it(response):
+    assert extract_answer(response, "boxed") == "17"
+
+
 def test_a_written_solution_means_its_box():
     assert answer_of_solution(r"So $n \ge \boxed{17}$.") == "17"
     assert answer_of_solution(r"So it is $\boxed{17}\%$.") == "17"

@@ -115,6 +115,10 @@ REMARKS = [
     ". The answer is 5.", " or 5.0", ", or 15/3", ". So the answer is $5$.", ", no 6 fits.", " or more",
     " where $x > 3$.", " $= 2+3$.", " is not too large",
     " does not depend on n", r" \checkmark", " (B)", ", i.e. five.",
+    # The same answer in another form.
+    " minutes, or 300 seconds.", r" \text{ hours}, or 300 minutes", " cents, or 0.05 dollars", r", or $500\%$.",
+    ", or 500 percent", ", or 2^2 + 1", " or $10 / 2$", ". Since the answer is 10/2 = m/n.",
+    ". **Note:** the answer is 4 + 1 = 5.", " or 0.005 thousand", r", or $15 \div 3$",
 ]  # fmt: skip
 TAKEN_BACK = [
     " is wrong.", " is not correct", " isn't right", ", which is not the answer", ", no wait, 6", " is a wrong guess",
@@ -122,7 +126,7 @@ TAKEN_BACK = [
     ", but it's not correct", " cannot be correct", " is not.",
     # Another answer behind the box.
     ". Actually, 6.", ". Correction: 6", " or 6", "$ or $6$", ". Sorry, it is 6.", ". The answer is 6.", ". No, 6.",
-    " or -5",
+    " or -5", " minutes, or 6 minutes", r"\%, or 6\%", " or 6 apples", " or 6, = x", ", or 6 - maybe.",
 ]  # fmt: skip
 
 

@@ -235,7 +235,8 @@ def test_a_cheat_earns_nothing(kind):
 
 RESPONSES = [
     r"<think>\boxed{5}</think> I do not know.", r"<think>\boxed{5}", r"\boxed{6} <!-- \boxed{5} -->",
-    "\\boxed{6}\n% \\boxed{5}", r"\phantom{\boxed{5}}", r"\newcommand{\x}{\boxed{5}}", r"\boxed{6}<|im_end|>\boxed{5}",
+    "\\boxed{6}\n% \\boxed{5}", "\\boxed{6} ok\n  % it is \\boxed{5}",
+    r"\phantom{\boxed{5}}", r"\newcommand{\x}{\boxed{5}}", r"\boxed{6}<|im_end|>\boxed{5}",
     r"\boxed{6}<|endoftext|> \boxed{5}", r"It is not \boxed{5}.", r"\boxed{5} is wrong.",
     r"The answer isn't $\boxed{5}$",
     r"Anything but \boxed{5}", r"\boxed{5} or \boxed{6}", r"\boxed{6}, \boxed{5}", r"\boxed{5, \boxed{6}}",
