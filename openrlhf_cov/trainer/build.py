@@ -29,6 +29,7 @@ from openrlhf_cov.trainer.ray.roles import (
     RewardRole,
 )
 from openrlhf_cov.trainer.rollout.engine_health import wait_for_start
+from openrlhf_cov.trainer.rollout.prompts import frozen_updates
 from openrlhf_cov.utils.redaction import redact_arguments
 
 
@@ -97,7 +98,8 @@ def load_models(strategy: CovStrategy, groups: ModelGroups, engines: list[Any], 
     """
     args = strategy.args
     model = args.actor.model_name_or_path
-    loading = groups.policy.async_run_method("load", strategy, model, max_steps, engines)
+    policy_steps = max(1, max_steps - frozen_updates(args))
+    loading = groups.policy.async_run_method("load", strategy, model, policy_steps, engines)
     if groups.reference is not None:
         loading += groups.reference.async_run_method("load", strategy, reference_model(args))
     if groups.reward is not None and args.reward.model_name_or_path:

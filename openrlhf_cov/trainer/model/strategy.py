@@ -10,6 +10,7 @@ from peft import PeftModel
 from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.trainer.checkpoint.checkpoints import tag_to_restore
 from openrlhf_cov.trainer.model.offload_buffers import drop_offload_buffers
+from openrlhf_cov.trainer.model.optimizer_settings import apply_settings, settings_of
 from openrlhf_cov.trainer.weights.lora_weights import merged_state_dict
 
 # Folder of an exported model that holds its LoRA adapters.
@@ -34,6 +35,9 @@ class CovStrategy(DeepspeedStrategy):
     def load_ckpt(self, model: Any, load_dir: str, *args, **kwargs) -> tuple:
         """Load the checkpoint of ``tag_to_restore``; upstream's actors give no tag.
 
+        Learning rate, betas, weight decay and the largest norm stay those of the flags. The checkpoint has those of
+        the run that made it, and DeepSpeed restores them.
+
         Args:
             model: The DeepSpeed engine.
             load_dir: The folder of the checkpoints of the model.
@@ -43,8 +47,10 @@ class CovStrategy(DeepspeedStrategy):
         Returns:
             The path of the checkpoint, None if nothing was loaded, and its client states.
         """
+        settings = settings_of(model)
         path, states = super().load_ckpt(model, load_dir, tag_to_restore(self.args, Path(load_dir)), *args, **kwargs)
         if path is not None:
+            apply_settings(model, settings)
             # before upstream's actors offload the states of a new run (--ds.enable_sleep)
             drop_offload_buffers(model.basic_optimizer)
             self.restored = Path(path).parent.name, states.get("global_step")

@@ -15,8 +15,10 @@ from openrlhf.datasets.utils import blending_datasets
 from openrlhf.utils.logging_utils import init_logger
 from tqdm import tqdm
 
+from openrlhf_cov.cluster.sizing.updates import usable_groups
 from openrlhf_cov.config import RewardConfig, template_arguments
 from openrlhf_cov.data.templates import unread_arguments
+from openrlhf_cov.models.cov_config import has_critic
 from openrlhf_cov.rewards.loading import label_check, label_of, load_reward_module
 from openrlhf_cov.utils.rows import value_at
 
@@ -74,19 +76,34 @@ def load_evaluation_prompts(args: SimpleNamespace, strategy: Any, tokenizer: Any
 def scheduled_updates(args: SimpleNamespace, prompts: int) -> int:
     """Return the number of optimizer steps over which the learning rate is scheduled.
 
-    It is the number that the data give, or that ``--rollout_limit`` allows if it is smaller. Dynamic sampling makes
-    fewer, which is not known before.
+    It is the number that the data give, or that ``--rollout_limit`` allows if it is smaller. Groups that make no whole
+    update at the end of an episode wait for the next one, so only those at the end of the run are left over. Dynamic
+    sampling makes fewer updates, which is not known before.
 
     Args:
         args: The flags of the run.
         prompts: Number of prompts of the data.
     """
-    updates_of_episode = prompts * args.rollout.n_samples_per_prompt // args.train.batch_size
-    updates = updates_of_episode * args.train.num_episodes
+    groups = usable_groups(prompts * args.train.num_episodes, args)
+    updates = groups * args.rollout.n_samples_per_prompt // args.train.batch_size
     if args.rollout_limit:
-        updates_of_rollout = args.rollout.batch_size * args.rollout.n_samples_per_prompt // args.train.batch_size
-        updates = min(updates, args.rollout_limit * updates_of_rollout)
+        updates = min(updates, args.rollout_limit * _updates_of_rollout(args))
     return updates * args.train.max_epochs
+
+
+def frozen_updates(args: SimpleNamespace) -> int:
+    """Return the number of optimizer steps that the critic alone makes (``--critic.freezing_steps``).
+
+    Args:
+        args: The flags of the run.
+    """
+    if not has_critic(args):
+        return 0
+    return (args.critic.freezing_steps + 1) * _updates_of_rollout(args) * args.train.max_epochs
+
+
+def _updates_of_rollout(args: SimpleNamespace) -> int:
+    return args.rollout.batch_size * args.rollout.n_samples_per_prompt // args.train.batch_size
 
 
 def prompts_of(rows: Any, args: SimpleNamespace, tokenizer: Any) -> list[Prompt]:

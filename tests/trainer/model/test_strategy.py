@@ -18,6 +18,8 @@ MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
 class Engine:
     """A DeepSpeed engine, as far as its optimizer goes."""
 
+    optimizer = lr_scheduler = None
+
 
 def trained(steps=2, size=6):
     """A parameter and its Adam after some steps."""

@@ -9,6 +9,7 @@ import pickle
 import shutil
 import time
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from rank_group import serve
@@ -21,7 +22,7 @@ import deepspeed.runtime.engine as ds_engine  # noqa: E402
 import torch  # noqa: E402
 from deepspeed.runtime.zero.offload_states import offload_adam_states  # noqa: E402
 from run_flags import run_flags  # noqa: E402
-from transformers import LlamaConfig  # noqa: E402
+from transformers import LlamaConfig, get_scheduler  # noqa: E402
 
 from openrlhf_cov.cluster.extension_locks import remove_stale_locks  # noqa: E402
 from openrlhf_cov.errors import RunStopped  # noqa: E402
@@ -51,12 +52,15 @@ class Critic(CriticRole):
 WITH_ENGINE = {PolicyRole: Policy, CriticRole: Critic}
 
 
-def make_engine(stage):
+def make_engine(stage, rate=1e-3, betas=(0.9, 0.999), weight_decay=0.0, max_norm=0.0):
     model = torch.nn.Linear(4, 4)
     model.config = LlamaConfig(hidden_size=4, num_hidden_layers=1, num_attention_heads=1, vocab_size=4)
     config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": stage}}
     config |= {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
-    return deepspeed.initialize(model=model, optimizer=torch.optim.Adam(model.parameters()), config=config)[0]
+    config |= {"gradient_clipping": max_norm}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=betas, weight_decay=weight_decay)
+    halved = partial(get_scheduler, "linear", num_warmup_steps=0, num_training_steps=8)
+    return deepspeed.initialize(model=model, optimizer=optimizer, lr_scheduler=halved, config=config)[0]
 
 
 def make_role(stage, folder, kind=PolicyRole, with_critic=False):
@@ -168,6 +172,27 @@ def critic(stage, folder, _):
         print(f"{kind.model_name} of rank {RANK}: {load(stage, folder, kind, with_critic=True).restored}")
 
 
+def settings(stage, folder, _):
+    """A run that is resumed with other settings of its optimizer, and one with the same."""
+    role = make_role(stage, folder)
+    role.made = make_engine(stage, max_norm=1.0)
+    for _ in range(4):
+        role.engine.backward(role.engine(torch.ones(1, 4)).sum())
+        role.engine.step()
+    role.save_checkpoint("global_step1", client_states=client_states(1))
+    torch.distributed.barrier()
+    for changed in ({}, {"rate": 1e-2, "betas": (0.5, 0.6), "weight_decay": 0.1, "max_norm": 0.25}):
+        resumed = make_role(stage, folder)
+        resumed.made = make_engine(stage, **{"max_norm": 1.0, **changed})
+        resumed.restore()
+        for when in ("", " after an update"):
+            (group,) = resumed.engine.basic_optimizer.param_groups
+            clip = getattr(resumed.engine.optimizer, "clip_grad", resumed.engine.gradient_clipping())
+            print(f"rank {RANK}{when}: {group['lr']} {tuple(group['betas'])} {group['weight_decay']} {clip}")
+            resumed.engine.backward(resumed.engine(torch.ones(1, 4)).sum())
+            resumed.engine.step()
+
+
 def buffers(stage, folder, _):
     """Policy and critic are saved after their moments were on the host, and loaded."""
     for kind in (PolicyRole, CriticRole):
@@ -193,4 +218,5 @@ if __name__ == "__main__":
     cpu_host.adapt_deepspeed()
     deepspeed.init_distributed("gloo", timeout=timedelta(seconds=60))
     tasks = {"full": full, "groups": groups, "mixed": mixed, "critic": critic, "buffers": buffers}
+    tasks |= {"settings": settings}
     serve(lambda name, stage, folder, how: tasks[name](stage, Path(folder), how))

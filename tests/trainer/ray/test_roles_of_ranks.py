@@ -72,3 +72,16 @@ def test_no_buffer_of_offloaded_moments_is_restored(ranks, stage):
     for model in ("actor", "critic"):
         for rank in range(2):
             assert f"{model} of rank {rank}: ['exp_avg', 'exp_avg_sq', 'step']" in printed
+
+
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_a_resumed_run_has_the_settings_of_its_flags(ranks, stage):
+    """The fifth of eight updates of a linear schedule: half of the learning rate; then three eighths."""
+    printed = ranks("settings", stage, "")
+    for rank in range(2):
+        assert [line for line in printed if line.startswith(f"rank {rank}")] == [
+            f"rank {rank}: 0.0005 (0.9, 0.999) 0.0 1.0",
+            f"rank {rank} after an update: 0.000375 (0.9, 0.999) 0.0 1.0",
+            f"rank {rank}: 0.005 (0.5, 0.6) 0.1 0.25",
+            f"rank {rank} after an update: 0.00375 (0.5, 0.6) 0.1 0.25",
+        ]

@@ -13,6 +13,7 @@ from openrlhf_cov.trainer.model.strategy import CovStrategy
 from openrlhf_cov.trainer.rollout.prompts import (
     Prompt,
     PromptOrder,
+    frozen_updates,
     load_evaluation_prompts,
     load_prompts,
     prompts_of,
@@ -139,6 +140,26 @@ def test_data_sets_are_read_and_blended_as_upstream_does(files):
     mixed = texts(load_prompts(args, strategy, None))
     assert set(mixed) >= {"first 0", "second 0"}
     assert mixed != sorted(mixed)
+
+
+def test_prompts_left_over_by_an_episode_are_scheduled_in_the_next_one():
+    # 31 prompts x 2 samples are 1.9 updates of 32 samples: 19 in ten episodes, and not ten times one.
+    args = run_flags({
+        "train.num_episodes": 10, "rollout.n_samples_per_prompt": 2, "train.batch_size": 32, "rollout.batch_size": 16,
+    })  # fmt: skip
+    assert scheduled_updates(args, prompts=31) == 19
+
+
+@pytest.mark.parametrize(("steps", "updates"), [(-1, 0), (0, 6), (2, 18)])
+def test_the_policy_makes_no_update_in_the_steps_of_the_critic_alone(steps, updates):
+    # Up to step ``steps``, counted from 0: 4 prompts x 4 samples are 2 updates of 8 samples, in each of 3 passes.
+    args = run_flags({
+        "critic.freezing_steps": steps, "critic.model_name_or_path": "model",
+        "rollout.batch_size": 4, "train.max_epochs": 3,
+    })  # fmt: skip
+    assert frozen_updates(args) == updates
+    args.critic.model_name_or_path = None
+    assert frozen_updates(args) == 0
 
 
 @pytest.mark.parametrize(("limit", "updates"), [(0, 30), (100, 30), (15, 30), (14, 28), (1, 2)])

@@ -9,6 +9,7 @@ from played_engines import SAMPLES, all_steps, one_step, prompts_of
 
 from openrlhf_cov.cluster.sizing.updates import update_unit, usable_groups
 from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.trainer.rollout.prompts import scheduled_updates
 
 
 def shares(samples: list, micro: int, ranks: int) -> list[list[int]]:
@@ -65,6 +66,12 @@ def test_every_rollout_is_whole_updates_and_no_sample_is_lost_or_trained_twice(m
     assert len(left) < smallest
     assert sampler.order.drawn == len(data)
     assert sampler.is_over
+    # The learning rate is scheduled over the updates that are made, also if an episode ends with a short rollout.
+    made = len(trained) * SAMPLES // run["train_batch"]
+    scheduled = scheduled_updates(args, run["prompts"])
+    # A rank of a model may need more groups than an update does. Then some that would make an update are left.
+    waiting = len(left) * SAMPLES // run["train_batch"]
+    assert made <= scheduled <= made + waiting
 
 
 @pytest.mark.parametrize("episodes", [1, 2])
