@@ -11,7 +11,7 @@ from openrlhf.utils.logging_utils import init_logger
 from openrlhf_cov.models.control import Controller
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.dynamics import EntropyDynamics, RunningLaw
-from openrlhf_cov.trainer.checkpoint.best_model import BestModel
+from openrlhf_cov.trainer.checkpoint.best_model import BestModel, evaluation_settings
 from openrlhf_cov.trainer.checkpoint.checkpoints import ROLLOUTS
 from openrlhf_cov.trainer.records import StepResult
 
@@ -53,7 +53,8 @@ class LoopState:
         controller = FixedKLController(args.algo.kl.init_coef)
         if args.algo.kl.target:
             controller = AdaptiveKLController(args.algo.kl.init_coef, args.algo.kl.target, args.algo.kl.horizon)
-        return cls(controller, config.controller(), BestModel(args.ckpt.best_metric_key or ""))
+        best = BestModel(args.ckpt.best_metric_key or "", settings=evaluation_settings(args))
+        return cls(controller, config.controller(), best)
 
     def finish_step(
         self, metrics: Mapping[str, float], result: StepResult, config: CovConfig, samples: int

@@ -3,9 +3,10 @@
 import math
 
 import pytest
+from run_flags import run_flags
 from texts import missing
 
-from openrlhf_cov.trainer.checkpoint.best_model import BestModel
+from openrlhf_cov.trainer.checkpoint.best_model import BestModel, evaluation_settings
 
 METRICS = {"eval/math/avg@4": 0.25, "eval_b_pass1": 0.5, "eval_a_pass1": 0.75}
 
@@ -56,3 +57,27 @@ def test_a_metric_that_no_evaluation_has_warns(log, key, named):
 def test_the_best_value_of_a_checkpoint_counts_for_its_own_metric(own, saved, restored):
     found = BestModel(own).restored(BestModel(saved, 0.5, 0.25).state_dict())
     assert found == (BestModel(saved, 0.5, 0.25) if restored else BestModel(own))
+
+
+@pytest.mark.parametrize(
+    ("changes", "comparable"),
+    [
+        ({}, True),
+        ({"eval.steps": 7, "eval_at_start": True, "eval.dataset": "/moved/easy.jsonl"}, True),
+        ({"eval.dataset": "/data/hard.jsonl"}, False),
+        ({"eval.dataset": "bench:easy.jsonl"}, False),
+        ({"eval.temperature": 1.0}, False),
+        ({"eval.n_samples_per_prompt": 8}, False),
+        ({"eval_max_tokens": 100}, False),
+        ({"eval_limit": 10}, False),
+        ({"eval_template": "none"}, False),
+    ],
+)
+def test_a_value_of_another_evaluation_is_not_compared_with(log, changes, comparable):
+    """An easy set gave 0.9; the first evaluation on a harder one is the best so far, at 0.3."""
+    settings = evaluation_settings(run_flags({"eval.dataset": "/data/easy.jsonl"}))
+    before = BestModel("accuracy", settings=settings).after({"accuracy": 0.9})
+    resumed = evaluation_settings(run_flags({"eval.dataset": "/data/easy.jsonl", **changes}))
+    found = BestModel("accuracy", settings=resumed).restored(before.state_dict())
+    assert found.after({"accuracy": 0.3}).value == (0.9 if comparable else 0.3)
+    assert all(f"--{name}" in log.text for name in changes) is not comparable or not changes
