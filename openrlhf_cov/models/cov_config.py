@@ -551,7 +551,7 @@ class CovConfig(*OF_METHODS):
         apart = [
             each
             for each in self.methods
-            if isinstance(each.slot, (TokenDrop, TokenWeight, TokenSummand)) or each.leaves_out
+            if isinstance(each.slot, (TokenDrop, TokenWeight, TokenSummand, ProcessEstimator)) or each.leaves_out
         ]
         if surrogate and surrogate.slot.by_response and apart:
             yield (
@@ -569,6 +569,14 @@ class CovConfig(*OF_METHODS):
                     f"{method.flag} leaves responses out of the mean, and {picking[0].flag} picks or measures tokens "
                     "of these, too; drop one"
                 )
+        # A loss has one denominator: a constant number of tokens, or the number of those that a method keeps.
+        lengths = [f"{each.name}_length" for each in self.methods if getattr(self, f"{each.name}_length", None)]
+        means = [f"{each.name}_mean" for each in self.methods if getattr(self, f"{each.name}_mean", None) == "kept"]
+        if lengths and means:
+            yield (
+                f"--{lengths[0]} divides the loss by a constant number of tokens, and --{means[0]} kept by the number "
+                f"of those that are kept; give --{means[0]} all, or drop the length"
+            )
 
     def _check_fraction(self, name: str, value: float) -> None:
         if not 0.0 < value <= 1.0:

@@ -102,6 +102,24 @@ REFUSED = [
         "--method gmpo --algo.advantage.estimator reinforce --algo.advantage.gamma 0.9",
         ["--method gmpo", "--algo.advantage.gamma 0.9"],
     ),
+    (f"--method prime {EIGHT} --actor.policy_loss_type gspo", ["--method prime", "--actor.policy_loss_type", "gspo"]),
+    (
+        f"--method lp_reg,wapo {GROUPS} --algo.kl.use_loss --wapo_anchor old",
+        ["--method lp_reg changes nothing beside --method wapo", "no negative advantages"],
+    ),
+    ("--method stare,nsr", ["--method stare changes nothing beside --method nsr", "--stare_on both"]),
+    (
+        f"--method entropic --entropic_alpha 0.1 --entropic_form penalty {BY_RESPONSE}",
+        ["--entropic_form penalty", "token-mean"],
+    ),
+    (
+        f"--method entropic,sapo --entropic_alpha 0.1 --entropic_form penalty {GROUPS}",
+        ["--entropic_form penalty", "token-mean"],
+    ),
+    (
+        "--method entropic,psr --entropic_alpha 0.1 --entropic_form penalty",
+        ["--entropic_form penalty", "--method psr leaves responses out"],
+    ),
     ("--method lp_reg --ds.ring_attn_size 2", ["--method lp_reg", "--ds.ring_attn_size 2"]),
     ("--method lp_reg --ds.tensor_parallel_size 2", ["--method lp_reg", "--ds.tensor_parallel_size 2"]),
     ("--method lp_reg --actor.eps_clip_low_high 0.99 9", ["--actor.eps_clip_low_high 0.99 9", "--method lp_reg"]),

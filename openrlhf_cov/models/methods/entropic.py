@@ -110,10 +110,25 @@ def penalty(settings: EntropicSettings, batch: TokenBatch, plan: Plan) -> Tensor
 
 
 def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
-    """Return why the flags do not go with EntroPIC: an alpha that stays 0 changes nothing.
+    """Return why the flags do not go with EntroPIC, None if they do.
+
+    An alpha that stays 0 changes nothing. The penalty is a mean over the probable tokens, which it can be in a loss
+    that is a mean over all tokens alone.
 
     Arguments and result are described at ``Method.refuses``.
     """
+    mode = flags["actor.loss_agg_mode"]
+    estimator = settings.estimator
+    if settings.entropic_form == "penalty" and mode != "token-mean":
+        return (
+            f"--entropic_form penalty needs --actor.loss_agg_mode token-mean, got {mode}; or give --entropic_form "
+            "weight"
+        )
+    if settings.entropic_form == "penalty" and estimator and estimator.leaves_out:
+        return (
+            f"--entropic_form penalty is a mean over all probable tokens, and {estimator.flag} leaves responses out; "
+            "drop one, or give --entropic_form weight"
+        )
     if settings.controlled == "entropic_alpha" or set(extremes(settings.entropic_alpha)) != {0.0}:
         return None
     return (

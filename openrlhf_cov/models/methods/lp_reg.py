@@ -87,10 +87,14 @@ def penalty(settings: LpRegSettings, batch: TokenBatch, plan: Plan) -> Tensor:
 def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
     """Return why the flags do not go with Lp-Reg, None if they do.
 
-    A rank needs whole rows of logits, and the penalised tokens need PPO's surrogate without a clip.
+    It acts on tokens of negative advantage. A rank needs whole rows of logits, and the penalised tokens need PPO's
+    surrogate without a clip.
 
     Arguments and result are described at ``Method.refuses``.
     """
+    estimator = settings.estimator
+    if estimator and estimator.slot.signs == "positive":
+        return f"--method lp_reg changes nothing beside {estimator.flag}, which has no negative advantages; drop one"
     if settings.surrogate is not None:
         return (
             f"--method lp_reg holds tokens beside PPO's unclipped surrogate, in whose place {settings.surrogate.flag} "

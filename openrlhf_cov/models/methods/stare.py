@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +77,20 @@ def plan(settings: Any, window: Window) -> list[Plan]:
     ]
 
 
+def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
+    """Return why the flags do not go with STARE: without positive advantages it has no token to weigh.
+
+    Arguments and result are described at ``Method.refuses``.
+    """
+    estimator = settings.estimator
+    if estimator and estimator.slot.signs == "negative" and settings.stare_on == "positive":
+        return (
+            f"--method stare changes nothing beside {estimator.flag}, which has no positive advantages; drop one, or "
+            "give --stare_on both"
+        )
+    return None
+
+
 METHOD = Method(
     name="stare",
     title="STARE",
@@ -83,6 +98,7 @@ METHOD = Method(
     summary="below a target entropy, the most surprising tokens of positive advantage weigh more",
     settings=StareSettings,
     slot=TokenWeight(plan=plan, log_probs_policy="current"),
+    refuses=refuses,
     controls=(Control("stare_strength", low=0.0, high=0.5, step=0.01),),
     entropies=("stare_gate",),
 )

@@ -24,7 +24,7 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.models.cov_config import CovConfig, methods_of
 from openrlhf_cov.models.method import CORRECT, fills
 from openrlhf_cov.models.methods import METHODS
-from openrlhf_cov.models.slots import SLOTS, UNCLIPPED, ClipRange, Surrogate, TokenPenalty
+from openrlhf_cov.models.slots import SLOTS, UNCLIPPED, ClipRange, ProcessEstimator, Surrogate, TokenPenalty
 from openrlhf_cov.models.unread_method_flags import OWN_FLAGS, unread_method_flags
 from openrlhf_cov.rewards.unread_reward_flags import unread_reward_flags
 from openrlhf_cov.settings import flag_of
@@ -347,7 +347,9 @@ class CovArgumentParser(Parser):
         """Give upstream's PPO clip the published range, unless the user set one."""
         policy_loss_type = getattr(args, "actor.policy_loss_type")
         on_tokens = [
-            each for each in config.methods if each.token_slots or isinstance(each.slot, (Surrogate, ClipRange))
+            each
+            for each in config.methods
+            if each.token_slots or isinstance(each.slot, (Surrogate, ClipRange, ProcessEstimator))
         ]
         if on_tokens and policy_loss_type != "ppo":
             self.error(

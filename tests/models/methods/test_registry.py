@@ -285,7 +285,18 @@ def test_a_refused_setting_says_what_to_write(settings, said):
             ({"method": f"gmpo,{name}"}, ["--method gmpo", "one advantage for all tokens"])
             for name in ("clip_cov", "top_entropy", "entropic")
         ),
+        ({"method": "gmpo,prime"}, ["--method gmpo", "--method prime", "one advantage for all tokens"]),
         ({"method": "gmpo,kl_cov"}, None),  # a penalty is no advantage
+        *(
+            (
+                {"method": f"{one},{other}", f"{one}_length": 16.0, f"{other}_mean": "kept"},
+                [f"--{one}_length", f"--{other}_mean kept", f"--{other}_mean all"],
+            )
+            for one in ("dr_grpo", "wapo")
+            for other in ("top_entropy", "clip_b", "clip_v")
+        ),
+        ({"method": "dr_grpo,top_entropy", "dr_grpo_length": 16.0, "top_entropy_mean": "all"}, None),
+        ({"method": "dr_grpo,top_entropy", "top_entropy_mean": "kept"}, None),
         ({"method": "entropic,positive_weight"}, ["--method entropic", "--method positive_weight"]),
         ({"method": "wapo,steer,top_entropy"}, None),
         ({"method": "nsr,steer", "steer_form": "linear"}, ["--method nsr", "--method steer", "leaves responses out"]),
