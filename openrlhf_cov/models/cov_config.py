@@ -135,7 +135,7 @@ class CovConfig(*OF_METHODS):
     )
     cov_type: str = setting(
         "none",
-        "alias of --method for clip_cov and kl_cov, as in the paper's scripts",
+        "adds clip_cov or kl_cov to the methods of --method, as in the paper's scripts",
         choices=("none", *BY_COVARIANCE),
     )
     cov_scope: str = setting(
@@ -492,6 +492,8 @@ class CovConfig(*OF_METHODS):
                 )
             if name not in METHODS and names != ["none"]:
                 raise ValueError(f"--method {self.method}: no method is called {name!r}; {methods_like(name)}")
+            if names.count(name) > 1:
+                raise ValueError(f"--method {self.method}: {name} is named twice; name it once")
         for fault in self._conflicts():
             raise ValueError(fault)
 

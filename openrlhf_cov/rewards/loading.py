@@ -1,6 +1,7 @@
 """A user's ``reward_func.py`` as a module, and the labels of rows as it sees them."""
 
 import importlib.util
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -18,14 +19,23 @@ def load_reward_module(path: str | Path) -> ModuleType:
     """Return the module of a file.
 
     Raises:
-        MissingRewardFunction: The file has no ``reward_func``.
+        MissingRewardFunction: The file has no ``reward_func`` that takes queries, prompts and labels.
         ImportError: The name of the file does not end in ``.py``.
         OSError: The file cannot be read.
         Exception: The code of the file raised it.
     """
     module = load_module("reward_func", path)
-    if not callable(getattr(module, "reward_func", None)):
+    function = getattr(module, "reward_func", None)
+    if not callable(function):
         raise MissingRewardFunction(f"{path} has no function reward_func(queries, prompts, labels)")
+    try:
+        inspect.signature(function).bind([], [], [])
+    except TypeError as error:
+        raise MissingRewardFunction(
+            f"{path}: reward_func(queries, prompts, labels) cannot be called with these three arguments ({error})"
+        ) from error
+    except ValueError:  # a function of a compiled module, of which Python knows no arguments
+        pass
     return module
 
 

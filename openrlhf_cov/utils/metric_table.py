@@ -81,7 +81,7 @@ TABLE: dict[str, tuple[Definition, ...]] = {
     ),
     "updates": (
         Definition({"cov/selected_count": "selected"}, "selected tokens", unit=TOKENS, reduction="sum"),
-        Definition({"cov/selected_frac": "selected, of all trained tokens"}, "selected tokens", unit=SHARE, reduction="mean", expected="at most the method's fraction"),
+        Definition({"cov/selected_frac": "selected, of all trained tokens"}, "selected tokens", unit=SHARE, reduction="mean", expected="at most the method's fraction, or one token of each update if that is more"),
         Definition({"cov/selected_mean": "covariance, selected tokens"}, "mean of `cov` over selected tokens, centred over the micro-batch", unit=NATS, reduction="mean", expected="KL-Cov: far above `cov/mean`; Clip-Cov: near the band"),
         Definition({"cov/selected_ppo_kl": "KL to the old policy on selected tokens", "cov/selected_abs_log_ratio": "|log π − log π old| on selected tokens"}, "mean of log π_old − log π, and of its absolute value, over selected tokens", unit=NATS, reduction="mean", expected="KL-Cov has no effect while the second is below 1e-5"),
         Definition({"cov/old_overlap": "selected by old log-probs, too"}, "tokens selected by Clip-Cov or KL-Cov that `--cov_log_probs old` also selects; every 50 steps", unit=SHARE, reduction="mean", expected="from 0.97 on, use [`old`](selection.md)"),

@@ -193,6 +193,10 @@ ONE_MISSING = re.compile(r"one of the arguments (.*) is required", re.DOTALL)
 AMBIGUOUS = re.compile(r"ambiguous option: (\S+) could match (.*)", re.DOTALL)
 
 
+# A flag that takes several names in one value, so that users may expect to give it several times.
+METHOD = "--method"
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line on stderr and exit status 2.
 
@@ -204,6 +208,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *, about: str | None = None, **settings: Any) -> None:
         settings.setdefault("formatter_class", HelpFormatter)
         super().__init__(**settings)
+        # Python 3.11 takes -1e-3 for a flag, and -0.001 for a number.
+        self._negative_number_matcher = re.compile(r"-(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d++)?\Z")
         self.description = re.sub(r"^``[^`]*``: ", "", about) if about else self.description
 
     def error(self, message: str) -> NoReturn:
@@ -239,9 +245,27 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] - argparse declares overloads
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> Any:
-        """Parse the flags as ``argparse.ArgumentParser`` does, and keep the words for the message of an error."""
+        """Parse the flags as ``argparse.ArgumentParser`` does, and keep the words for the message of an error.
+
+        If ``METHOD`` is given several times, a note on stderr says that the last one counts.
+        """
         self._words = list(sys.argv[1:] if args is None else args)
+        if METHOD in self._option_string_actions:
+            self._note_several_methods()
         return super().parse_known_args(args, namespace)
+
+    def _note_several_methods(self) -> None:
+        pairs = [word.partition("=") for word in self._words]
+        given = []
+        for (flag, equals, value), following in zip(pairs, [*self._words[1:], ""], strict=True):
+            if flag == METHOD:
+                given.append(value if equals else following)
+        if len(set(given)) > 1:
+            say(
+                f"note: {METHOD} is given {len(given)} times, and the last one counts: {one_line(given[-1])}; several "
+                f"methods are {METHOD} {one_line(','.join(dict.fromkeys(given)))}\n",
+                sys.stderr,
+            )
 
     def _mistyped(self) -> list[str]:
         """Return the flags on the command line that are unknown and resemble a known one."""

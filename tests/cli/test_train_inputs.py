@@ -61,6 +61,9 @@ TEXTS = {
     "indented.json": json.dumps([GOOD, GOOD | {"label": "four"}] * 2, indent=2),
     "rows.csv": 'input,label\n"1, 2 and 3?",6\n1+1=,2\n2+2=,4\n3+3=,6\n',
     "none.py": "def other(): pass",
+    "one.py": "def reward_func(queries): ...",
+    "four.py": "def reward_func(queries, prompts, labels, more): ...",
+    "named.py": "def reward_func(queries, *, prompts, labels): ...",
     "import.py": "import no_such_module_here",
     "syntax.py": "def reward_func(:",
     "exit.py": "import sys; sys.exit(3)",
@@ -186,6 +189,13 @@ REFUSED = [
     (f"{MODEL} {{}}/gguf", f"{{}}/gguf {NO_MODEL}{NO_WEIGHTS}"),
     ("--reward.remote_url {}/nowhere.py", "--reward.remote_url {}/nowhere.py: no such file"),
     ("--reward.remote_url {}/none.py", "{}/none.py has no function reward_func(queries, prompts, labels)"),
+    *(
+        (
+            f"--reward.remote_url {{}}/{name}.py",
+            f"{{}}/{name}.py: reward_func(queries, prompts, labels) cannot be called",
+        )
+        for name in ("one", "four", "named")
+    ),
     ("--reward.remote_url {}/import.py", "{}/import.py cannot be imported: ModuleNotFoundError: No module named"),
     ("--reward.remote_url {}/exit.py", "--reward.remote_url {}/exit.py cannot be imported: SystemExit: 3"),
     ("--logger.tensorboard_dir {}/any.py", "--logger.tensorboard_dir {}/any.py: {}/any.py is a file; give a folder"),

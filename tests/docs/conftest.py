@@ -46,8 +46,6 @@ FILES = {
 ALIASES = {
     "runs/none": "none",
     "runs/kl_cov": "kl_cov",
-    "runs/demo-none": "none",
-    "runs/demo-kl_cov": "kl_cov",
     "checkpoints/qwen2.5_7b_kl_cov": "kl_cov",
 }
 

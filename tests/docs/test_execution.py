@@ -1,5 +1,6 @@
 """Blocks of the docs are executed as they stand; what needs a GPU is dry-run on one that is described to it."""
 
+import glob
 import os
 import pty
 import re
@@ -7,6 +8,7 @@ import select
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -44,12 +46,20 @@ def test_python_of_the_pages_runs(page, python_page, workplace):
 def test_blocks_for_a_terminal_run_in_one(page, terminal_page, commands_of, workplace):
     for block in page(terminal_page).blocks:
         if block.marker == "terminal":
-            for words in commands_of(block.text.replace("/checkpoints/", "checkpoints/")):
+            for command in commands_of(block.text.replace("/checkpoints/", "checkpoints/")):
+                words = expanded(command, workplace["cwd"])
                 if "watch" in " ".join(words[:3]) and "--once" not in words:
                     watch_until_it_shows("entropy", words, workplace)
                 else:
                     done = subprocess.run(words, **workplace, capture_output=True, text=True)
                     assert done.returncode == 0, f"{block.place}: {' '.join(words)}\n{done.stderr}"
+
+
+def expanded(words: list[str], folder: Path) -> list[str]:
+    """The words with the files and folders that their ``*`` stand for, as a shell in the folder has them."""
+    found = [sorted(glob.glob(word, root_dir=folder)) if "*" in word else [word] for word in words]
+    assert all(found), words
+    return [word for each in found for word in each]
 
 
 def watch_until_it_shows(text: str, words: list[str], how: dict[str, object]) -> None:

@@ -149,3 +149,19 @@ def test_help_keeps_paragraphs_and_a_line_for_each_choice():
     assert lines[place : place + 3] == ["Do it now.", "", "More about it."]
     place = lines.index("  --form F    how it is done")
     assert lines[place + 1 :] == ["                a: one way", "                b: another way"]
+
+
+@pytest.mark.parametrize("text", ["-1", "-0.5", "-.5", "-1e-3", "-2.5E+4", "-1.e3"])
+def test_a_negative_number_is_a_value(text):
+    parser = Parser(prog="x")
+    parser.add_argument("--clip", type=float)
+    assert parser.parse_args(["--clip", text]).clip == float(text)
+
+
+def test_several_methods_in_flags_of_their_own_are_noted(capsys):
+    parser = Parser(prog="x")
+    parser.add_argument("--method")
+    assert parser.parse_args(["--method", "steer", "--method=kl_cov"]).method == "kl_cov"
+    assert missing(capsys.readouterr().err, "note: --method", "2 times", "--method steer,kl_cov") == []
+    parser.parse_args(["--method", "steer", "--method", "steer"])
+    assert capsys.readouterr().err == ""

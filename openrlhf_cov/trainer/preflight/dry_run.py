@@ -118,7 +118,7 @@ def _step(args: SimpleNamespace, found: Findings, rows: Any, tokenizer: Any) -> 
     """Return the lines about samples and tokens of a step."""
     lengths = _prompt_lengths(args, rows, tokenizer) if rows is not None and tokenizer is not None else []
     room = args.data.max_len - (args.rollout.max_new_tokens or 1)
-    if cut := sum(length > room for length in lengths):
+    if room > 0 and (cut := sum(length > room for length in lengths)):
         found.notes.append(
             f"{cut} of {len(lengths)} prompts are longer than the {room} tokens that --data.max_len "
             f"{args.data.max_len} leaves beside the response: upstream cuts them"
