@@ -18,6 +18,7 @@ from openrlhf_cov.evaluation.samples import BenchmarkSamples, group_samples
 from openrlhf_cov.evaluation.scores import avg_at_k, bootstrap_interval, maj_at_k, pass_at_k, pass_at_powers
 from openrlhf_cov.rewards.grades import Status
 from openrlhf_cov.rewards.maths.grading import answers_equal
+from openrlhf_cov.rewards.sources import same_choice
 from openrlhf_cov.utils.estimates import Interval
 from openrlhf_cov.utils.json_lines import write_lines
 
@@ -125,7 +126,9 @@ def summarize_benchmark(samples: BenchmarkSamples) -> BenchmarkSummary:
         temperature=how.temperature,
         avg_at_k=bootstrap_interval(correct, avg_at_k),
         pass_at_k={k: bootstrap_interval(correct, partial(pass_at_k, k=k)) for k in pass_at_powers(correct)},
-        maj_at_k=maj_at_k(samples.answers, correct, answers_equal) if votes else None,
+        maj_at_k=maj_at_k(samples.answers, correct, same_choice if rules == {"choice"} else answers_equal)
+        if votes
+        else None,
         mean_tokens=tokens / len(responses),
         total_tokens=tokens,
         truncated_frac=sum(response.truncated for response in responses) / len(responses),

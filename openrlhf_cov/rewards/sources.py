@@ -278,4 +278,15 @@ def _letter(text: str, prompt: str = "") -> str | None:
     bare = bare_answer(text)
     if match := ANY_LETTER.fullmatch(GROUP.sub("", bare).strip()):
         return match["letter"].upper()
-    return choice_of(bare, read_problem(prompt) if prompt else NO_PROBLEM)
+    return choice_of(bare, read_problem(prompt) if prompt else NO_PROBLEM, any_letter=True)
+
+
+def same_choice(answer: str, other: str) -> bool:
+    """Return True if two answers to a multiple-choice problem name the same option.
+
+    Args:
+        answer: A bare answer, such as ``(B) 12``.
+        other: Another one.
+    """
+    letter = _letter(answer)
+    return letter is not None and letter == _letter(other)

@@ -3,7 +3,7 @@ import time
 import pytest
 
 from openrlhf_cov.config import RewardConfig
-from openrlhf_cov.rewards.sources import SOURCES, check_label, grade_label, source_of, split_label
+from openrlhf_cov.rewards.sources import SOURCES, check_label, grade_label, same_choice, source_of, split_label
 
 ROW = RewardConfig(reward_source="row")
 # The rules that read an answer in the form of ``--reward_format``.
@@ -156,7 +156,7 @@ SPELLINGS_OF_B = [
     *("option B", "Option (B)", "choice B", r"\text{Option B}"),
     *("**B**", "**(B)**", "`B`"),
     *('"B"', "$B$", "{B}", r"(\text{B})", r"(\mathbf{B})", r"\left(B\right)", r"\bf{B}", r"\boxed{B}", "（B）", "Ｂ"),
-    *("b", "(b)"),
+    *("b", "(b)", "b. 12", "(b) 12", "b) cat", r"\text{(b) cat}"),
 ]
 
 
@@ -166,6 +166,38 @@ def test_a_choice_takes_the_spellings_that_math_takes(answer):
         response = f"so \\boxed{{{answer}}}"
         assert grade_label(response, {"answer": label, "source": "choice"}, ROW).correct
         assert not grade_label(response, {"answer": "C", "source": "choice"}, ROW).correct
+
+
+@pytest.mark.parametrize("letter", "IJTZ")
+def test_sets_with_more_than_eight_options_have_further_letters(letter):
+    label = {"answer": letter, "source": "choice"}
+    for answer in (letter, f"({letter})", f"({letter}) 12", f"{letter}. cat", f"({letter.lower()}) cat"):
+        assert grade_label(f"\\boxed{{{answer}}}", label, ROW).correct
+    for answer in (
+        f"({letter}) (A)",
+        f"(A) ({letter})",
+        f"{letter}. cat {letter}. dog",
+        f"(A) or {letter}.",
+        "(H) 12",
+    ):
+        assert not grade_label(f"\\boxed{{{answer}}}", label, ROW).correct
+    prompt = f"Which animal barks?\n({letter}) dog\n(A) cat"
+    assert grade_label(f"\\boxed{{({letter}) dog}}", label, ROW, prompt=prompt).correct
+    assert not grade_label(f"\\boxed{{({letter}) cat}}", label, ROW, prompt=prompt).correct
+
+
+@pytest.mark.parametrize(
+    ("answer", "other", "same"),
+    [
+        ("(b)", "B", True),
+        ("J. cat", "J", True),
+        ("J) cat", "(j)", True),
+        ("A", "B", False),
+        ("A or B", "A or B", False),
+    ],
+)
+def test_votes_for_the_same_option(answer, other, same):
+    assert same_choice(answer, other) is same
 
 
 @pytest.mark.parametrize(

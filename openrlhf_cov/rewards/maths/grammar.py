@@ -79,6 +79,8 @@ ASKS_MODIFIED = re.compile(r"conjugat|differentiat|derivativ|change|difference|e
 ARGUMENT_WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{3,}")
 # How the value of an option begins: ``(B) 12``, and not ``(B) + 12``.
 OPTION_VALUE = re.compile(r"[\d\\.]|[A-Za-z]")
+# The letter of a second option, where it may be any.
+FURTHER_LETTER = re.compile(r"(?<![A-Za-z\\])(?:\([A-Za-z]\)|[A-Z]\s?[.:)])")
 # How the text of an option that the problem does not have may begin and end: not with an operator or a mark. Two
 # boxes for the letter and the text are one answer with a comma.
 OPTION_TEXT = re.compile(
@@ -110,7 +112,7 @@ def accepts(text: str, label: Label, problem: ProblemText, computed: Computed) -
     return _Reader(problem, computed).accepts(text, label)
 
 
-def choice_of(text: str, problem: ProblemText) -> str | None:
+def choice_of(text: str, problem: ProblemText, *, any_letter: bool = False) -> str | None:
     """Return the letter of the one option that an answer names; None if it names none or several.
 
     The text of the option may follow its letter. If the problem has options, it must be the text of this option.
@@ -118,16 +120,21 @@ def choice_of(text: str, problem: ProblemText) -> str | None:
     Args:
         text: The answer, without a box and without what leads to it.
         problem: What the text of the problem says; ``NO_PROBLEM`` if it is not known.
+        any_letter: True if a letter beyond H, or a small one, is that of an option as well, as it is where no formula
+            can be the answer.
     """
     flat = re.sub(r"\A(?:option|choice)\s+", "", GROUP.sub("", text).strip(), flags=re.IGNORECASE)
     if match := LETTER.fullmatch(flat):
         return match["letter"]
-    option = shapes.option_of(flat)
-    if option is None or SECOND_LETTER.search(option[1]):
+    option = shapes.option_of(flat, shapes.ANY_OPTION if any_letter else shapes.OPTION)
+    if option is None or SECOND_LETTER.search(option[1]) or (any_letter and FURTHER_LETTER.search(option[1])):
         return None
-    if problem.has_option(*option):
-        return option[0]
-    return option[0] if not problem.has_option(option[0]) and OPTION_TEXT.fullmatch(option[1]) else None
+    letter, text = option
+    spellings = (letter, letter.swapcase()) if any_letter else (letter,)
+    if any(problem.has_option(each, text) for each in spellings):
+        return letter.upper()
+    has_letter = any(map(problem.has_option, spellings))
+    return letter.upper() if not has_letter and OPTION_TEXT.fullmatch(text) else None
 
 
 @dataclass(frozen=True)

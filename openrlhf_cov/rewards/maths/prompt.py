@@ -9,7 +9,16 @@ from openrlhf_cov.rewards.maths.latex import MAX_NODES, FormulaKeys, Node, Refus
 from openrlhf_cov.rewards.maths.normalization import clean, compact
 from openrlhf_cov.rewards.maths.numerals import parse_number
 from openrlhf_cov.rewards.maths.shapes import GROUP
-from openrlhf_cov.rewards.maths.units import COMPARED, COUNTED_UNITS, POWERS, SPELLINGS, UNITS, singular
+from openrlhf_cov.rewards.maths.units import (
+    COMPARED,
+    COUNTED_UNITS,
+    MARKED_SPELLINGS,
+    POWERS,
+    POWERS_AFTER,
+    SPELLINGS,
+    UNITS,
+    singular,
+)
 
 # Characters of a problem that are read, from its end.
 MAX_PROBLEM = 8_000
@@ -58,9 +67,9 @@ ASKS = re.compile(
 # A unit as a word or a short form: how many miles, in cm^2, in $\text{m/s}$. A letter alone, as in "length in m",
 # must end its phrase, because it may also be a name: "in m days".
 ASKED_UNIT = re.compile(
-    r"\b(?P<ask>how many|in)\s\$?(?:\\(?:text|mathrm)\s?\{\s?)?(?P<power>(?:square|sq|cubic) )?"
-    r"(?P<word>[A-Za-z]{2,}|[A-Za-z](?=\s?[/^])|[mgs](?=\s?(?:[.,;:?)]|\Z)))"
-    r"\}?(?:\s?\^\s?\{?\s?(?P<index>[23])\}?)?"
+    r"\b(?P<ask>how many|in)\s\$?(?:\\(?:text|mathrm)\s?\{[\s~]?)?(?P<power>(?:square|sq|cubic) )?"
+    r"(?P<word>[A-Za-z]{2,}|[A-Za-z](?=\s?\}?\s?[/^])|[mgs](?=\s?(?:[.,;:?)]|\Z)))"
+    r"\}?(?:\s?\^\s?\{?\s?(?P<index>-?[1-9])\s?\}?|\s(?P<after>squared|cubed)\b)?"
     r"(?:(?:\s?/\s?|\sper\s)(?:\\(?:text|mathrm)\s?\{\s?)?(?P<below>[A-Za-z]+))?",
     re.IGNORECASE,
 )
@@ -89,6 +98,7 @@ CURRENCIES = frozenset({"dollar", "euro", "sterling", "yen", "rupee", "yuan", "c
 PERCENT = re.compile(r"percent|per cent|%|百分", re.IGNORECASE)
 PERCENTAGES = re.compile(
     r"what\s(?:\w+\s){0,3}percent|how many percent|percentage|"
+    r"\b(?:find|compute|determine|calculate|give|enter)\s(?:the\s)?percent\b|"
     r"percent (?:of|increase|decrease|change|profit|loss)[^.?]{0,80}\?|"
     r"(?:as|in|into|to) (?:a |the nearest (?:\w+ )?)?percent|百分之几|百分比",
     re.IGNORECASE,
@@ -233,7 +243,8 @@ class ProblemText:
             if name not in UNITS - COUNTED_UNITS:
                 continue
             power = POWERS.get((match["power"] or "").strip().lower(), "")
-            name += power or (f"^{match['index']}" if match["index"] else "")
+            name += power or POWERS_AFTER.get((match["after"] or "").lower(), "")
+            name += f"^{match['index']}" if match["index"] not in (None, "1") else ""
             # The answer to "how many hours per week" is a number of hours.
             if match["below"] and match["ask"].lower() == "in":
                 name += f" / {_unit_name(match['below'])}"
@@ -312,8 +323,9 @@ NO_PROBLEM = ProblemText()
 
 def _unit_name(word: str) -> str:
     """Return a word or a short form of a unit in one spelling."""
+    spellings = SPELLINGS | MARKED_SPELLINGS
     single = singular(word.lower())
-    return SPELLINGS.get(word.lower(), SPELLINGS.get(single, single))
+    return spellings.get(word.lower(), spellings.get(single, single))
 
 
 def _divided(text: str) -> tuple[list[str], str]:

@@ -324,6 +324,8 @@ LETTER = re.compile(r"\(?\s?(?P<letter>[A-H])\s?\)?[.:]?")
 OPTION = re.compile(
     r"\(\s?(?P<letter>[A-H])\s?\)[.:]?\s*(?P<rest>\S.*)|(?P<bare>[A-H])\s?[.:)]\s*(?P<more>\S.*)", re.DOTALL
 )
+# Where only a letter can be the answer, it may be any, and a small one.
+ANY_OPTION = re.compile(OPTION.pattern.replace("[A-H]", "[A-Za-z]"), re.DOTALL)
 # What the text of an option may not have: a second letter, or a word that takes the letter back.
 SECOND_LETTER = re.compile(
     r"\A[a-h](?:\W+[a-h])*\W*\Z|(?<![A-Za-z\\])(?:\([A-H]\)|[A-H]\s?[.:)]|[A-H](?![A-Za-z'^_(])(?! [a-z]))|"
@@ -364,11 +366,16 @@ def text_key(text: str) -> str:
     return "emptyset" if NO_SOLUTION.fullmatch(key) else key
 
 
-def option_of(text: str) -> tuple[str, str] | None:
-    """Return the letter of an option and the text behind it, as in ``(B) 12``."""
+def option_of(text: str, pattern: re.Pattern = OPTION) -> tuple[str, str] | None:
+    """Return the letter of an option and the text behind it, as in ``(B) 12``.
+
+    Args:
+        text: The answer.
+        pattern: ``OPTION``, or ``ANY_OPTION`` for any letter.
+    """
     first = TEXT_GROUP.match(text)
     flat = f"{first[1].strip()} {text[first.end() :].strip()}".strip() if first else text
-    match = OPTION.fullmatch(flat)
+    match = pattern.fullmatch(flat)
     return None if match is None else (match["letter"] or match["bare"], (match["rest"] or match["more"]).strip())
 
 
@@ -401,7 +408,9 @@ def time_of_day(text: str) -> tuple[tuple[int, int, int], bool] | None:
     hour, minute, second = (int(match[part] or match[part + "24"] or 0) for part in ("hour", "minute", "second"))
     half = (match["half"] or match["word"] or "").lower()
     is_contradiction = hour > 12 and half not in ("", "p")  # 15:30 AM
-    if hour > 24 or max(minute, second) > 59 or is_contradiction:
+    if match["word"] and (hour % 12 or minute or second):  # 3:30 noon
+        return None
+    if hour > 24 or (hour == 24 and (minute or second)) or max(minute, second) > 59 or is_contradiction:
         return None
     if half and hour <= 12:
         hour = hour % 12 + 12 * (half in ("p", "noon"))

@@ -22,7 +22,17 @@ SPELLINGS = {
     "people": "person", "men": "man", "women": "woman", "children": "child", "ways": "way", "sq": "square",
 }  # fmt: skip
 
-UNITS = frozenset(SPELLINGS.values()) | frozenset(
+# Short forms that are products of names as well, such as ``ma``: they are units in ``\text{}``, and where a problem asks
+# for them.
+MARKED_SPELLINGS = {
+    "nm": "nanometer", "å": "angstrom", "ms": "millisecond", "yr": "year", "yrs": "year", "myr": "megayear",
+    "gyr": "gigayear", "kn": "kilonewton", "kj": "kilojoule", "kpa": "kilopascal", "mpa": "megapascal",
+    "gpa": "gigapascal", "kw": "kilowatt", "ma": "milliampere", "mv": "millivolt", "kv": "kilovolt",
+    "kev": "kiloelectronvolt", "mev": "megaelectronvolt", "gev": "gigaelectronvolt", "pc": "parsec",
+    "kpc": "kiloparsec", "mpc": "megaparsec", "au": "astronomical-unit", "ly": "light-year", "db": "decibel",
+}  # fmt: skip
+
+UNITS = frozenset(SPELLINGS.values()) | frozenset(MARKED_SPELLINGS.values()) | frozenset(
     "micro micrometer nanometer kilojoule megahertz kilohertz gigahertz kilopascal hectare acre gallon quart pint cup "
     "ton tonne day week month year decade century dime nickel quarter penny pennies way unit ohm farad coulomb tesla "
     "arcsecond parsec lightyear erg bit byte person man woman child student people point digit light-year "
@@ -169,7 +179,9 @@ def _key(unit: str, words: Collection[str], any_noun: bool, *, letters: bool, sp
             names.append("/" if word == "per" else word)
         else:
             is_bare_letter = len(word) == 1 and word.isascii() and not letters
-            name = None if is_bare_letter else _name(word, words, any_noun and marked)
+            name = MARKED_SPELLINGS.get(word) if marked else None
+            if name is None and not is_bare_letter:
+                name = _name(word, words, any_noun and marked)
             if name is None:
                 return None
             names.append(name + prefix)

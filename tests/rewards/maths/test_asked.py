@@ -17,6 +17,20 @@ UNITS = [
     ("Find the distance in kilometers.", r"5\text{ km}", r"5\text{ miles}"),
     ("Find the area in cm^2.", r"5\text{ cm}^2", r"5\text{ m}^2"),
     ("Find the area in square feet.", r"5\text{ ft}^2", r"5\text{ ft}"),
+    ("Determine the wavelength in nm.", r"5\text{ nm}", r"5\text{ mm}"),
+    ("Determine the wavelength in nanometers.", r"5\text{ nm}", r"5\text{ pm}"),
+    ("What is its energy in MeV?", r"5\text{ MeV}", r"5\text{ keV}"),
+    ("What is the heat in kJ/mol?", r"5\text{ kJ/mol}", r"5\text{ J/mol}"),
+    ("What is the pressure in kPa?", r"5\text{ kPa}", r"5\text{ MPa}"),
+    ("How old is it in Gyr?", r"5\text{ Gyr}", r"5\text{ Myr}"),
+    ("Find the distance in Mpc.", r"5\text{ Mpc}", r"5\text{ kpc}"),
+    ("Find the current in mA.", r"5\text{ mA}", r"5\text{ mV}"),
+    ("Find the area in meters squared.", r"5\text{ m}^2", r"5\text{ m}"),
+    ("Find the volume in meters cubed.", r"5\text{ m}^3", r"5\text{ m}^2"),
+    ("Find the second moment in $cm^4$.", r"5\text{ cm}^4", r"5\text{ cm}^3"),
+    ("Determine the frequency in $s^{-1}$.", r"5\text{ s}^{-1}", r"5\text{ s}"),
+    (r"Give the wave number in $\mathrm{cm}^{-1}$.", r"5\text{ cm}^{-1}", r"5\text{ m}^{-1}"),
+    (r"Give the wave number in $\mathrm{~m}^{-1}$.", r"5\mathrm{~m}^{-1}", r"5\text{ cm}^{-1}"),
     ("Find the speed in m/s.", r"5\text{ m/s}", r"5\text{ km/h}"),
     ("Find the speed in m/s.", r"5\text{ m s}^{-1}", r"5\text{ m}"),
     ("Find the speed in miles per hour.", r"5\text{ mph}", r"5\text{ miles per minute}"),
@@ -45,6 +59,31 @@ def test_another_unit_than_the_problem_asks_for_is_wrong(prompt, own, other):
 )
 def test_units_are_free_if_the_problem_names_none_or_several(prompt, answer):
     assert grade(rf"\boxed{{{answer}}}", "5", prompt=prompt).correct
+
+
+@pytest.mark.parametrize("product", ["ma", "mv", "ms", "kw", "pc", "nm", "db"])
+def test_a_product_of_names_is_no_number_with_a_unit(product):
+    assert not grade(rf"\boxed{{5{product}}}", "5").correct
+    assert not grade(r"\boxed{5}", f"5{product}").correct
+    assert grade(rf"\boxed{{5\text{{ {product}}}}}", "5").correct
+
+
+@pytest.mark.parametrize(
+    ("answer", "label", "same"),
+    [
+        ("noon", "12:00 PM", True), ("12 noon", "12:00 PM", True), ("12 midnight", "12:00 AM", True),
+        ("24:00", "12:00 AM", True), ("3:30 noon", "3:30 PM", False), ("3:30 midnight", "3:30 AM", False),
+        ("24:30", "12:30 AM", False),
+    ],
+)  # fmt: skip
+def test_a_time_of_day_exists(answer, label, same):
+    assert grade(rf"\boxed{{{answer}}}", label).correct is same
+
+
+def test_a_percent_that_is_asked_for_may_have_its_sign():
+    problem = "The ant is on a line. Find the percent of the way from $B$ to $C$ that it has gone."
+    assert grade(r"\boxed{26\%}", "26", prompt=problem).correct
+    assert not grade(r"\boxed{26\%}", "26", prompt="Of 50 ants 13 percent are red. How many are that?").correct
 
 
 # A problem whose answer is 5, names that may stand before it, and names that may not.
