@@ -22,8 +22,8 @@ SPELLINGS = {
     "people": "person", "men": "man", "women": "woman", "children": "child", "ways": "way", "sq": "square",
 }  # fmt: skip
 
-# Short forms that are products of names as well, such as ``ma``: they are units in ``\text{}``, and where a problem asks
-# for them.
+# Short forms that are products of names as well, such as ``ma``: they are units in ``\text{}``, and where a problem
+# asks for them.
 MARKED_SPELLINGS = {
     "nm": "nanometer", "å": "angstrom", "ms": "millisecond", "yr": "year", "yrs": "year", "myr": "megayear",
     "gyr": "gigayear", "kn": "kilonewton", "kj": "kilojoule", "kpa": "kilopascal", "mpa": "megapascal",
