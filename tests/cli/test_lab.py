@@ -118,7 +118,7 @@ def test_a_run_that_was_made_before_a_setting_existed_counts(tmp_path, base_poli
     assert lab.main(command) == 0
     assert "nothing to do" in capsys.readouterr().out
     assert lab.main([*command, "--random_reward"]) == 2
-    assert "does not hold this run" in capsys.readouterr().err
+    assert "does not hold this run (--random_reward False there, True here)" in capsys.readouterr().err
 
 
 def test_a_clip_in_place_of_the_methods_is_another_run(tmp_path, base_policies, capsys):

@@ -10,6 +10,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
 from openrlhf_cov.cluster import cpu_host
+from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import PROTOCOLS, own_benchmark
 from openrlhf_cov.evaluation.flags import LOCAL_FLAGS, SERVER_FLAGS, add_engine_arguments
 from openrlhf_cov.evaluation.plan import make_plan
@@ -40,7 +41,7 @@ def open_with(model):
         parser = argparse.ArgumentParser()
         for name in ("--model", "--template"):
             parser.add_argument(name)
-        for name in ("--limit", "--seed"):
+        for name in ("--limit", "--seed", "--max_tokens"):
             parser.add_argument(name, type=int)
         add_engine_arguments(parser)
         return open_backend(parser.parse_args(["--model", str(model), *map(str, flags)]))
@@ -123,9 +124,17 @@ class TestEngines:
             (("--max_model_len", 7), 20, 7),
         ],
     )
-    def test_the_context_is_what_is_needed_and_possible(self, open_with, plan, flags, max_tokens, expected):
+    def test_the_context_is_what_is_needed_and_possible(self, open_with, plan, flags, max_tokens, expected, capsys):
         backend = open_with(*flags)
         assert backend.settings(plan(backend.tokenizer, max_tokens))["max_model_len"] == expected
+        note = f"may take {8 + max_tokens} tokens, and have {expected}: longer responses are cut"
+        assert (note in capsys.readouterr().err) is (8 + max_tokens > expected)
+
+    def test_a_response_that_takes_all_positions_is_refused(self, open_with, plan):
+        backend = open_with("--max_tokens", 64)
+        with pytest.raises(UsageError, match=r"--max_tokens 64: .* has 64 positions"):
+            backend.settings(plan(backend.tokenizer, 64))
+        open_with("--max_tokens", 63).settings(plan(backend.tokenizer, 63))
 
     def test_a_context_that_the_model_does_not_have_is_refused(self, open_with, plan, model):
         backend = open_with("--max_model_len", 65)

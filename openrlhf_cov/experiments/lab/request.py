@@ -149,10 +149,7 @@ class LabRequest:
     @property
     def flags(self) -> dict[str, Any]:
         """Return every setting of the run by its flag, with the defaults of the lab filled in."""
-        record = self.record
-        config_classes = (LabSettings, CovConfig)
-        names = {entry.name: flag_of(entry) for config in config_classes for entry in fields(config)}
-        return {f"--{names.get(name, name)}": value for name, value in record.items()}
+        return {_flag(name): value for name, value in self.record.items()}
 
     def check(self) -> None:
         """Raise UsageError where this host cannot make the run, or its folder cannot take it; write nothing."""
@@ -166,7 +163,8 @@ class LabRequest:
         self._check_recordings()
         if self.is_another():
             raise UsageError(
-                f"--output {self.args.output} is not empty and does not hold this run; choose another folder"
+                f"--output {self.args.output} is not empty and does not hold this run{self._difference()}; choose "
+                "another folder"
             )
 
     def _check_recordings(self) -> None:
@@ -207,12 +205,34 @@ class LabRequest:
         return there and not self._is_of_this_run()
 
     def _is_of_this_run(self) -> bool:
-        """Return True if the folder holds this run. Settings that a file lacks had what is the default now."""
+        """Return True if the folder holds this run."""
+        return self._recorded() == self.record
+
+    def _recorded(self) -> dict[str, Any] | None:
+        """Return the settings of the run in its folder, None without one.
+
+        Settings that the file lacks had what is the default now.
+        """
         recorded = find_record(dict[str, Any], self.args.output / RUN_FILE)
         if recorded is None:
-            return False
+            return None
         recorded = {name: value for name, value in recorded.items() if not name.startswith("allow_")}
-        return {**LabRequest.of(build_parser(), ["--output", "unused"]).record, **recorded} == self.record
+        return {**LabRequest.of(build_parser(), ["--output", "unused"]).record, **recorded}
+
+    def _difference(self) -> str:
+        """Return in brackets in which settings the run in the folder differs, "" if it holds no run."""
+        recorded = self._recorded()
+        if recorded is None:
+            return ""
+        names = sorted(name for name in recorded.keys() | self.record if recorded.get(name) != self.record.get(name))
+        shown = [f"{_flag(name)} {recorded.get(name)} there, {self.record.get(name)} here" for name in names[:3]]
+        return f" ({'; '.join(shown)}{'; …' if len(names) > 3 else ''})"
+
+
+def _flag(name: str) -> str:
+    """Return the flag of a setting of the lab or of the policy loss."""
+    names = {entry.name: flag_of(entry) for config in (LabSettings, CovConfig) for entry in fields(config)}
+    return f"--{names.get(name, name)}"
 
 
 def configured(args: Any, given: Collection[str]) -> CovConfig:
