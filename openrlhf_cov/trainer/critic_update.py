@@ -43,7 +43,7 @@ def update_critic(critic: TrainedModel, settings: StepSettings, samples: Sequenc
         for window in windows_of_epoch(samples, layout, ranks, step=settings.step, epoch=epoch, device=critic.device):
             micro_batches = [MicroBatch.of(each).to(critic.device) for each in window.micro_batches]
             samples_of_window = sum(map(len, window.micro_batches))
-            normalizers = loss_normalizers(window, layout, ranks)
+            normalizers = loss_normalizers(window, layout, ranks, graded=True)
             for number, micro_batch in enumerate(micro_batches):
                 ends_update = number + 1 == len(micro_batches)
                 start_micro_batch(critic.engine, layout, ends_update=ends_update)

@@ -211,6 +211,7 @@ class MicroBatch:
     """Samples of one forward pass, padded on the right with zeros; (B, A) unless stated otherwise."""
 
     sample_ids: Tensor  # (B,) int64
+    abstained: Tensor  # (B,) bool
     tokens: Tensor  # (B, T) int64
     attention_mask: Tensor  # (B, T) int64
     action_mask: Tensor
@@ -232,15 +233,26 @@ class MicroBatch:
 
         names = (entry.name for entry in fields(cls))
         tensors = {
-            name: padded(name) for name in names if name not in ("sample_ids", "attention_mask", "image_inputs")
+            name: padded(name)
+            for name in names
+            if name not in ("sample_ids", "abstained", "attention_mask", "image_inputs")
         }
         masks = [torch.ones_like(sample.tokens) for sample in samples]
         return cls(
             sample_ids=torch.tensor([sample.sample_id for sample in samples]),
+            abstained=torch.tensor([sample.abstained for sample in samples]),
             attention_mask=pad_sequence(masks, batch_first=True),
             image_inputs=[sample.image_inputs for sample in samples if sample.image_inputs is not None],
             **tensors,
         )
+
+    @property
+    def graded_mask(self) -> Tensor:
+        """The action tokens (B, A) of the samples whose reward function did not abstain.
+
+        Advantages are estimated for these alone. The KL loss and the entropy bonus act on all action tokens.
+        """
+        return self.action_mask.masked_fill(self.abstained[:, None], 0)
 
     def to(self, device: torch.device | str) -> Self:
         """Return the micro-batch with its tensors on a device."""
@@ -256,6 +268,9 @@ class UpdateWindow:
     # Action tokens, and samples with at least one of them, of all data-parallel ranks; 0-d float32.
     tokens: Tensor
     samples: Tensor
+    # The same without samples whose reward function abstained.
+    graded_tokens: Tensor
+    graded_samples: Tensor
 
 
 @dataclass(frozen=True)

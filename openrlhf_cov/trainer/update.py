@@ -9,7 +9,7 @@ The samples of the step are cut into windows, one per optimizer step. For every 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -18,8 +18,9 @@ from openrlhf.models import aggregate_loss
 from torch import Tensor
 from tqdm import tqdm
 
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.loss import clip_of, draws_of_step, plan_micro_batch, policy_loss
-from openrlhf_cov.models.method import Plan
+from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.planning import PlanningStep, PolicySeen, plan_window, policy_seen, selected_by_covariance
 from openrlhf_cov.trainer.batches.windows import loss_normalizers, start_micro_batch, windows_of_epoch
 from openrlhf_cov.trainer.intervals import is_due
@@ -87,28 +88,21 @@ def update_policy(policy: Policy, settings: StepSettings, samples: Sequence[Trai
             micro_batches = [MicroBatch.of(each).to(policy.device) for each in window.micro_batches]
             samples_of_window = sum(map(len, window.micro_batches))
             normalizers = loss_normalizers(window, policy.layout, policy.ranks)
+            # Where the reward function abstained, advantages are 0. The policy loss is a mean over the other samples.
+            of_graded = loss_normalizers(window, policy.layout, policy.ranks, graded=True)
 
-            # Methods plan over the whole window before its first backward pass, which may need an extra forward pass.
-            # With one micro-batch, reuse its forward pass instead of an extra one.
-            plan_now = partial(plan_with_policy, policy, planning, diagnostics, micro_batches, moved)
-            plans_late = moved and len(micro_batches) == 1 and can_plan_late(policy, settings)
-            window_plans = plan_now() if config.plans_globally and not plans_late else None
+            plans_of = window_plans(policy, planning, diagnostics, micro_batches, moved, draws)
 
             for index, micro_batch in enumerate(micro_batches):
                 ends_update = index + 1 == len(micro_batches)
                 start_micro_batch(policy.engine, policy.layout, ends_update=ends_update)
                 forward = policy.forward(micro_batch, with_entropy=bonus is not None)
                 batch = token_batch(micro_batch, forward.log_probs)
-                if window_plans is not None:
-                    plans: Sequence[Plan] = window_plans[index]
-                elif config.plans_globally:
-                    (plans,) = plan_now(forward.log_probs.detach())
-                else:
-                    plans = plan_micro_batch(config, batch, planning.ppo_clip, draws)
+                plans = plans_of(index, batch)
 
                 # Policy loss, and the whole loss, which is differentiated.
                 update = policy.engine.global_steps
-                result = policy_loss(config, ppo_loss, aggregate_loss, batch, plans, update=update, **normalizers)
+                result = policy_loss(config, ppo_loss, aggregate_loss, batch, plans, update=update, **of_graded)
                 # DeepSpeed divides by the number of static micro-batches. Dynamic ones have shares of their own.
                 share = len(micro_batch.tokens) / samples_of_window if policy.layout.dynamic else 1.0
                 loss, losses, numbers = whole_loss(
@@ -142,13 +136,47 @@ def update_policy(policy: Policy, settings: StepSettings, samples: Sequence[Trai
     return StepResult(metrics, float(diagnostics.mean_entropy), updates, learning_rate)
 
 
-def can_plan_late(policy: Policy, settings: StepSettings) -> bool:
+def window_plans(
+    policy: Policy,
+    planning: PlanningStep,
+    diagnostics: StepDiagnostics,
+    micro_batches: Sequence[MicroBatch],
+    moved: bool,
+    draws: torch.Generator,
+) -> Callable[[int, TokenBatch], Sequence[Plan]]:
+    """Return the function (number of a micro-batch, its tokens after the forward pass) -> its plans.
+
+    Methods plan over the whole window before its first backward pass, which may need forward passes of their own. The
+    training pass takes their place in a window of one micro-batch. With ``--cov_scope micro_batch`` each micro-batch
+    is planned alone.
+
+    Args:
+        policy: See ``plan_with_policy``, as for the next three.
+        planning: What the windows of the step have in common.
+        diagnostics: The scores of the policy before its first update in this step, and metrics.
+        micro_batches: The micro-batches of the window on this rank.
+        moved: True if the policy was updated in this step.
+        draws: Source of the random draws of ``--cov_scope micro_batch``.
+    """
+    config = planning.config
+    plan = partial(plan_with_policy, policy, planning, diagnostics, micro_batches, moved)
+    if not config.plans_globally:
+        graded = [each.graded_mask for each in micro_batches]
+        return lambda index, batch: plan_micro_batch(
+            config, replace(batch, action_mask=graded[index]), planning.ppo_clip, draws
+        )
+    if moved and len(micro_batches) == 1 and can_plan_late(policy, config):
+        return lambda index, batch: plan(batch.log_probs.detach())[index]
+    plans = plan()
+    return lambda index, batch: plans[index]
+
+
+def can_plan_late(policy: Policy, config: CovConfig) -> bool:
     """Return True if methods may plan with the log-probs of the training pass instead of a pass of their own.
 
     They may if they need the current log-probs but no entropies, and if the training pass gives the log-probs of the
     policy itself, without dropout.
     """
-    config = settings.config
     asks = config.plans_globally and config.asks_log_probs and config.entropy_policy != "current"
     return asks and not policy.draws_in_training
 

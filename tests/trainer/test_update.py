@@ -496,3 +496,44 @@ def test_the_samples_of_a_run_do_not_change(tmp_path):
         for name, value in vars(sample).items():
             other = getattr(same, name)
             assert torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other
+
+
+ABSTAINED = (1, 4)  # with other lengths than their neighbours
+
+
+def with_abstentions(samples):
+    """The samples, and two beside them whose reward function abstained: probable tokens without an advantage."""
+    return [
+        replace(each, abstained=True, advantages=torch.zeros_like(each.advantages)) if place in ABSTAINED else each
+        for place, each in enumerate(samples)
+    ]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        CovConfig(),
+        *CONFIGS.values(),
+        CovConfig(cov_type="kl_cov", kl_cov_ratio=0.2, ppo_kl_coef=0.5, cov_scope="micro_batch", **LARGE),
+        CovConfig(method="top_entropy", top_entropy_frac=0.5),
+        CovConfig(method="dr_grpo", dr_grpo_length=5.0),
+        CovConfig(method="clip_b", clip_b_mu=0.5),
+    ],
+    ids=lambda config: f"{config.method} {config.cov_type} {config.cov_scope}",
+)
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean"])
+def test_a_sample_that_abstained_changes_no_update(tmp_path, config, mode):
+    """One update on all samples in one micro-batch moves the policy as one on the graded ones alone."""
+    if mode != "token-mean" and config.method in ("top_entropy", "dr_grpo"):
+        return  # refused
+    samples = make_samples()
+    graded = [each for place, each in enumerate(samples) if place not in ABSTAINED]
+    moved = []
+    for some in (graded, with_abstentions(samples)):
+        sizes = dict.fromkeys(("train__batch_size", "rollout__batch_size", "train__micro_batch_size"), len(some))
+        policy = make_policy(flags(tmp_path, config, **sizes, max_epochs=1, loss_agg_mode=mode, **UNCLIPPED))
+        before = policy.actor.logits.detach().clone()
+        update_policy(policy, order_of(policy.args), some)
+        moved.append(policy.actor.logits.detach() - before)
+    assert moved[0].abs().max() > 1e-3
+    torch.testing.assert_close(moved[1], moved[0], rtol=1e-5, atol=1e-7)

@@ -100,14 +100,14 @@ def headroom_answer(spec: Spec, results: Sequence[Result]) -> Answer | None:
         rows[0] += (_distinct(first_of_each_policy(spec, known).values(), 0),)
     question = "How many seeds learn the task, how fast, and with which entropy?"
     text = (
-        f"A seed has learned the task from an accuracy of {spec.learned:g} on after the last step, on the validation "
-        "questions that the habit of the base policy does not answer; the interval of their share is exact (Clopper "
-        f"and Pearson). Steps to {SOLVED_FROM:.0%} of these questions are the median over seeds, at the resolution of "
-        "the evaluations. Accuracy (greedy) and pass@k are of the test. The entropy is that of the token that decides "
-        "between answers, in nats on frozen prompts after the last step. Differences are of accuracy, paired by seed "
-        "(Student's t); p-values are corrected for the number of methods (Holm). A difference below the smallest "
-        "detectable one would be missed in a fifth of such studies or more. The row of the base policy is of the "
-        "validation questions before the first step."
+        f"A seed has learned the task if its accuracy after the last step is at least {spec.learned:g} on the "
+        "validation questions that the habit of the base policy does not answer. The interval of the share of such "
+        f"seeds is exact (Clopper and Pearson). Steps to {SOLVED_FROM:.0%} of these questions are the median over "
+        "seeds, at the resolution of the evaluations. Accuracy (greedy) and pass@k are of the test. The entropy is "
+        "that of the token that decides between answers, in nats on frozen prompts after the last step. Differences "
+        "are of accuracy, paired by seed (Student's t); p-values are corrected for the number of methods (Holm). A "
+        "difference below the smallest detectable one would be missed in a fifth of such studies or more. The row of "
+        "the base policy is of the validation questions before the first step."
     )
     if spec.sweep is not None:
         value = " ".join(spec.sweep.first_of_bisection)

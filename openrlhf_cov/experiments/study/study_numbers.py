@@ -185,8 +185,8 @@ def _said_of_widths(learning_rates: Finished) -> str:
     else:
         baseline = "there is no learning rate at which most seeds of GRPO learn"
     return (
-        f"Untuned, with four updates at a share of 0.15, {baseline}. The range where they do is at least half "
-        f"a decade wider with {said}."
+        f"Untuned, with four updates at a share of 0.15, {baseline}. The range of learning rates at which most seeds "
+        f"learn is at least half a decade wider with {said}."
     )
 
 
@@ -245,9 +245,9 @@ def mechanism_numbers(mechanism: Finished) -> Section:
     head = (
         "method",
         "learned",
-        f"rare name, own, step {EARLY_STEPS}",
+        f"probability of a rare name, own, step {EARLY_STEPS}",
         "largest ratio, own to other",
-        "push down selected",
+        "share of the push down on selected tokens",
     )
     return Section("", (), head, tuple(rows))
 

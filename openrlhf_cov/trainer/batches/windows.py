@@ -99,12 +99,14 @@ def windows_of_epoch(
     cut = _dynamic_updates(samples, layout, ranks, step, epoch, device) if layout.dynamic else _static(samples, layout)
     for micro_batches in cut:
         window = [[samples[place] for place in places] for places in micro_batches]
-        counts = [sample.action_tokens for micro_batch in window for sample in micro_batch]
+        in_window = [sample for micro_batch in window for sample in micro_batch]
+        counts = [sample.action_tokens for sample in in_window]
+        graded = [count for count, sample in zip(counts, in_window, strict=True) if not sample.abstained]
         # Action tokens, and samples that have one, of this rank; below of all ranks. The loss of the update is a mean
         # over either.
-        totals = torch.tensor([sum(counts), sum(count > 0 for count in counts)], dtype=torch.float64, device=device)
-        tokens, trained = ranks.all_reduce_sum(totals).float()
-        yield UpdateWindow(window, tokens, trained)
+        sums = [number for each in (counts, graded) for number in (sum(each), sum(count > 0 for count in each))]
+        totals = torch.tensor(sums, dtype=torch.float64, device=device)
+        yield UpdateWindow(window, *ranks.all_reduce_sum(totals).float())
 
 
 def _static(samples: Sequence[TrainSample], layout: BatchLayout) -> list[list[list[int]]]:
@@ -199,7 +201,9 @@ def start_micro_batch(engine: Any, layout: BatchLayout, *, ends_update: bool) ->
         )
 
 
-def loss_normalizers(window: UpdateWindow, layout: BatchLayout, ranks: Ranks) -> dict[str, Any]:
+def loss_normalizers(
+    window: UpdateWindow, layout: BatchLayout, ranks: Ranks, *, graded: bool = False
+) -> dict[str, Any]:
     """Return what upstream's ``aggregate_loss`` divides by, the same for all micro-batches of an update.
 
     The loss of an update is one mean over its tokens, or its samples, on all ranks. DeepSpeed averages gradients over
@@ -209,6 +213,7 @@ def loss_normalizers(window: UpdateWindow, layout: BatchLayout, ranks: Ranks) ->
         window: The update, with its totals over all ranks.
         layout: The sizes of updates and micro-batches.
         ranks: The data-parallel ranks.
+        graded: True for a mean over ``MicroBatch.graded_mask``, which is 0 in an update without a graded sample.
 
     Returns:
         Keyword arguments of ``aggregate_loss``: ``dp_size``, the number of ranks; ``batch_num_tokens`` and
@@ -216,8 +221,7 @@ def loss_normalizers(window: UpdateWindow, layout: BatchLayout, ranks: Ranks) ->
         by the number of micro-batches.
     """
     scale = 1 if layout.dynamic else layout.micro_batches
-    return {
-        "dp_size": ranks.size,
-        "batch_num_tokens": window.tokens / scale,
-        "global_batch_size": window.samples / scale,
-    }
+    tokens, samples = window.tokens, window.samples
+    if graded:
+        tokens, samples = window.graded_tokens.clamp(min=1), window.graded_samples.clamp(min=1)
+    return {"dp_size": ranks.size, "batch_num_tokens": tokens / scale, "global_batch_size": samples / scale}

@@ -88,7 +88,7 @@ class StepDiagnostics(RolloutMetrics):
             sample_ids=micro_batch.sample_ids,
             log_probs=micro_batch.log_probs,
             advantages=micro_batch.advantages,
-            action_mask=micro_batch.action_mask,
+            action_mask=micro_batch.graded_mask,
             entropy=of_samples(self.rollout.entropy) if with_entropy else None,
             # None where no method asks for them.
             proxy=of_samples(self.rollout.proxy),
