@@ -36,7 +36,8 @@ OURS = {
     "kl_cov": "--cov_type kl_cov --kl_cov_ratio 2e-2",
     "kl_cov, old": "--cov_type kl_cov --kl_cov_ratio 2e-2 --cov_log_probs old",
 }
-OTHERS = ("stock", "stock, tuned", "trl")
+STOCK = {"stock": "", "stock, two engines": "--vllm.num_engines 2", "stock, tuned": ""}
+OTHERS = (*STOCK, "trl")
 COLUMNS = {
     "s/step": "step",
     "generation": "timing/generation",
@@ -174,7 +175,10 @@ def command(name: str, args: argparse.Namespace, output: Path) -> tuple[list[str
         # TRL generates all samples of a step at once as well.
         flags += f"--vllm.max_num_seqs {task.prompts * task.samples} {OURS[name]}"
         return [sys.executable, "-m", "openrlhf_cov.cli.train_ppo_ray", *shlex.split(flags)], {}
-    return [sys.executable, str(HERE / "stock.py"), *shlex.split(flags)], {"RACE_TUNED": str(int(name != "stock"))}
+    flags += STOCK[name]
+    return [sys.executable, str(HERE / "stock.py"), *shlex.split(flags)], {
+        "RACE_TUNED": str(int(name == "stock, tuned"))
+    }
 
 
 def measure(name: str, args: argparse.Namespace, output: Path) -> dict:
