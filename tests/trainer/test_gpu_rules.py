@@ -22,7 +22,8 @@ from openrlhf_cov.models.window import Ranks
 from openrlhf_cov.trainer import bad_updates
 from openrlhf_cov.trainer.bad_updates import gradient_of, gradients_are_finite
 from openrlhf_cov.trainer.records import StepSettings, TrainSample
-from openrlhf_cov.trainer.update import OVERLAP_EVERY, update_policy
+from openrlhf_cov.trainer.update import update_policy
+from openrlhf_cov.trainer.window_plans import OVERLAP_EVERY
 
 pytestmark = pytest.mark.usefixtures("one_process")
 
