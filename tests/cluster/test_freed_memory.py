@@ -40,6 +40,7 @@ print(json.dumps(found))
 MAPS_ALL = {"GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=131072", "OMP_NUM_THREADS": "1"}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's")
 def test_tensors_are_made_in_the_memory_of_earlier_ones_unless_the_user_says_otherwise():
     cases = [(False, {}), (True, {}), (True, {"MALLOC_TRIM_THRESHOLD_": "131072"})]

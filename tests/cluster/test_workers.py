@@ -64,6 +64,7 @@ def test_code_of_a_model_runs_only_where_it_is_trusted(model_with_code, trusted,
     assert (model_with_code.parent / "ran").exists() is trusted
 
 
+@pytest.mark.slow
 def test_a_worker_of_a_cpu_host_multiplies_with_the_faster_library_and_compiles_nothing():
     program = """
         import sys

@@ -350,6 +350,7 @@ def test_hostile_training_data(tmp_path, content):
     refuses_well(read, tmp_path, b"")
 
 
+@pytest.mark.slow
 def test_every_module_that_reads_json_is_tested(ours):
     parsers = {"json.loads", "json.load", "parse_json", "parse_object", "checked", "find_record"}
     reading = {

@@ -78,6 +78,7 @@ def test_half_of_the_pairs_are_supervised_and_the_unseen_ones_are_apart():
         assert all(task.is_correct(write_path(path) + "<eos>", pair.label) for path in paths)
 
 
+@pytest.mark.slow
 def test_the_base_policy_practises_supervised_pairs():
     task = path_task()
     train = {pair.prompt for pair in task.train}
