@@ -255,11 +255,11 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def _note_several_methods(self) -> None:
-        pairs = [word.partition("=") for word in self._words]
         given = []
-        for (flag, equals, value), following in zip(pairs, [*self._words[1:], ""], strict=True):
+        for place, word in enumerate(self._words):
+            flag, equals, value = word.partition("=")
             if flag == METHOD:
-                given.append(value if equals else following)
+                given.append(value if equals else "".join(self._words[place + 1 : place + 2]))
         if len(set(given)) > 1:
             say(
                 f"note: {METHOD} is given {len(given)} times, and the last one counts: {one_line(given[-1])}; several "

@@ -163,5 +163,8 @@ def test_several_methods_in_flags_of_their_own_are_noted(capsys):
     parser.add_argument("--method")
     assert parser.parse_args(["--method", "steer", "--method=kl_cov"]).method == "kl_cov"
     assert missing(capsys.readouterr().err, "note: --method", "2 times", "--method steer,kl_cov") == []
-    parser.parse_args(["--method", "steer", "--method", "steer"])
-    assert capsys.readouterr().err == ""
+    for words in (["--method", "steer", "--method", "steer"], ["--method=steer"], []):
+        parser.parse_args(words)
+        assert capsys.readouterr().err == ""
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--method", "steer", "--method"])  # without a value
