@@ -116,6 +116,7 @@ def summarize_benchmark(samples: BenchmarkSamples) -> BenchmarkSummary:
     if how.grader == "row":
         rules = {item.problem.source.partition("/")[0].lower() for item in samples.items}
     votes = how.samples > 1 and "code" not in rules
+    equal = same_choice if rules == {"choice"} else answers_equal
     return BenchmarkSummary(
         name=how.name,
         version=how.version,
@@ -126,9 +127,7 @@ def summarize_benchmark(samples: BenchmarkSamples) -> BenchmarkSummary:
         temperature=how.temperature,
         avg_at_k=bootstrap_interval(correct, avg_at_k),
         pass_at_k={k: bootstrap_interval(correct, partial(pass_at_k, k=k)) for k in pass_at_powers(correct)},
-        maj_at_k=maj_at_k(samples.answers, correct, same_choice if rules == {"choice"} else answers_equal)
-        if votes
-        else None,
+        maj_at_k=maj_at_k(samples.answers, correct, equal) if votes else None,
         mean_tokens=tokens / len(responses),
         total_tokens=tokens,
         truncated_frac=sum(response.truncated for response in responses) / len(responses),

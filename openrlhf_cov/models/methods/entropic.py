@@ -112,8 +112,8 @@ def penalty(settings: EntropicSettings, batch: TokenBatch, plan: Plan) -> Tensor
 def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
     """Return why the flags do not go with EntroPIC, None if they do.
 
-    An alpha that stays 0 changes nothing. The penalty is a mean over the probable tokens, which it can be in a loss
-    that is a mean over all tokens alone.
+    An alpha that stays 0 changes nothing. The penalty is a mean over the probable tokens. A factor makes it one, which
+    is right only where the loss is a mean over all tokens.
 
     Arguments and result are described at ``Method.refuses``.
     """

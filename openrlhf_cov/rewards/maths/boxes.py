@@ -183,10 +183,12 @@ def _has_other_answer(after: str, content: str) -> bool:
     found = OTHER_ANSWER.search(after)
     if found is None or GOES_ON.match(after, found.end()):
         return False
-    own_unit, other_unit = _unit_behind(after, 0), _unit_behind(after, found.end())
+    own_unit = _unit_behind(after, 0)
+    other_unit = _unit_behind(after, found.end())
     if own_unit != other_unit and (other_unit == "%" or (own_unit and other_unit)):
         return False
-    own, other = parse_number(clean(content)), parse_number(found["number"])
+    own = parse_number(clean(content))
+    other = parse_number(found["number"])
     if own is None or other is None:
         return False
     return abs(own.value - other.value) > (0 if other.exact else other.unit / 2)

@@ -221,7 +221,6 @@ def loss_normalizers(
         by the number of micro-batches.
     """
     scale = 1 if layout.dynamic else layout.micro_batches
-    tokens, samples = window.tokens, window.samples
-    if graded:
-        tokens, samples = window.graded_tokens.clamp(min=1), window.graded_samples.clamp(min=1)
+    tokens = window.graded_tokens.clamp(min=1) if graded else window.tokens
+    samples = window.graded_samples.clamp(min=1) if graded else window.samples
     return {"dp_size": ranks.size, "batch_num_tokens": tokens / scale, "global_batch_size": samples / scale}

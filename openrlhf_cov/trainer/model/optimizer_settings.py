@@ -1,4 +1,4 @@
-"""The settings that the flags give an optimizer, over the load of a checkpoint that has those of an earlier run."""
+"""Keep the settings of an optimizer while a checkpoint is loaded, which has those of an earlier run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -99,7 +99,8 @@ def frozen_updates(args: SimpleNamespace) -> int:
     """
     if not has_critic(args):
         return 0
-    return (args.critic.freezing_steps + 1) * _updates_of_rollout(args) * args.train.max_epochs
+    rollouts = max(0, args.critic.freezing_steps + 1)
+    return rollouts * _updates_of_rollout(args) * args.train.max_epochs
 
 
 def _updates_of_rollout(args: SimpleNamespace) -> int:
