@@ -29,17 +29,25 @@ class Schedule:
             text: A plain number, or START:END:STEPS[:linear|cosine]. STEPS is a number of global steps, or FROM-TO.
 
         Raises:
-            ValueError: The text is neither of the two, or the schedule ends before it begins.
+            ValueError: The text is neither of the two, or the schedule does not end after it begins. The message
+                has the text.
         """
         parts = text.split(":")
-        if len(parts) == 1:
-            return float(text)
-        if len(parts) not in (3, 4) or parts[3:] not in ([], ["linear"], ["cosine"]):
-            raise ValueError(text)
-        begin, steps = map(int, parts[2].split("-")) if "-" in parts[2] else (0, int(parts[2]))
-        schedule = cls(float(parts[0]), float(parts[1]), steps, *parts[3:], begin=begin)
+        try:
+            if len(parts) == 1:
+                return float(text)
+            if len(parts) not in (3, 4) or parts[3:] not in ([], ["linear"], ["cosine"]):
+                raise ValueError
+            begin, steps = map(int, parts[2].split("-")) if "-" in parts[2] else (0, int(parts[2]))
+            schedule = cls(float(parts[0]), float(parts[1]), steps, *parts[3:], begin=begin)
+        except ValueError as error:
+            hint = f"; {NOT_PERCENT}" if "%" in text else ""
+            raise ValueError(f"{text!r} is neither a number nor START:END:STEPS[:linear|cosine]{hint}") from error
         if not 0 <= begin < steps:
-            raise ValueError(text)
+            raise ValueError(
+                f"{text!r} is a schedule of {parts[2]} global steps; give a number of at least 1, or FROM-TO where TO "
+                "is above FROM"
+            )
         return schedule
 
     def at(self, step: int) -> float:

@@ -78,6 +78,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     require(("torch", "transformers", "openrlhf"))
     if "code" in args.task:
         check_sandbox()
+    say(
+        f"{len(args.task) * len(args.base_seed)} base policies ({', '.join(args.task)}; seeds "
+        f"{', '.join(map(str, args.base_seed))}) in {output}: those that are missing are trained, then all are "
+        "measured\n"
+    )
     with alone_in(output):
         entries = [make(output, task, seed) for task in args.task for seed in args.base_seed]
         add_to_manifest(output, {entry["name"]: entry for entry in entries})

@@ -88,6 +88,11 @@ def answer(args: argparse.Namespace) -> None:
             study.dry_run(jobs)
             return
         failure = ""
+        if args.page and not study.results():
+            raise UsageError(
+                f"--page: {study.output} has no finished run of the study; run it without --page first, or name the "
+                "folder of its runs with --output"
+            )
         if not args.page:
             with alone_in(study.output):
                 failure = Campaign(study, jobs).run()

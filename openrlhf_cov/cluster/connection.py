@@ -76,13 +76,9 @@ class Needs:
 
 def needs_of_training(args: SimpleNamespace) -> Needs:
     """Return the needs of a training with these flags."""
-    slots = sum(group.slots for group in layout_of(args).groups())
-    return Needs(
-        [{"GPU": 1.0, "CPU": 1.0}] * slots,
-        processes(args.actor),
-        way_out="lower --actor.num_gpus_per_node, --ref.num_gpus_per_node or --vllm.num_engines, colocate "
-        "(--train.colocate_all, --train.colocate_actor_ref)",
-    )
+    layout = layout_of(args)
+    slots = sum(group.slots for group in layout.groups())
+    return Needs([{"GPU": 1.0, "CPU": 1.0}] * slots, processes(args.actor), way_out=layout.way_out)
 
 
 def connect(needs: Needs) -> bool:

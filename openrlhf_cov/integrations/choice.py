@@ -28,8 +28,12 @@ def choose(method: str, settings: Mapping[str, Any]) -> CovConfig:
     for name, value in settings.items():
         if name in ("cov_type", "method") or name not in entries:
             raise ValueError(f"{name!r} is not a setting of a method; docs/methods/ lists the settings of each method")
-        is_schedule = entries[name].metadata["scheduled"] and isinstance(value, str)
-        values[name] = Schedule.parse(value) if is_schedule else value
+        values[name] = value
+        if entries[name].metadata["scheduled"] and isinstance(value, str):
+            try:
+                values[name] = Schedule.parse(value)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from error
     try:
         config = CovConfig(method=method, **values)
     except ValueError as error:

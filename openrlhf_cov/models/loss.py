@@ -1,6 +1,7 @@
 """The policy loss of every run: upstream's PPO loss with the methods of the run around it, as a pure function."""
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.method import Plan, TokenBatch, transformed
-from openrlhf_cov.models.slots import TokenPenalty
+from openrlhf_cov.models.slots import UNCLIPPED, TokenPenalty
 from openrlhf_cov.models.window import LocalWindow
 
 
@@ -77,7 +78,8 @@ def policy_loss(
     correction. The importance weights of the rollout correction multiply the policy-gradient part only, never a
     penalty: a penalty holds the new policy near the old one, whichever engine sampled the token. A surrogate with the
     coefficient k becomes PPO with the advantages A' k / ratio, whose value is -k A' and whose gradient is that of the
-    method. Without a method the loss is upstream's loss of upstream's arguments. No gradient flows through the plans.
+    method; the PPO clip and the dual clip are open for it, whatever those of ``ppo_loss`` are. Without a method the
+    loss is upstream's loss of upstream's arguments. No gradient flows through the plans.
 
     Args:
         config: The settings of the step.
@@ -107,6 +109,7 @@ def policy_loss(
     coefficient = None
     removed = None
     if surrogate:
+        ppo_loss = unclipped(ppo_loss)
         coefficient = surrogate.slot.coefficient(config, replace(batch, advantages=advantages))
         coefficient = coefficient.masked_fill(batch.cut, 0.0)  # upstream's loss has no gradient there
         removed = (coefficient == 0) & (advantages != 0) & mask
@@ -136,6 +139,16 @@ def policy_loss(
         dual_clip=ppo_loss.dual_clip,
     )
     return PolicyLossResult(loss, clip_frac, ppo_kl, rollout_kl, filtered_frac, record)
+
+
+def unclipped(ppo_loss: Any) -> Any:
+    """Return upstream's ``PolicyLoss`` with an open PPO clip and without a dual clip; the given one is not changed."""
+    if clip_of(ppo_loss) == UNCLIPPED and ppo_loss.dual_clip is None:
+        return ppo_loss
+    opened = copy(ppo_loss)
+    opened.clip_eps_low, opened.clip_eps_high = UNCLIPPED
+    opened.dual_clip = None
+    return opened
 
 
 def clip_of(ppo_loss: Any) -> tuple[float, float]:

@@ -43,6 +43,8 @@ def unread_method_flags(config: CovConfig, given: Collection[str]) -> Iterator[s
             yield f"--{name} has no effect with --{other} {got}, which takes its place; drop one of the two"
         elif got != value:
             yield f"--{name} only applies to --{other} {value}, got --{other} {got}; drop it"
+    if "method" in given and config.method == "none" and config.cov_type != "none":
+        yield f"--cov_type {config.cov_type} adds a method where --method none asks for none; drop one of the two"
     if config.allow_no_trust_region and not any(config.lacks_bound(method) for method in config.methods):
         yield "--allow_no_trust_region only applies where a surrogate stands beside a method with a clip of its own"
     if "cov_dump_tokens" in given and not config.cov_dump_every:

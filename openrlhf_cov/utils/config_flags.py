@@ -61,5 +61,4 @@ def _number_or_schedule(text: str) -> float | Schedule:
     try:
         return Schedule.parse(text)
     except ValueError as error:
-        form = "neither a number nor START:END:STEPS[:linear|cosine]" + (f"; {NOT_PERCENT}" if "%" in text else "")
-        raise argparse.ArgumentTypeError(f"{text!r} is {form}") from error
+        raise argparse.ArgumentTypeError(str(error)) from error

@@ -161,6 +161,8 @@ REFUSED = {
     ],
     "lab": [
         (f"{LAB} --steps 0", ["--steps 0: must be at least 1"]),
+        (f"{LAB} --train.micro_batch_size 200", ["--train.micro_batch_size 200: an optimizer step has 64 samples"]),
+        (f"{LAB} --method none --cov_type kl_cov", ["--cov_type kl_cov", "--method none", "drop one"]),
         (f"{LAB} --updates 3", ["--updates 3: must divide the 512 samples"]),
         (f"{LAB} --rollout.n_samples_per_prompt 1", ["--rollout.n_samples_per_prompt 1: must be at least 2"]),
         (f"{LAB} --cov_type kl_cov --kl_cov_ratio 0.2", ["--kl_cov_ratio"]),

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from played_trainer import ASKED, FLAGS, Trainer, ray_study, write_spec
+from texts import missing
 
 from openrlhf_cov.cli import lab, study
 from openrlhf_cov.errors import RunStopped
@@ -156,10 +157,16 @@ def test_a_page_of_something_else_is_kept(tmp_path, spec_file, run_command, name
 
 
 @pytest.mark.slow
-def test_a_page_of_the_study_is_written_again(tmp_path, spec_file, run_command):
+def test_a_page_needs_a_finished_run(tmp_path, spec_file, run_command):
     spec = spec_file(**(LAB | {"title": 'A < B & "C"'}))
-    for _ in range(2):
-        assert run_command("study", spec, "--output", tmp_path / "out", "--page")[0] == 0
+    output = tmp_path / "out"
+    status, out, error = run_command("study", spec, "--output", output, "--page")
+    assert (status, out, error.count("\n")) == (2, "", 1)
+    assert missing(error, "--page", str(output), "no finished run") == []
+    assert not output.exists()
+    # Nor is it refused as the page of another study.
+    study.write(LabStudy(read_spec(spec), output, tmp_path / "base"))
+    assert "no finished run" in run_command("study", spec, "--output", output, "--page")[2]
 
 
 @pytest.mark.parametrize("kind", ["folder", "fifo", "missing", "huge"])

@@ -42,6 +42,20 @@ def run(loss, log_weights=None, **normalizers):
     return value.item(), log_probs.grad.tolist(), rest
 
 
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+@pytest.mark.parametrize("clip", [{}, {"clip_eps_low": math.inf, "clip_eps_high": math.inf}, {"dual_clip": 1.5}])
+def test_a_surrogate_finds_the_clips_open(advantage, clip):
+    # CISPO's coefficient of a token is its ratio 3: the loss is -3 A, and so is its gradient. PPO's clip would give
+    # 1.2 and 0 for A = 1, the dual clip 1.5 and 0 for A = -1.
+    loss = MethodLoss(CovConfig(method="cispo"), policy_loss=PolicyLoss(**clip), aggregate=aggregate_loss)
+    log_probs = torch.tensor([[-1.0]], requires_grad=True)
+    old = torch.tensor([[-1.0 - LN3]])
+    value, *_ = loss(log_probs, old, torch.tensor([[advantage]]), action_mask=torch.ones(1, 1, dtype=torch.long))
+    value.backward()
+    assert value.item() == pytest.approx(-3 * advantage, rel=1e-5)
+    assert log_probs.grad.item() == pytest.approx(-3 * advantage, rel=1e-5)
+
+
 def unclipped(**kwargs):
     return PolicyLoss(clip_eps_low=math.inf, clip_eps_high=math.inf, **kwargs)
 

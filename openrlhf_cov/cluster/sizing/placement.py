@@ -54,6 +54,19 @@ class GpuLayout:
         """True if the engines are on the actor's GPUs."""
         return self.colocate_all and not self.asynchronous
 
+    @property
+    def way_out(self) -> str:
+        """The flags by which a run needs fewer GPUs, as an instruction to the user."""
+        lowered = [f"--{name}.num_gpus_per_node" for name in ("actor", "ref", "critic", "reward") if getattr(self, name)]
+        lowered += ["--vllm.num_engines"] if self.engines > 1 and not self.engines_share else []
+        listed = " or ".join([", ".join(lowered[:-1]), lowered[-1]] if lowered[1:] else lowered)
+        if self.colocate_all:
+            return f"lower {listed}"
+        colocate = ["--train.colocate_all"]
+        if self.ref and not self.colocate_actor_ref:
+            colocate.append("--train.colocate_actor_ref")
+        return f"lower {listed}, colocate ({', '.join(colocate)})"
+
     def groups(self) -> list[GpuGroup]:
         """Return the placement groups in the order in which upstream asks for them."""
         actor, ref, prm, critic, reward = (

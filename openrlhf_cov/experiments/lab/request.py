@@ -267,11 +267,16 @@ def configured(args: Any, given: Collection[str]) -> CovConfig:
 
 
 def _check_micro_batches(settings: LabSettings, config: CovConfig) -> None:
-    """Raise ValueError if ``--cov_scope micro_batch`` would select among all samples of an optimizer step.
+    """Raise ValueError for micro-batches above an optimizer step, or as large with ``--cov_scope micro_batch``.
 
-    The run would be that of ``--cov_scope global`` under another name.
+    The latter would be the run of ``--cov_scope global`` under another name.
     """
     samples = settings.prompts * settings.group // settings.updates
+    if settings.micro_batch > samples:
+        raise ValueError(
+            f"--train.micro_batch_size {settings.micro_batch}: an optimizer step has {samples} samples; give at most "
+            "that, or 0 for all of them"
+        )
     if config.cov_scope == "micro_batch" and not 0 < settings.micro_batch < samples:
         raise ValueError(
             f"--cov_scope micro_batch has no effect with --train.micro_batch_size {settings.micro_batch}: one "

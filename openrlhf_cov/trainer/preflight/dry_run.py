@@ -13,6 +13,7 @@ from openrlhf_cov.cluster.sizing.model_shape import KNOWN, ModelShape, shape_of_
 from openrlhf_cov.config import template_arguments
 from openrlhf_cov.data.templates import prompts_ids
 from openrlhf_cov.errors import reason_of
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.trainer.preflight.dry_run_placement import Findings, placement
 from openrlhf_cov.utils.json_lines import MAX_SETTINGS_BYTES, parse_object, read_bounded
 from openrlhf_cov.utils.rows import value_at
@@ -42,7 +43,9 @@ def run(args: SimpleNamespace, complain: Callable[[str], int]) -> int:
     if "actor" in shapes:
         found.shortfalls += conditions.shape_faults(args, shapes["actor"])
     found.notes += conditions.notes(args, shapes.get("actor"))
-    lines = [*_step(args, found, rows, tokenizer), *placement(args, found, shapes)]
+    methods = [f"{method.title} ({method.flag})" for method in CovConfig.from_args(args).methods]
+    lines = [f"methods: {', '.join(methods) or 'none'}"]
+    lines += [*_step(args, found, rows, tokenizer), *placement(args, found, shapes)]
     lines += [f"note: {note}" for note in dict.fromkeys(found.notes)]
     faults = list(dict.fromkeys(found.shortfalls))
     lines.append(f"dry run: {prose.counted(len(faults), 'shortfall')}" if faults else "dry run: it would run")

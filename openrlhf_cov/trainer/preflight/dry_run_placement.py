@@ -93,15 +93,15 @@ def placement(args: SimpleNamespace, found: Findings, shapes: dict[str, ModelSha
     cluster = _cluster(args, found)
     if cluster is None:
         return []
-    groups = layout_of(args).groups()
+    layout = layout_of(args)
+    groups = layout.groups()
     there = sum(cluster.gpus.values())
     plan = place(groups, list(cluster.gpus.values()))
     for group in plan.unplaced:
         found.shortfalls.append(
             f"{group.title}: no room for {prose.counted(group.slots, 'GPU')} beside what comes before; the run needs "
-            f"{sum(each.slots for each in groups)}, there {'is' if there == 1 else 'are'} {there}: lower "
-            "--actor.num_gpus_per_node, --ref.num_gpus_per_node or --vllm.num_engines, colocate "
-            "(--train.colocate_all, --train.colocate_actor_ref), or take more GPUs"
+            f"{sum(each.slots for each in groups)}, there {'is' if there == 1 else 'are'} {there}: "
+            f"{layout.way_out}, or take more GPUs"
         )
     for engine in plan.spanning_engines():
         found.notes.append(f"engine {engine} of --vllm.tensor_parallel_size spans nodes, which is slow")

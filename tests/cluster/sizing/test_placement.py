@@ -35,6 +35,35 @@ def test_pack_places_all_or_nothing_within_what_is_free(slots, free):
     assert sum(counts[node] < free[node] for node in counts) <= 1
 
 
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        (GpuLayout(actor=8, engines=8, colocate_all=True), "lower --actor.num_gpus_per_node"),
+        (
+            GpuLayout(actor=8, engines=1),
+            "lower --actor.num_gpus_per_node, colocate (--train.colocate_all)",
+        ),
+        (
+            GpuLayout(actor=8, engines=4, ref=8),
+            "lower --actor.num_gpus_per_node, --ref.num_gpus_per_node or --vllm.num_engines, colocate "
+            "(--train.colocate_all, --train.colocate_actor_ref)",
+        ),
+        (
+            GpuLayout(actor=8, engines=4, ref=8, critic=4, colocate_actor_ref=True),
+            "lower --actor.num_gpus_per_node, --ref.num_gpus_per_node, --critic.num_gpus_per_node or "
+            "--vllm.num_engines, colocate (--train.colocate_all)",
+        ),
+        # The engines of asynchronous training never share GPUs.
+        (
+            GpuLayout(actor=8, engines=4, colocate_all=True, asynchronous=True),
+            "lower --actor.num_gpus_per_node or --vllm.num_engines",
+        ),
+    ],
+)
+def test_a_way_out_names_only_flags_of_the_run(layout, said):
+    assert layout.way_out == said
+
+
 LAYOUTS = {
     "colocated": (GpuLayout(actor=8, engines=8, colocate_all=True), [["actor", "engine"]]),
     "colocated, all models": (
