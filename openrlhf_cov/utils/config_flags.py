@@ -5,7 +5,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import fields
 from typing import Any
 
-from openrlhf_cov.settings import NOT_PERCENT, Schedule, help_with_default
+from openrlhf_cov.settings import Schedule, help_with_default
 
 
 def given_flags(

@@ -46,6 +46,7 @@ def test_a_wrong_head_fails(gpu_check, monkeypatch):
     assert any(check.endswith("clip_cov") for check in failed(gpu_check, gpu_check.update))
 
 
+@pytest.mark.slow
 def test_a_head_that_keeps_all_logits_fails(gpu_check, monkeypatch):
     def full(hidden, weight, bias, targets, temperature, with_entropy, block):
         return gpu_check.full_scores(hidden, weight, targets)

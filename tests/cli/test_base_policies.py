@@ -92,6 +92,7 @@ def test_an_archive_that_was_changed_is_refused(tmp_path, packed, capsys, change
     assert [path.name for path in (tmp_path / "other").iterdir()] == [".lock"]
 
 
+@pytest.mark.slow
 def test_another_policy_of_the_same_name_is_not_replaced(tmp_path, packed, capsys):
     archive, folder = packed
     weights = folder / "two_peaks-0" / "model.safetensors"

@@ -39,7 +39,10 @@ REFUSED = [
     (f"{KL} --kl_cov_ratio 0.2", ["--kl_cov_ratio 0.2", "20.0% of the tokens", "--allow_large_cov_ratio"]),
     (f"{KL} --kl_cov_ratio 0.2%", ["--kl_cov_ratio", "'0.2%'", NOT_PERCENT]),
     (f"{KL} --kl_cov_ratio 2e-3:2e-4", ["--kl_cov_ratio", "'2e-3:2e-4'", "START:END:STEPS"]),
-    (f"{KL} --ppo_kl_coef 1:0:0", ["--ppo_kl_coef", "'1:0:0' is a schedule of 0 global steps", "at least 1", "FROM-TO"]),
+    (
+        f"{KL} --ppo_kl_coef 1:0:0",
+        ["--ppo_kl_coef", "'1:0:0' is a schedule of 0 global steps", "at least 1", "FROM-TO"],
+    ),
     (f"{KL} --ppo_kl_coef 1:0:9-9", ["--ppo_kl_coef", "'1:0:9-9' is a schedule of 9-9 global steps", "FROM-TO"]),
     (f"{KL} --method none", ["--cov_type kl_cov", "--method none", "drop one"]),
     (f"{KL} --cov_scope batch", ["--cov_scope batch: must be one of global, micro_batch"]),

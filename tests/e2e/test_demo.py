@@ -100,6 +100,7 @@ def test_demo_stops_its_ray_when_it_is_interrupted(demo_task, tmp_path, forking_
     wait_until(lambda: processes_of(str(output)) + forks() == [], "the demo leaves no process")
 
 
+@pytest.mark.long  # the demo ends its Ray in one way, after an interruption and after a failure
 def test_demo_stops_its_ray_when_the_training_fails(demo_task, tmp_path, forking_python):
     task, output = tmp_path / "task", tmp_path / "run"
     shutil.copytree(demo_task, task)

@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +39,7 @@ def test_a_seeded_generator_repeats_its_draws():
     assert not torch.equal(first, second)  # 10 of 100 tokens: the generator advances between micro-batches
 
 
+@pytest.mark.slow
 def test_every_candidate_is_equally_likely():
     # 1 of 4 candidates in each of 1000 draws: 250 each, standard deviation sqrt(1000 * 1/4 * 3/4) = 13.7
     cov, generator = torch.tensor([[1.1, 2.0, 9.0, 3.0, 4.9]]), torch.Generator().manual_seed(0)

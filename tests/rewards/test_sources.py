@@ -246,6 +246,7 @@ def test_one_reader_finds_the_answer_for_every_rule(source, label, other):
 
 
 @pytest.mark.parametrize("grader", ["strict", "published"])
+@pytest.mark.slow
 def test_the_label_may_be_a_solution_of_gsm8k_or_with_a_box(grader):
     config = RewardConfig(reward_grader=grader)
     labels = {

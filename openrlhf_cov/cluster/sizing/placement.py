@@ -57,7 +57,9 @@ class GpuLayout:
     @property
     def way_out(self) -> str:
         """The flags by which a run needs fewer GPUs, as an instruction to the user."""
-        lowered = [f"--{name}.num_gpus_per_node" for name in ("actor", "ref", "critic", "reward") if getattr(self, name)]
+        lowered = [
+            f"--{name}.num_gpus_per_node" for name in ("actor", "ref", "critic", "reward") if getattr(self, name)
+        ]
         lowered += ["--vllm.num_engines"] if self.engines > 1 and not self.engines_share else []
         listed = " or ".join([", ".join(lowered[:-1]), lowered[-1]] if lowered[1:] else lowered)
         if self.colocate_all:

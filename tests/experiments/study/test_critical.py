@@ -13,6 +13,7 @@ LEARNED = [True, True, True, False, True, False, False, False]
 BEST = 2 * (3 * math.log(0.75) + math.log(0.25))
 
 
+@pytest.mark.slow
 def test_two_symmetric_shares_by_hand():
     fit = fit_critical_value(VALUES, LEARNED)
     # By symmetry the critical value is the geometric middle, sqrt(0.1 * 0.4) = 0.2. From there to 0.1 it is ln 2, and

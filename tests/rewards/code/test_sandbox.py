@@ -361,6 +361,7 @@ time.sleep(600)
     assert not alive
 
 
+@pytest.mark.slow
 def test_many_programs_leave_no_process_and_no_descriptor(run, sandbox):
     before = psutil.Process().num_fds()
     for number in range(50):

@@ -76,6 +76,7 @@ def test_rewards_are_those_of_the_grader():
     assert result["extra_logs"]["reward/unparsable_frac"].tolist() == [0, 0, 0, 0]
 
 
+@pytest.mark.slow
 def test_many_threads_ask_at_once():
     # Math-Verify's own time limit raises outside of the main thread
     with ThreadPoolExecutor(8) as threads:
