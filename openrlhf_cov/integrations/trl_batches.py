@@ -56,10 +56,9 @@ def rollout_tokens(batch: Batch, scores: Tensor) -> RolloutTokens:
         log_probs=batch["policy_log_probs"] * mask,
         entropy=batch["policy_entropy"] * mask,
         advantages=batch["advantages"][:, None] * mask,
-        action_mask=mask,
+        action_mask=mask & ~scores.isnan()[:, None],
         scores=scores,
         sample_ids=batch["sample_ids"],
-        abstained=scores.isnan(),
     )
 
 

@@ -49,6 +49,7 @@ class RolloutTokens:
     log_probs: Tensor
     entropy: Tensor
     advantages: Tensor
+    # Only of responses whose reward function did not abstain.
     action_mask: Tensor
     # (B,), NaN where a response has no score.
     scores: Tensor
@@ -58,8 +59,6 @@ class RolloutTokens:
     proxy: Tensor | None = None
     # Expectation of the entropy discriminator at each token, where a method needs it.
     discriminator_mean: Tensor | None = None
-    # (B,) mask of the responses whose reward function abstained, None without one.
-    abstained: Tensor | None = None
 
     @property
     def prob_weighted(self) -> Tensor:
@@ -110,8 +109,6 @@ class Responses:
     @classmethod
     def of(cls, rollout: RolloutTokens) -> "Responses":
         mask = rollout.action_mask.bool()
-        if rollout.abstained is not None:  # such a response is no part of its group
-            mask = mask & ~rollout.abstained[:, None]
         tokens = mask.sum(1)
         values = torch.stack([rollout.log_probs, rollout.advantages, rollout.entropy]).double().masked_fill(~mask, 0.0)
         # (3, B, A) to (3, B).

@@ -197,20 +197,20 @@ class TrainingLoop:
         ckpt = self.args.ckpt
         if not (now or is_due(state.step, ckpt.save_steps)):
             return False
-        states = state.state_dict(rollout.sampler_state)
-        key = state.best.key or None
-        self.groups.save(checkpoint_tag(state.step), states, metric_value=state.best.latest, metric_key=key)
+        self.groups.save(checkpoint_tag(state.step), state.state_dict(rollout.sampler_state))
         return not ckpt.disable_ds
 
     def evaluate(self, state: LoopState) -> None:
         """Evaluate the weights after a step, and keep the model if it is the best so far.
 
         An evaluation waits for the rollout that is being sampled. If the log already has an evaluation of this step,
-        for example after a resume, it is not repeated.
+        for example after a resume, it is not repeated, and not compared with later ones if it had other settings.
         """
         if self.evaluation is None:
             return
         metrics = self.logs.evaluation_of(state.step)
+        if metrics is not None and state.step == state.other_evaluation:
+            return
         if metrics is None:
             started = time.monotonic()
             with self.stream.exclusive():
@@ -224,7 +224,7 @@ class TrainingLoop:
         before = state.best
         state.best = before.after(metrics)
         if state.best is not before and state.step and is_due(state.step, self.args.ckpt.save_steps):
-            # The checkpoint of this step was written before the evaluation, with the metric of an earlier one.
+            # The checkpoint of this step was written before the evaluation.
             self.groups.record_metric(checkpoint_tag(state.step), metrics[state.best.key], state.best.key)
         if state.best.value > before.value:
             record = {"global_step": state.step, "metric": state.best.key, "value": state.best.value}

@@ -41,6 +41,8 @@ class LoopState:
     law: RunningLaw = field(default_factory=RunningLaw)
     # Places of the vLLM engines that were found dead at the last delivery of weights: then no engine got them.
     dead_engines: Sequence[int] = ()
+    # The step at which a run was resumed with other settings of the evaluation: its logged evaluation had the former.
+    other_evaluation: int | None = None
 
     @classmethod
     def fresh(cls, args: SimpleNamespace, config: CovConfig) -> "LoopState":
@@ -107,4 +109,5 @@ class LoopState:
         self.dynamics.load_state_dict(states.get(DYNAMICS))
         if self.control:
             self.control.load_state_dict(states.get(CONTROL))
+        self.other_evaluation = self.step if self.best.changed(states) else None
         self.best = self.best.restored(states)

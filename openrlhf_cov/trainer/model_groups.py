@@ -230,9 +230,7 @@ class ModelGroups:
         """Return what the checkpoint of the policy holds for the controller."""
         return ray.get(self.policy.async_run_method(method_name="get_checkpoint_states"))[0]
 
-    def save(
-        self, tag: str, client_states: Mapping[str, Any], metric_value: float | None, metric_key: str | None
-    ) -> None:
+    def save(self, tag: str, client_states: Mapping[str, Any]) -> None:
         """Write checkpoints of the trained models, and exported models as the flags say.
 
         The state of the rollouts lies in Ray's store until one rank fetches it, so that not every rank gets it.
@@ -240,20 +238,17 @@ class ModelGroups:
         Args:
             tag: Name of the checkpoints.
             client_states: The states of the run beside the models, which the checkpoint of the policy takes.
-            metric_value: Value of the metric by which checkpoints are kept; None without an evaluation.
-            metric_key: Name of that metric; None without one.
 
         Raises:
             RunStopped: The disk of a rank refuses a checkpoint.
         """
-        named = {"tag": tag, "metric_value": metric_value, "metric_key": metric_key}
         # Only the rollouts are large: waiting groups and their tokens. The other states are numbers.
         states = dict(client_states)
         if ROLLOUTS in states:
             states[ROLLOUTS] = ray.put(states[ROLLOUTS])
-        refs = self.policy.async_run_method(method_name="save_checkpoint", client_states=states, **named)
+        refs = self.policy.async_run_method(method_name="save_checkpoint", tag=tag, client_states=states)
         for group in self.trained[1:]:
-            refs += group.async_run_method(method_name="save_checkpoint", **named)
+            refs += group.async_run_method(method_name="save_checkpoint", tag=tag)
         ray.get(refs)
 
     def record_metric(self, tag: str, metric_value: float, metric_key: str) -> None:

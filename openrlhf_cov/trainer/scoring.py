@@ -13,6 +13,7 @@ from openrlhf.utils.seqlen_balancing import get_minimum_num_micro_batch_size
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer.batches.micro_batches import balanced_partitions
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.records import Group, PendingScores, PolicyScores, Rollout, Sample, Scores
@@ -189,6 +190,9 @@ def score(
         batches: The same samples, as the models score them (``padded_batches``).
         groups: The models.
         pending: The answers of models that score these batches already (``ScoredAhead``).
+
+    Raises:
+        RunStopped: The reward model gives a reward that is NaN or infinite.
     """
     lengths = [len(sample.tokens) for sample in samples]
     scored = groups.score(**columns_of(batches), with_reward=samples[0].reward is None, pending=pending)
@@ -215,7 +219,14 @@ def score(
                 values=of_sample(values),
                 reward=None if rewards is None else float(rewards[row]),
             )
-    return [each for each in found if each is not None]
+    scores = [each for each in found if each is not None]
+    for sample, each in zip(samples, scores, strict=True):
+        if each.reward is not None and not math.isfinite(each.reward):
+            raise RunStopped(
+                f"the reward model gives a reward of {each.reward}: look for overflows (--ds.param_dtype), or try "
+                f"another model (prompt {sample.prompt[:200]!r})"
+            )
+    return scores
 
 
 class ScoredAhead:

@@ -248,19 +248,3 @@ def by_loops(samples, samples_per_prompt):
         result[f"cov/group_weighted_acc_{level}"] = mean(prompt[1] for prompt in prompts)
         result[f"cov/token_acc_{level}"] = mean(c for prompt in prompts for c in prompt[3])
     return result
-
-
-def test_a_response_whose_reward_function_abstained_is_no_part_of_its_group():
-    # Prompt 0 has responses 0 and 1, of which the second abstained; each has two tokens.
-    rollout = RolloutTokens(
-        log_probs=torch.tensor([[-1.0, -3.0], [-5.0, -5.0]]),
-        entropy=torch.ones(2, 2),
-        advantages=torch.tensor([[1.0, 1.0], [0.0, 0.0]]),
-        action_mask=torch.ones(2, 2, dtype=torch.bool),
-        scores=torch.tensor([1.0, math.nan]),
-        sample_ids=torch.tensor([0, 1]),
-        abstained=torch.tensor([False, True]),
-    )
-    # One response: its mean log-prob is -2, its advantage 1, pi A = exp(-2), and it is correct.
-    expected = torch.tensor([[1.0, -2.0, 1.0, math.exp(-2.0), 1.0]], dtype=torch.float64)
-    torch.testing.assert_close(group_sums(rollout, samples_per_prompt=2, groups=1), expected)

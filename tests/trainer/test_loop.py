@@ -302,14 +302,13 @@ def test_a_checkpoint_follows_the_line_of_its_step(make_run):
     assert first["client_states"]["global_step"] == 2
     assert first["client_states"][ROLLOUTS] == {"step": 2, "is_over": False}
     assert second["client_states"][ROLLOUTS] == {"step": 4, "is_over": True}
-    assert (first["metric_value"], first["metric_key"]) == (None, "eval_pass1")
 
 
-def test_a_checkpoint_names_the_last_evaluation(make_run):
+def test_a_checkpoint_has_the_best_value_but_no_metric_of_other_weights(make_run):
     run = make_run(3, [0.25], **{"ckpt.save_steps": 3, "eval.steps": 2}).ends()
     (saved,) = run.arguments("save_checkpoint")
-    assert (saved["metric_value"], saved["metric_key"]) == (0.25, "eval_pass1")
     assert saved["client_states"]["best_eval_metric_value"] == 0.25
+    assert run.arguments("record_metric") == []
 
 
 def test_a_resumed_run_continues_with_the_following_step(make_run):
@@ -386,6 +385,15 @@ def test_an_evaluation_that_was_made_is_not_made_again_but_may_be_the_best(make_
     assert run.names("get_restored", "get_checkpoint_states") == ["send_weights", "export_best"]
     assert run.arguments("export_best") == [best(0.25, 3)]
     assert run.evaluations == [(3, 0.25)]
+
+
+def test_an_evaluation_with_other_settings_is_neither_repeated_nor_compared_with(make_run, tmp_path):
+    (tmp_path / "eval.jsonl").write_text('{"step": 3, "eval_pass1": 0.9}\n')
+    former = {"best_eval_metric_key": "eval_pass1", "best_eval_metric_value": 0.9}
+    run = make_run(4, [0.25], **{"eval.steps": 1})
+    run.resumes(3, best_eval_settings={"eval.temperature": 0.125}, **former).ends()
+    assert run.arguments("export_best") == [best(0.25, 4)]
+    assert run.evaluations == [(3, 0.9), (4, 0.25)]
 
 
 def test_without_a_data_set_nothing_is_evaluated(make_run):

@@ -80,8 +80,8 @@ def test_a_checkpoint_of_policy_and_another_model(played_ray, other):
     groups = ModelGroups(flags(), PlayedGroup("policy", 2, 1, calls), **{other: PlayedGroup(other, 1, 1, calls)})
     state = {"groups": ["megabytes"]}
     states = {"global_step": 4, ROLLOUTS: state}
-    groups.save("global_step4", states, metric_value=0.25, metric_key="eval/a")
-    named = {"tag": "global_step4", "metric_value": 0.25, "metric_key": "eval/a"}
+    groups.save("global_step4", states)
+    named = {"tag": "global_step4"}
     assert calls == [
         ("policy", "save_checkpoint", {"client_states": {"global_step": 4, ROLLOUTS: state}, **named}),
         (other, "save_checkpoint", named),

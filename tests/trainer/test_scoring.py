@@ -84,6 +84,15 @@ def test_a_sample_without_a_reward_ends_a_run_without_a_reward_model():
         scores_by([sample(0, None)], models(flags(), reward=None), PAD)
 
 
+def test_a_reward_model_that_gives_no_number_ends_the_run():
+    class Overflowing(PlayedGroup):
+        def scored(self, method, tokens, mask):
+            return super().scored(method, tokens, mask) * torch.nan
+
+    with pytest.raises(RunStopped, match="the reward model gives a reward of nan"):
+        scores_by([sample(0, None)], models(flags(), reward=Overflowing("reward")), PAD)
+
+
 @pytest.mark.parametrize("field", ["proxy", "discriminator_mean"])
 def test_what_the_policy_gives_for_methods_is_handed_on(field):
     class WithMore(PlayedGroup):

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,18 +18,35 @@ NO_METRIC = "none"
 FREE = frozenset({"eval.steps", "eval_at_start", "eval_data_dir"})
 
 
+# What the evaluation on a prompt data set takes from the flags of the rollouts. Benchmarks have settings of their own.
+OF_PROMPTS = (
+    *("data.max_samples", "data.apply_chat_template", "data.input_template", "data.input_key", "data.label_key"),
+    *("rollout.max_new_tokens", "rollout.top_p", "reward.remote_url", "train.agent_func_path"),
+    *("reward_source", "reward_grader", "reward_format", "reward_incorrect", "reward_format_bonus"),
+    "reward_keep_truncated",
+)
+
+
 def evaluation_settings(args: SimpleNamespace) -> dict[str, Any]:
-    """Return the flags on which the values of an evaluation depend; data sets without their folders, which may move.
+    """Return the flags on which the values of an evaluation depend; files without their folders, which may move.
+
+    JSON can hold the values.
 
     Args:
         args: The flags of the run.
     """
     flags = {f"eval.{name}": value for name, value in vars(args.eval).items()}
     flags |= {name: value for name, value in vars(args).items() if name.startswith("eval_")}
-    settings = {name: value for name, value in sorted(flags.items()) if name not in FREE}
+    settings = {name: value for name, value in flags.items() if name not in FREE}
     kind, colon, files = (args.eval.dataset or "").rpartition(":")
     settings["eval.dataset"] = kind + colon + ",".join(Path(name).name for name in files.split(","))
-    return settings
+    settings["chat_template_kwargs"] = args.chat_template_kwargs
+    settings["data.max_len"] = args.data.max_len
+    if kind != "bench":
+        settings |= {name: attrgetter(name)(args) for name in OF_PROMPTS}
+        urls = settings["reward.remote_url"]
+        settings["reward.remote_url"] = [Path(url).name if url.endswith(".py") else url for url in urls or []]
+    return dict(sorted(settings.items()))
 
 
 @dataclass(frozen=True)
@@ -38,8 +56,6 @@ class BestModel:
     # The name of the metric; empty: the first metric whose name ends with _pass1 is taken.
     key: str = ""
     value: float = -math.inf
-    # The metric of the last evaluation, None before the first one.
-    latest: float | None = None
     # ``evaluation_settings`` of the run.
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -56,16 +72,21 @@ class BestModel:
             return self
         value = metrics[key]
         best = value if value > self.value else self.value  # NaN is never the best
-        return replace(self, key=key, value=best, latest=value)
+        return replace(self, key=key, value=best)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the entries of a checkpoint's client states."""
         return {
             "best_eval_metric_key": self.key,
             "best_eval_metric_value": self.value,
-            "latest_eval_metric_value": self.latest,
             "best_eval_settings": dict(self.settings),
         }
+
+    def changed(self, states: Mapping[str, Any]) -> list[str]:
+        """Return the names of the settings of an evaluation that are others than those of a checkpoint."""
+        before = states.get("best_eval_settings", {})
+        # What an earlier version did not write counts as unchanged.
+        return sorted(name for name in self.settings.keys() & before.keys() if self.settings[name] != before[name])
 
     def restored(self, states: Mapping[str, Any]) -> "BestModel":
         """Return the state of a checkpoint, unless ``--ckpt.best_metric_key`` has changed since.
@@ -77,16 +98,10 @@ class BestModel:
         chosen_by_itself = self.key == "" and saved != NO_METRIC
         if self.key != saved and not chosen_by_itself:
             return self
-        before = states.get("best_eval_settings", self.settings)
-        if changed := sorted(
-            name for name in self.settings.keys() | before if self.settings.get(name) != before.get(name)
-        ):
+        if changed := self.changed(states):
             logger.warning(
                 f"--ckpt.load_enable: {', '.join(f'--{name}' for name in changed)} changed, so the best evaluation of "
                 "the checkpoint is no longer compared with; the next evaluation replaces the best model"
             )
-            return replace(self, key=saved)
-        value = states.get("best_eval_metric_value")
-        if value is None:
-            return replace(self, key=saved)
-        return replace(self, key=saved, value=value, latest=states.get("latest_eval_metric_value", value))
+            return self
+        return replace(self, key=saved, value=states.get("best_eval_metric_value", self.value))

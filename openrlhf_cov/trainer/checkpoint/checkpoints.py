@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,8 @@ FORMAT = "format"
 FORMAT_VERSION = 3
 # Entry of ``RUN_FILE`` for what determines a run (``openrlhf_cov.trainer.checkpoint.run_record.record_of``).
 SETTINGS = "settings"
+# Entry of ``RUN_FILE`` for what the metric of a checkpoint means: settings of the evaluation, and name of the metric.
+EVALUATION = "evaluation"
 NO_LIMIT = 10**9
 
 # Folder in ``--ckpt.path`` with the exported model of the best evaluation.
@@ -314,6 +316,21 @@ def prune(folder: Path, newest: str, max_num: int, max_mem: float, metric_of: Ca
         path = removable.pop(0)
         regular.remove(path)
         _remove(path, "--ckpt.max_num or --ckpt.max_mem")
+
+
+def comparable_metric(run: Mapping[str, Any], metric_of: Callable[[str], float | None], place: str) -> float | None:
+    """Return the metric of a checkpoint; None if it has none, or one of an evaluation with other settings.
+
+    Args:
+        run: The content of the ``RUN_FILE`` of a checkpoint that the run writes now.
+        metric_of: See ``prune``.
+        place: The checkpoint.
+    """
+    try:
+        saved = parse_object(read_bounded(Path(place) / RUN_FILE, MAX_SETTINGS_BYTES))
+    except (OSError, ValueError):
+        return None
+    return metric_of(place) if saved.get(EVALUATION) == run[EVALUATION] else None
 
 
 class ClientStates(dict):

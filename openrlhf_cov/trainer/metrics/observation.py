@@ -17,7 +17,7 @@ OLD_OVERLAP = "cov/old_overlap"
 
 
 def rollout_of(samples: Sequence[TrainSample], device: torch.device | str) -> RolloutTokens:
-    """Return the samples of a rank as tensors, padded on the right.
+    """Return the samples of a rank as tensors, padded on the right; an abstained sample has no action tokens.
 
     Args:
         samples: The samples of the rank, at least one. Fields are None in all of them or in none.
@@ -27,16 +27,16 @@ def rollout_of(samples: Sequence[TrainSample], device: torch.device | str) -> Ro
     def padded(name: str) -> Tensor:
         return pad_sequence([getattr(sample, name) for sample in samples], batch_first=True).to(device)
 
+    abstained = torch.tensor([sample.abstained for sample in samples], device=device)
     return RolloutTokens(
         log_probs=padded("log_probs"),
         entropy=padded("entropy"),
         advantages=padded("advantages"),
-        action_mask=padded("action_mask"),
+        action_mask=padded("action_mask") & ~abstained[:, None],
         scores=torch.tensor([sample.score for sample in samples], device=device),
         sample_ids=torch.tensor([sample.sample_id for sample in samples], device=device),
         proxy=None if samples[0].proxy is None else padded("proxy"),
         discriminator_mean=None if samples[0].discriminator_mean is None else padded("discriminator_mean"),
-        abstained=torch.tensor([sample.abstained for sample in samples], device=device),
     )
 
 

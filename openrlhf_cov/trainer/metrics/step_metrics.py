@@ -104,23 +104,25 @@ def source_metrics(samples: Sequence[Sample], trained: Sequence[TrainSample], re
     by_size = sorted(counts, key=lambda name: (-counts[name], name))
     named = by_size if len(by_size) <= MAX_SOURCES else by_size[: MAX_SOURCES - 1]
 
-    # Means over all tokens of the step, the centre of the covariance.
-    log_prob_mean = torch.cat([each.log_probs[each.action_mask].double() for each in trained]).mean()
-    advantage_mean = torch.cat([each.advantages[each.action_mask].double() for each in trained]).mean()
+    # Means over the graded tokens of the step, the centre of the covariance.
+    graded = [each for each in trained if not each.abstained] or trained
+    log_prob_mean = torch.cat([each.log_probs[each.action_mask].double() for each in graded]).mean()
+    advantage_mean = torch.cat([each.advantages[each.action_mask].double() for each in graded]).mean()
 
     found: dict[str, list[dict[str, float]]] = {}
     for source, each, reward in zip(sources, trained, rewards.tolist(), strict=True):
         mask = each.action_mask
-        # (n,) of the n action tokens of this sample.
-        apart = each.log_probs[mask].double() - log_prob_mean
-        numbers = {
-            "samples": 1.0,
-            "tokens": float(mask.sum()),
-            "entropy": float(each.entropy[mask].double().sum()),
-            "cov": float((apart * (each.advantages[mask].double() - advantage_mean)).sum()),
-        }
+        numbers = {"samples": 1.0, "length": float(mask.sum())}
         if not each.abstained:
-            numbers |= {"rewarded": 1.0, "reward": reward}
+            # (n,) of the n action tokens of this sample.
+            apart = each.log_probs[mask].double() - log_prob_mean
+            numbers |= {
+                "rewarded": 1.0,
+                "reward": reward,
+                "tokens": float(mask.sum()),
+                "entropy": float(each.entropy[mask].double().sum()),
+                "cov": float((apart * (each.advantages[mask].double() - advantage_mean)).sum()),
+            }
             if not math.isnan(each.score):
                 numbers |= {"scored": 1.0, "passed": float(each.score > CORRECT)}
         found.setdefault(source if source in named else OTHER, []).append(numbers)
@@ -134,7 +136,7 @@ def source_metrics(samples: Sequence[Sample], trained: Sequence[TrainSample], re
             totals.update(sample)
         start = f"{OF_SOURCES}{name}/"
         metrics[f"{start}samples"] = totals["samples"]
-        metrics[f"{start}response_length"] = totals["tokens"] / totals["samples"]
+        metrics[f"{start}response_length"] = totals["length"] / totals["samples"]
         if totals["rewarded"]:
             metrics[f"{start}reward"] = totals["reward"] / totals["rewarded"]
         if totals["scored"]:

@@ -7,6 +7,7 @@ samples of a call, T their number of tokens and A the number of predicted positi
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,9 @@ from openrlhf_cov.cluster.cpu_adam import replay_bias_corrections
 from openrlhf_cov.cluster.extension_locks import remove_stale_locks
 from openrlhf_cov.errors import RunStopped, reason_of
 from openrlhf_cov.models.cov_config import has_critic, has_reference, has_reward_model
+from openrlhf_cov.trainer.checkpoint.best_model import evaluation_settings
 from openrlhf_cov.trainer.checkpoint.checkpoints import (
+    EVALUATION,
     LATEST,
     NO_LIMIT,
     ROLLOUTS,
@@ -33,6 +36,7 @@ from openrlhf_cov.trainer.checkpoint.checkpoints import (
     ClientStates,
     can_resume,
     checkpoint_folder,
+    comparable_metric,
     describe_run,
     errors_at_the_end,
     export_best,
@@ -248,15 +252,13 @@ class TrainedRole(ModelRole):
         """Move the optimizer states to the host after the updates of a step (``--ds.enable_sleep``)."""
         offload_deepspeed_states(self.engine)
 
-    def save_deepspeed(
-        self, tag: str, metric_value: float | None, metric_key: str | None, states: dict, rollouts: Any = None
-    ) -> None:
+    def save_deepspeed(self, tag: str, states: dict, rollouts: Any = None) -> None:
         """Write a DeepSpeed checkpoint, which gets its name when it is complete (``save_whole``).
+
+        It has no metric until its weights are evaluated (``record_metric``).
 
         Args:
             tag: Name of the checkpoint.
-            metric_value: Value of the metric by which checkpoints are kept.
-            metric_key: Name of that metric.
             states: The client states; every rank writes them.
             rollouts: The state of the sampler, or a Ray reference to it. The first rank alone writes it, into a file
                 of its own, because it may have megabytes.
@@ -274,31 +276,29 @@ class TrainedRole(ModelRole):
             writers = (engine.checkpoint_engine, "save"), (engine, "_copy_recovery_script")
             with errors_at_the_end(*writers) as noting:
                 # ``prune`` removes old checkpoints below, after this one is complete: upstream removes them first.
-                strategy.save_ckpt(
-                    engine, str(folder), name, NO_LIMIT, NO_LIMIT, states, False, metric_value, metric_key
-                )
+                strategy.save_ckpt(engine, str(folder), name, NO_LIMIT, NO_LIMIT, states, False)
                 if first and rollouts is not None:
                     noting(_write_rollouts)(folder / name / ROLLOUTS_FILE, rollouts)
 
         run = describe_run(strategy.args, engine.module.config, self.model_name)
         run[SETTINGS] = getattr(strategy.args, RECORD, None)
+        run[EVALUATION] = evaluation_settings(strategy.args) | {"ckpt.best_metric_key": ckpt.best_metric_key}
         save_whole(save, folder, tag, run, first=first, share=share_over_ranks)
         if first:
-            prune(folder, pointed_to(folder) or tag, ckpt.max_num, ckpt.max_mem, strategy._read_ckpt_metric)
+            metric_of = partial(comparable_metric, run, strategy._read_ckpt_metric)
+            prune(folder, pointed_to(folder) or tag, ckpt.max_num, ckpt.max_mem, metric_of)
 
-    def save_checkpoint(self, tag: str, metric_value: float | None = None, metric_key: str | None = None) -> None:
+    def save_checkpoint(self, tag: str) -> None:
         """Write a DeepSpeed checkpoint, unless ``--ckpt.disable_ds`` is given; called on every rank.
 
         Args:
             tag: Name of the checkpoint.
-            metric_value: Value of the metric by which checkpoints are kept.
-            metric_key: Name of that metric.
 
         Raises:
             RunStopped: The disk of a rank refuses the checkpoint; on every rank alike.
         """
         if not self.strategy.args.ckpt.disable_ds:
-            self.save_deepspeed(tag, metric_value, metric_key, {})
+            self.save_deepspeed(tag, {})
 
     def record_metric(self, tag: str, metric_value: float, metric_key: str) -> None:
         """Give a checkpoint the metric of its own weights, which are evaluated after it is written.
@@ -462,21 +462,13 @@ class PolicyRole(TrainedRole):
         parent = Path(self.strategy.args.ckpt.path)
         export_best(export, parent, record, first=self.strategy.is_rank_0(), share=share_over_ranks)
 
-    def save_checkpoint(
-        self,
-        tag: str,
-        metric_value: float | None = None,
-        metric_key: str | None = None,
-        client_states: dict[str, Any] | None = None,
-    ) -> None:
+    def save_checkpoint(self, tag: str, client_states: dict[str, Any] | None = None) -> None:
         """Save the policy under a tag: the DeepSpeed checkpoint, and with ``--ckpt.save_hf`` an export.
 
         Called on every rank.
 
         Args:
             tag: Name of the checkpoint; the export has the name ``TAG_hf``.
-            metric_value: Value of the metric by which checkpoints are kept.
-            metric_key: Name of that metric.
             client_states: The states of the run beside the model. ``get_checkpoint_states`` returns them in a run that
                 continues from the checkpoint.
 
@@ -487,7 +479,7 @@ class PolicyRole(TrainedRole):
         states = dict(client_states or {})
         rollouts = states.pop(ROLLOUTS, None)
         if not ckpt.disable_ds:
-            self.save_deepspeed(tag, metric_value, metric_key, states, rollouts)
+            self.save_deepspeed(tag, states, rollouts)
         if ckpt.save_hf:
             self._export(os.path.join(ckpt.path, f"{tag}_hf"))
         torch_dist_barrier_and_cuda_sync()

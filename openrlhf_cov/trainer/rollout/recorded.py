@@ -1,5 +1,6 @@
 """Recorded rollouts in a training: written with ``--rollout.dump_dir``, trained on with ``--rollout.replay_dir``."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -144,6 +145,9 @@ class RecordedSampler:
             return f"it has {prompts} prompts, more than the {record.header.prompts_per_step} of a step"
         if usable_groups(prompts, self.args) != prompts:
             return f"its {len(record.samples)} samples make no whole number of updates; change --train.batch_size"
+        for sample in record.samples:
+            if not (sample.abstained or sample.reward is None or math.isfinite(sample.reward)):
+                return f"sample {sample.sample_id} has the reward {sample.reward}"
         longest = max(len(sample.tokens) for sample in record.samples)
         if longest > self.args.data.max_len:
             return f"a sample has {longest} tokens, more than --data.max_len {self.args.data.max_len}; raise it"

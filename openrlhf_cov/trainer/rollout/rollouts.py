@@ -1,10 +1,12 @@
 """Turn the responses of the engines into the samples of a step: made, checked, completed and numbered."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
+from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.cov_config import CovConfig
@@ -12,12 +14,17 @@ from openrlhf_cov.trainer.records import Sample
 from openrlhf_cov.trainer.rollout.prompts import Prompt, source_name
 from openrlhf_cov.trainer.rollout.reward_executor import ABSTAINED, ERROR_METRIC
 
+logger = init_logger(__name__)
+
 # Metric: 1 for a sample that fills the context of --data.max_len.
 CLIP_METRIC = "response_clip_ratio"
 
 
 def sample_of(response: Mapping[str, Any], prompt: Prompt, max_len: int) -> Sample:
     """Return the sample that an engine's response becomes.
+
+    A reward or score that is NaN or infinite, which an agent may return, is a failed reward: both become 0, and
+    ``reward/error_frac`` of the sample 1.
 
     Args:
         response: One element of what ``generate_responses`` of an engine actor returns.
@@ -32,6 +39,13 @@ def sample_of(response: Mapping[str, Any], prompt: Prompt, max_len: int) -> Samp
     log_probs = response["rollout_log_probs"]
     metrics = {CLIP_METRIC: float(len(tokens) >= max_len)}
     metrics |= {name: _number(value) for name, value in (response.get("extra_logs") or {}).items()}
+    reward = _number(response.get("reward"))
+    score = _number(response.get("scores"))
+    abstained = metrics.get(ABSTAINED, 0.0) > 0.0
+    if not abstained and not all(value is None or math.isfinite(value) for value in (reward, score)):
+        logger.warning(f"a reward failed: it is {reward}, its score {score}; prompt {response['prompt'][:200]!r}")
+        reward = score = 0.0
+        metrics[ERROR_METRIC] = 1.0
     return Sample(
         tokens=tokens,
         action_mask=is_action[1:max_len],
@@ -39,9 +53,9 @@ def sample_of(response: Mapping[str, Any], prompt: Prompt, max_len: int) -> Samp
         label=response["label"],
         prompt_number=prompt.number,
         source=source_name(prompt),
-        reward=_number(response.get("reward")),
-        score=_number(response.get("scores")),
-        abstained=metrics.get(ABSTAINED, 0.0) > 0.0,
+        reward=reward,
+        score=score,
+        abstained=abstained,
         truncated=bool(response.get("truncated", False)),
         rollout_log_probs=None if log_probs is None else torch.tensor(log_probs[1:max_len], dtype=torch.float32),
         metrics=metrics,

@@ -1,5 +1,6 @@
 """Which evaluation is the best, and what a resumed run takes for the best."""
 
+import json
 import math
 
 import pytest
@@ -19,7 +20,7 @@ METRICS = {"eval/math/avg@4": 0.25, "eval_b_pass1": 0.5, "eval_a_pass1": 0.75}
     ],
 )
 def test_the_metric_of_the_flag_counts(key, chosen, value):
-    assert BestModel(key).after(METRICS) == BestModel(chosen, value, value)
+    assert BestModel(key).after(METRICS) == BestModel(chosen, value)
 
 
 def test_the_highest_value_stays():
@@ -29,8 +30,6 @@ def test_the_highest_value_stays():
         best = best.after({"accuracy": value})
         values.append(best.value)
     assert values == [0.25, 0.25, 0.25, 0.25, 0.5]
-    assert best.latest == 0.5
-    assert BestModel("accuracy", 0.5, 0.5).after({"accuracy": 0.25}).latest == 0.25
 
 
 def test_without_a_metric_no_model_is_kept():
@@ -55,8 +54,8 @@ def test_a_metric_that_no_evaluation_has_warns(log, key, named):
     ],
 )
 def test_the_best_value_of_a_checkpoint_counts_for_its_own_metric(own, saved, restored):
-    found = BestModel(own).restored(BestModel(saved, 0.5, 0.25).state_dict())
-    assert found == (BestModel(saved, 0.5, 0.25) if restored else BestModel(own))
+    found = BestModel(own).restored(BestModel(saved, 0.5).state_dict())
+    assert found == (BestModel(saved, 0.5) if restored else BestModel(own))
 
 
 @pytest.mark.parametrize(
@@ -71,6 +70,15 @@ def test_the_best_value_of_a_checkpoint_counts_for_its_own_metric(own, saved, re
         ({"eval_max_tokens": 100}, False),
         ({"eval_limit": 10}, False),
         ({"eval_template": "none"}, False),
+        ({"rollout.max_new_tokens": 7}, False),
+        ({"rollout.top_p": 0.5}, False),
+        ({"data.max_samples": 7}, False),
+        ({"data.max_len": 65}, False),
+        ({"chat_template_kwargs": '{"enable_thinking": false}'}, False),
+        ({"reward_keep_truncated": True}, False),
+        ({"reward.remote_url": ["/moved/reward.py"]}, True),
+        ({"reward.remote_url": ["other.py"]}, False),
+        ({"rollout.batch_size": 4, "reward_workers": 3, "actor.adam.lr": 0.5}, True),
     ],
 )
 def test_a_value_of_another_evaluation_is_not_compared_with(log, changes, comparable):
@@ -81,3 +89,24 @@ def test_a_value_of_another_evaluation_is_not_compared_with(log, changes, compar
     found = BestModel("accuracy", settings=resumed).restored(before.state_dict())
     assert found.after({"accuracy": 0.3}).value == (0.9 if comparable else 0.3)
     assert all(f"--{name}" in log.text for name in changes) is not comparable or not changes
+
+
+def test_benchmarks_have_sampling_and_grading_of_their_own():
+    changes = {"rollout.max_new_tokens": 7, "rollout.top_p": 0.5, "reward_keep_truncated": True}
+    one = evaluation_settings(run_flags({"eval.dataset": "bench:math500"}))
+    assert one == evaluation_settings(run_flags({"eval.dataset": "bench:math500", **changes}))
+    assert json.loads(json.dumps(one)) == one
+
+
+def test_a_metric_that_was_chosen_by_itself_is_chosen_anew_for_another_data_set():
+    easy, hard = (evaluation_settings(run_flags({"eval.dataset": f"{name}.jsonl"})) for name in ("easy", "hard"))
+    saved = BestModel("", settings=easy).after({"eval_easy_pass1": 0.9}).state_dict()
+    found = BestModel("", settings=hard).restored(saved).after({"eval_hard_pass1": 0.25})
+    assert (found.key, found.value) == ("eval_hard_pass1", 0.25)
+
+
+def test_a_checkpoint_without_a_setting_had_todays():
+    settings = evaluation_settings(run_flags({"eval.dataset": "easy.jsonl"}))
+    saved = BestModel("accuracy", 0.9, settings=settings).state_dict()
+    del saved["best_eval_settings"]["rollout.top_p"]
+    assert BestModel("accuracy", settings=settings).restored(saved).value == 0.9

@@ -1,6 +1,9 @@
 """Which checkpoint a run goes on from, and which of them stay."""
 
+import json
 import os
+from functools import partial
+from pathlib import Path
 
 import pytest
 from run_flags import run_flags
@@ -9,6 +12,7 @@ from transformers import LlamaConfig
 from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.trainer.checkpoint import checkpoints
 from openrlhf_cov.trainer.checkpoint.checkpoints import (
+    comparable_metric,
     describe_run,
     differences,
     point_back,
@@ -104,6 +108,27 @@ def test_old_checkpoints_go_and_the_newest_stays(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best_step2", "global_step1", "global_step4"]
     prune(tmp_path, "global_step4", 1, float("inf"), metric_of)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best_step2", "global_step4"]
+
+
+def test_metrics_of_other_evaluations_do_not_rank(tmp_path):
+    """0.9 on an easy set says nothing beside 0.5 on a hard one: of the former checkpoints none is kept."""
+    for step, (metric, kind) in enumerate(
+        [(0.9, "easy"), (0.85, "easy"), (0.5, "hard"), (0.4, "hard"), (0.3, "hard")]
+    ):
+        folder = tmp_path / f"global_step{step}"
+        folder.mkdir()
+        (folder / "run.json").write_text(json.dumps({"evaluation": {"eval.dataset": kind}, "metric": metric}))
+        os.utime(folder, (step, step))
+
+    def metric_of(place):
+        return json.loads(Path(place, "run.json").read_text())["metric"]
+
+    run = {"evaluation": {"eval.dataset": "hard"}}
+    prune(tmp_path, "global_step4", 3, float("inf"), partial(comparable_metric, run, metric_of))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["global_step2", "global_step3", "global_step4"]
+    assert comparable_metric(run, metric_of, str(tmp_path / "global_step2")) == 0.5
+    (tmp_path / "global_step2" / "run.json").write_text("{")
+    assert comparable_metric(run, metric_of, str(tmp_path / "global_step2")) is None
 
 
 def test_a_new_best_replaces_the_old_best_alone(tmp_path):

@@ -40,11 +40,21 @@ def test_proxies_and_abstentions_go_with_their_sample():
         for number, length in ((3, 1), (0, 2))
     ]
     diagnostics = StepDiagnostics(samples, 2, ALONE, "cpu")
-    assert diagnostics.rollout.abstained.tolist() == [True, False]
+    assert diagnostics.rollout.action_mask.tolist() == [[False, False], [True, True]]
     part = diagnostics.window_part(MicroBatch.of([samples[1], samples[0]]), with_entropy=True)
     assert part.proxy.tolist() == [[0.0, 0.0], [3.0, 0.0]]
     assert part.entropy.tolist() == [[0.5, 0.5], [0.5, 0.0]]
     assert StepDiagnostics(ITEMS, 2, ALONE, "cpu").window_part(MicroBatch.of(ITEMS), with_entropy=False).proxy is None
+
+
+def test_abstentions_change_no_statistic_of_the_rollout():
+    graded = [item(0, [(-1.0, 1.0, 0.5), (-3.0, 1.0, 1.0)]), item(1, [(-4.0, -2.0, 2.0)], score=0.0)]
+    abstained = item(2, [(-9.0, 0.0, 0.0)] * 5, score=math.nan, abstained=True)
+    alone = StepDiagnostics(graded, 2, ALONE, "cpu").finish()
+    beside = StepDiagnostics([*graded, abstained], 2, ALONE, "cpu").finish()
+    names = [name for name in alone if name.startswith(("entropy/", "cov/"))]
+    assert alone["entropy/mean"] == pytest.approx(3.5 / 3)
+    assert {name: beside[name] for name in names} == pytest.approx({name: alone[name] for name in names}, nan_ok=True)
 
 
 def observe_one_token(diagnostics):

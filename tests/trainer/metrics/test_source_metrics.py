@@ -52,10 +52,11 @@ def test_each_source_has_the_means_of_its_samples():
     assert all(is_known(name) for name in found)
 
 
-def test_an_abstention_has_no_reward():
+def test_an_abstention_has_a_length_alone():
     found = source_metrics(*step_of([1, 1], [0.75, 0.5], "ab", [None, 0.0], [True, False]))
-    assert "source/a/reward" not in found
-    assert "source/a/pass_rate" not in found
+    assert {"source/a/reward", "source/a/pass_rate", "source/a/entropy", "source/a/cov"}.isdisjoint(found)
+    assert found["source/b/entropy"] == pytest.approx(0.2)
+    assert found["source/b/cov"] == 0.0  # about the means of its own token
     assert found["source/a/response_length"] == 1.0
     assert found["source/b/reward"] == 0.5
 

@@ -97,7 +97,7 @@ def refuse(*_, **__):
 def full(stage, folder, moment):
     """A disk has no room at one moment of the second checkpoint; the first stays, and the third is written."""
     role = make_role(stage, folder)
-    role.save_checkpoint("global_step1", 0.5, "accuracy", client_states(1))
+    role.save_checkpoint("global_step1", client_states(1))
     before = torch.save, ds_engine.copyfile, roles.write_state
     if moment == "rank 1 writes" and RANK == 1:
         torch.save = refuse
@@ -107,7 +107,7 @@ def full(stage, folder, moment):
         ds_engine.copyfile = refuse
     started = time.monotonic()
     try:
-        role.save_checkpoint("global_step2", 0.75, "accuracy", client_states(2))
+        role.save_checkpoint("global_step2", client_states(2))
     except RunStopped as stopped:
         assert time.monotonic() - started < 20
         print(f"rank {RANK}: {stopped}")
@@ -116,7 +116,7 @@ def full(stage, folder, moment):
     if RANK == 0:
         assert (folder / "_actor" / "latest").read_text() == "global_step1"
         assert not (folder / "_actor" / "global_step2").exists()
-    role.save_checkpoint("global_step3", 1.0, "accuracy", client_states(3))
+    role.save_checkpoint("global_step3", client_states(3))
     if RANK == 0:
         assert (folder / "_actor" / "latest").read_text() == "global_step3"
 
@@ -162,9 +162,9 @@ def critic(stage, folder, _):
     """A kill when the policy's second checkpoint was complete and the critic's was not."""
     policy, critic = (make_role(stage, folder, kind) for kind in (PolicyRole, CriticRole))
     for step in (1, 2):
-        policy.save_checkpoint(f"global_step{step}", 0.5, "accuracy", client_states(step))
+        policy.save_checkpoint(f"global_step{step}", client_states(step))
         if step == 1:
-            critic.save_checkpoint(f"global_step{step}", 0.5, "accuracy")
+            critic.save_checkpoint(f"global_step{step}")
     torch.distributed.barrier()
     if RANK == 0:
         assert json.loads((folder / "_critic" / "global_step1" / "run.json").read_text())["ranks"] == 2

@@ -47,6 +47,23 @@ def test_a_response_becomes_a_sample():
     assert (sample.tokens.dtype, sample.rollout_log_probs.dtype) == (torch.int64, torch.float32)
 
 
+@pytest.mark.parametrize("field", ["reward", "scores"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, torch.tensor([-math.inf])])
+def test_a_reward_that_is_no_number_has_failed(log, field, value):
+    sample = sample_of(RESPONSE | {field: value}, PROMPT, max_len=100)
+    assert (sample.reward, sample.score, sample.metrics["reward/error_frac"]) == (0.0, 0.0, 1.0)
+    assert PROMPT.text in log.text
+    with pytest.raises(RunStopped, match="reward of 1 of 1 responses failed"):
+        checked_samples([sample], CovConfig(), max_error_share=0.05)
+
+
+def test_an_abstention_has_no_score_and_has_not_failed():
+    logs = {"reward/abstained_frac": 1.0}
+    sample = sample_of(RESPONSE | {"reward": 0.0, "scores": math.nan, "extra_logs": logs}, PROMPT, max_len=100)
+    assert sample.abstained
+    assert "reward/error_frac" not in sample.metrics
+
+
 def test_tokens_beyond_the_limit_are_cut_off():
     sample = sample_of(RESPONSE, PROMPT, max_len=4)
     assert sample.tokens.tolist() == [5, 6, 7, 8]
