@@ -34,12 +34,23 @@ def early_shares(points: LawPoints) -> EarlyShares:
     count = max(1, round(AVERAGED * len(points)))
     first = points.steps[0]
     last = points.steps[-1]
-    places = [int(np.searchsorted(points.steps, first + share * (last - first), "right")) for share in EARLY]
+    places = []
+    for share in EARLY:
+        way = share * (last - first)
+        place = int(np.searchsorted(points.steps, first + way, "right"))
+        # A point is near a place if it lies in the second half of the way to it.
+        is_near = points.steps[place - 1] - first >= way / 2
+        places.append(place if is_near else 0)
     return EarlyShares(_shares(-points.entropy, places, count), _shares(points.reward, places, count))
 
 
 def _shares(values: Floats, places: list[int], count: int) -> tuple[float, ...]:
-    """Return the shares of the gain of ``values`` (n,); ``places`` are the numbers of values up to each place."""
+    """Return the shares of the gain of ``values`` (n,).
+
+    Args:
+        values: The values of the points.
+        places: The number of values up to each place; 0 where no point is near it.
+    """
     start = values[:count].mean()
     gain = values[-count:].mean() - start
     # The median of |N(0, 2)|, the difference of two neighbors with unit noise, is 0.954.

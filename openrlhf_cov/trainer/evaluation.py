@@ -29,7 +29,7 @@ from openrlhf_cov.evaluation.scores import avg_at_k, pass_at_k
 from openrlhf_cov.trainer.ray import completions
 from openrlhf_cov.trainer.records import Sample
 from openrlhf_cov.trainer.rollout.generation import EngineGroup, awake, in_order
-from openrlhf_cov.trainer.rollout.prompts import Prompt, load_evaluation_prompts
+from openrlhf_cov.trainer.rollout.prompts import UNNAMED, Prompt, load_evaluation_prompts, source_name
 from openrlhf_cov.trainer.rollout.requests import RolloutRequests
 from openrlhf_cov.trainer.rollout.rollouts import check_reward_errors, failed_rewards
 from openrlhf_cov.utils.engine_limits import engine_limits
@@ -248,15 +248,17 @@ class _Source:
 def prompt_metrics(prompts: Sequence[Prompt], groups: Sequence[Sequence[Sample]]) -> dict[str, float]:
     """Return the metrics of an evaluation on a prompt data set, under the names that OpenRLHF gives them.
 
-    They count scores, not rewards, which may be shaped. A sample whose reward function abstained is not solved.
+    They count scores, not rewards, which may be shaped. A sample whose reward function abstained is not solved. A row
+    without a data source has the name that ``source_name`` gives.
 
     Args:
         prompts: The prompts, N.
         groups: K samples for each of them.
     """
-    sources: dict[Any, _Source] = {}
+    sources: dict[str, _Source] = {}
     for prompt, group in zip(prompts, groups, strict=True):
-        source = sources.setdefault(prompt.source, _Source())
+        is_named = isinstance(prompt.source, str) and prompt.source not in ("", UNNAMED)
+        source = sources.setdefault(prompt.source if is_named else source_name(prompt), _Source())
         scores = [_solved(sample) for sample in group]
         source.best.append(max(scores))
         source.mean.append(sum(scores) / len(scores))

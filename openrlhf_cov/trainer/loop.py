@@ -106,6 +106,8 @@ class TrainingLoop:
             state.load_state_dict(states)
             self.sampler.restore(states[ROLLOUTS])
         self.logs = TrainingLogs(self.args, resumed_step=state.step)
+        if self.recorder is not None:
+            self.recorder.set_aside_after(state.step)
         # The engines may be this many weight versions behind when a rollout begins (0 without --train.async_enable).
         # Groups kept from earlier rollouts can be older.
         self.stream = BatchStream(self.sampler, max_staleness_of(self.args), first_step=state.step)

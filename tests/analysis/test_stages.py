@@ -24,6 +24,13 @@ def test_places_are_shares_of_the_steps_not_of_the_points():
     np.testing.assert_allclose(found.gain, [0.1, 0.2])
 
 
+def test_a_place_without_a_point_near_it_has_no_shares():
+    # 2,400 steps, of which the log lacks 21 to 1,999: 1/12 and 1/3 of the run are among these.
+    steps = [*range(21), *range(2000, 2401)]
+    found = early_shares(LawPoints.of(steps, np.linspace(1.0, 0.0, len(steps)), np.linspace(0.0, 1.0, len(steps))))
+    assert all(map(math.isnan, (*found.drop, *found.gain)))
+
+
 def test_levels_are_means_of_a_fiftieth():
     # 100 points: two of them; up to 1/3 of 99 steps there are 34. Values of the first two 2, of the last two 0,
     # of the 33rd 1.5 and of the 34th 0.5

@@ -1,5 +1,6 @@
 """Engines that answer on a clock, and the steps of a ``Sampler`` over them; no Ray and no vLLM."""
 
+import math
 import random
 
 from played_ray import Now
@@ -93,9 +94,15 @@ def prompts_of(samples) -> list[int]:
 
 
 def one_step(sampler) -> tuple[list[int], dict] | None:
-    """Return (prompts of the groups, metrics) of the next step, without staleness; None at the end of the data."""
+    """Return (prompts of the groups, metrics) of the next step, without staleness; None at the end of the data.
+
+    Metrics that are no numbers are None, so that equal steps compare equal.
+    """
     rollout = sampler.next_batch(version=sampler.step)
-    return None if rollout is None else (prompts_of(rollout.samples), dict(rollout.metrics))
+    if rollout is None:
+        return None
+    metrics = {name: None if math.isnan(value) else value for name, value in rollout.metrics.items()}
+    return prompts_of(rollout.samples), metrics
 
 
 def all_steps(sampler, count: int = 10**9) -> list:

@@ -161,6 +161,13 @@ def sample(prompt: str, score: float | None, length: int = 3, **values) -> Sampl
     return Sample(tokens=torch.zeros(length + 1), action_mask=mask, prompt=prompt, score=score, **values)
 
 
+@pytest.mark.parametrize("source", [None, "", "default", math.nan])
+def test_rows_without_a_source_have_the_name_of_the_training(source):
+    of_label = Prompt(0, "a", {"answer": "1", "source": "maths"}, source=source)
+    assert "eval_default_pass1" in prompt_metrics([Prompt(0, "a", "", source=source)], [[sample("a", 1.0)]])
+    assert "eval_maths_pass1" in prompt_metrics([of_label], [[sample("a", 1.0)]])
+
+
 def test_metrics_of_prompts_by_hand():
     prompts = [Prompt(0, "a", "", source="sums"), Prompt(1, "b", "", source="x/y"), Prompt(2, "c", "", source="sums")]
     groups = [

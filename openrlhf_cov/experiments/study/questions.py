@@ -205,14 +205,14 @@ def held_target(runs: Runs) -> Answer | None:
             continue
         distance = mean_over_seeds([np.nanmean(abs(gap)) for gap in gaps])
         signed = mean_over_seeds([np.nanmean(gap) for gap in gaps])
-        stuck = mean_over_seeds([100 * stuck_share(each) for each in of_method.values()], PERCENT)
-        rows.append((name, str(len(gaps)), shown(distance, 3), shown(signed, 3, signed=True), shown(stuck, 0)))
+        still = mean_over_seeds([100 * unchanged_share(each) for each in of_method.values()], PERCENT)
+        rows.append((name, str(len(gaps)), shown(distance, 3), shown(signed, 3, signed=True), shown(still, 0)))
     text = (
         "Means over the steps in nats: the absolute distance of a rollout's entropy from the target, also of methods "
-        "without a closed loop, and target minus entropy. The last column is the share of steps at which the "
-        "controlled value was at its bound."
+        "without a closed loop, and target minus entropy. The last column is the share of steps after which the "
+        "controlled value did not change: it was at a bound, the entropy was within the band, or a gate was closed."
     )
-    head = ("method", "runs", "distance from target", "target minus entropy", "at a bound, %")
+    head = ("method", "runs", "distance from target", "target minus entropy", "value unchanged, %")
     return Answer(question, text, head, tuple(rows))
 
 
@@ -226,8 +226,8 @@ def target_of(result: Result) -> Floats:
     return result.metrics.column("control/gap") + result.metrics.column("entropy/mean")
 
 
-def stuck_share(result: Result) -> float:
-    """Return the share of steps after which a controlled value did not move although it should; NaN without one."""
+def unchanged_share(result: Result) -> float:
+    """Return the share of steps off the target after which a controlled value did not change; NaN without one."""
     if not follows_target(result):
         return math.nan
     value, gap = (result.metrics.column(f"control/{name}") for name in ("value", "gap"))
@@ -244,18 +244,23 @@ def learning_rates(spec: Spec, results: Sequence[Result]) -> Answer:
     question = "At which learning rate does each method diverge?"
     words = words_of(spec)
     starts = [each.evaluations.column("greedy")[0] for each in results if each.evaluations.steps[0] == 0]
+    mean_start = float(np.mean(starts)) if starts else math.nan
     ends: dict[str, dict[float, list[float]]] = {name: {} for name in words}
+    diverged: Counter[tuple[str, float]] = Counter()
     for each in (result for result in results if result.run.method in words):
         rate = rate_of((*words[each.run.method], *each.run.configuration))
         if math.isfinite(rate):
-            ends[each.run.method].setdefault(rate, []).append(score_of(each).last)
+            end = score_of(each).last
+            ends[each.run.method].setdefault(rate, []).append(end)
+            # Each seed may have a base policy of its own.
+            start = each.evaluations.column("greedy")[0] if each.evaluations.steps[0] == 0 else mean_start
+            diverged[each.run.method, rate] += bool(end < start - DIVERGED_BELOW)
     ends = {method: by_rate for method, by_rate in ends.items() if by_rate}
     rates = sorted({rate for by_rate in ends.values() for rate in by_rate})
     if not rates or not starts:
         return Answer(
             question, f"{NOT_ENOUGH}: no finished run has a learning rate and an evaluation of its base policy."
         )
-    start = float(np.mean(starts))
     rows = []
     worst = []
     apart = []
@@ -264,7 +269,7 @@ def learning_rates(spec: Spec, results: Sequence[Result]) -> Answer:
         shares = []
         for rate in rates:
             of_method = by_rate.get(rate, [])
-            failed = sum(end < start - DIVERGED_BELOW for end in of_method)
+            failed = diverged[method, rate]
             shares.append(f"{np.mean(of_method):.2f} ({failed} of {len(of_method)})" if of_method else "")
             if failed:
                 worst.append(f"{method} at {rate:g} ({failed} of {len(of_method)})")
@@ -273,8 +278,8 @@ def learning_rates(spec: Spec, results: Sequence[Result]) -> Answer:
                 apart.append(f"{method} at {rate:g} ({shown(difference, signed=True)})")
         rows.append((method, *shares))
     text = (
-        f"A run has diverged if it ends more than {DIVERGED_BELOW} below the {start:.2f} of its base policy; the "
-        f"table counts such runs in brackets. Diverged: {listed(worst)}. Different from {first} at the same rate, "
+        f"A run has diverged if it ends more than {DIVERGED_BELOW} below its own base policy (mean {mean_start:.2f}); "
+        f"the table counts such runs in brackets. Diverged: {listed(worst)}. Different from {first} at the same rate, "
         f"tuning included: {listed(apart)}. Configurations on the same seeds count separately, so these intervals are "
         "too narrow."
     )

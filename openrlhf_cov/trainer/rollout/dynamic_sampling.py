@@ -187,22 +187,23 @@ class GroupBuffer:
 
 
 def sampling_metrics(counts: SamplingCounts, batch: list[Group], waiting: int) -> dict[str, float]:
-    """Return the ``sampling/*`` metrics of the batch of one step.
+    """Return the ``sampling/*`` metrics of the batch of one step; shares of nothing are NaN.
+
+    All groups of a batch may have waited, so that none was tried for it.
 
     Args:
         counts: What was tried for the batch.
         batch: Groups of the batch.
         waiting: Kept groups that wait for a later step.
     """
-    tried = max(counts.tried, 1)
-    tokens = max(counts.tokens, 1)
+    tried = counts.tried or math.nan
     return {
         "sampling/kept_frac": counts.kept / tried,
         "sampling/all_right_frac": counts.all_right / tried,
         "sampling/all_wrong_frac": counts.all_wrong / tried,
         "sampling/rounds": float(counts.rounds),
-        "sampling/oversample": counts.tried / counts.missing if counts.missing else 0.0,
-        "sampling/wasted_token_frac": counts.wasted_tokens / tokens,
+        "sampling/oversample": counts.tried / (counts.missing or math.nan),
+        "sampling/wasted_token_frac": counts.wasted_tokens / (counts.tokens or math.nan),
         "sampling/groups": float(len(batch)),
         "sampling/buffer_groups": float(waiting),
     }

@@ -139,11 +139,15 @@ def source_name(prompt: Prompt) -> str:
     It is the column ``datasource`` or ``data_source`` of the row, else the ``source`` of the label, else ``default``.
     Characters that a metric's name cannot have become underscores.
     """
-    source = prompt.source
-    if source in (None, "", UNNAMED) and isinstance(prompt.label, dict):
-        source = prompt.label.get("source")
-    is_null = source is None or (isinstance(source, float) and math.isnan(source))  # NaN is a null beside numbers
-    return UNNAMED if is_null else re.sub(r"[^\w.@-]", "_", str(source).strip()) or UNNAMED
+    of_label = prompt.label.get("source") if isinstance(prompt.label, dict) else None
+    named = (str(source).strip() for source in (prompt.source, of_label) if not _is_null(source))
+    name = next((name for name in named if name not in ("", UNNAMED)), UNNAMED)
+    return re.sub(r"[^\w.@-]", "_", name)
+
+
+def _is_null(source: Any) -> bool:
+    """Return True for a missing data source. A null beside numbers is read as NaN."""
+    return source is None or (isinstance(source, float) and math.isnan(source))
 
 
 class PromptOrder:

@@ -15,6 +15,7 @@ from openrlhf_cov.data.rollout_files import (
     RolloutHeader,
     RolloutRecord,
     read_rollout,
+    recorded_steps,
     rollout_path,
     tokenizer_digest,
     write_rollout,
@@ -42,6 +43,23 @@ class RolloutRecorder:
         self.args = args
         self.folder = Path(args.rollout_dump_dir)
         self.tokenizer = tokenizer_digest(tokenizer)
+
+    def set_aside_after(self, step: int) -> None:
+        """Rename the files of later steps to ``FILE.bak``: a run that continues after ``step`` makes these steps anew.
+
+        Args:
+            step: The global step that the run continues from, 0 for a fresh start.
+
+        Raises:
+            RunStopped: A file cannot be renamed.
+        """
+        for later in recorded_steps(self.folder):
+            path = rollout_path(self.folder, later)
+            if later > step:
+                try:
+                    path.replace(path.with_name(f"{path.name}.bak"))
+                except OSError as error:
+                    raise RunStopped(f"--rollout.dump_dir: {path} cannot be renamed: {error.strerror}") from error
 
     def write(self, step: int, rollout: Rollout, samples: Sequence[Sample]) -> None:
         """Write the file of a step.

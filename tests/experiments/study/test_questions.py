@@ -86,6 +86,18 @@ def test_rates_are_told_from_runs_that_are_reported_too(spec, make_result):
     assert learning_rates(spec, late).text.startswith(NOT_ENOUGH)  # nobody knows where they began
 
 
+def test_a_run_diverges_from_its_own_base_policy(spec, make_result):
+    at = ("--actor.adam.lr", "1e-3")
+    results = []
+    # The mean of the base policies is 0.35: the first run ends above its own and below that, the second the other way.
+    for seed, (start, end) in enumerate([(0.2, 0.3), (0.5, 0.4)]):
+        result = make_result(StudyRun("GRPO", REPORT, at, seed), end)
+        result.evaluations.columns["greedy"][0] = start
+        results.append(result)
+    assert learning_rates(spec, results).rows == (("GRPO", "0.35 (1 of 2)"),)
+    assert learning_rates(spec, results[:1]).rows == (("GRPO", "0.30 (0 of 1)"),)
+
+
 def test_controls_that_cannot_learn_neither_collapse_nor_diverge(content, make_result):
     content["arms"].append({"name": "toss of a coin", "flags": "--random_reward", "at": "GRPO"})
     at = ("--actor.adam.lr", "3e-4")

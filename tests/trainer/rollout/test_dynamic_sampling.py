@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from openrlhf_cov.trainer.records import Group
@@ -115,6 +117,16 @@ def test_metrics_by_hand():
         "sampling/buffer_groups": 3.0,
     }
     assert str(counts) == "4 prompts tried in 2 rounds, 2 groups kept, 1 all correct, 1 all incorrect"
+
+
+def test_shares_of_nothing_are_not_numbers():
+    # All groups of the batch had waited.
+    found = sampling_metrics(SamplingCounts(), [], waiting=3)
+    assert {name for name, value in found.items() if math.isnan(value)} == {
+        *("sampling/kept_frac", "sampling/all_right_frac", "sampling/all_wrong_frac"),
+        *("sampling/oversample", "sampling/wasted_token_frac"),
+    }
+    assert (found["sampling/rounds"], found["sampling/buffer_groups"]) == (0, 3)
 
 
 @pytest.mark.parametrize(

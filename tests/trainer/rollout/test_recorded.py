@@ -1,6 +1,8 @@
 """Recorded rollouts: what a step writes is what a later run trains on, and files that do not fit end the run."""
 
+import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ from scored_samples import flags, sample
 from texts import missing, refusal_of
 
 from openrlhf_cov.config import SamplingConfig
-from openrlhf_cov.data.rollout_files import read_header, read_rollout, rollout_path, write_rollout
+from openrlhf_cov.data.rollout_files import read_header, read_rollout, recorded_steps, rollout_path, write_rollout
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.experiments.tiny_task.tokenizer import build_tokenizer
 from openrlhf_cov.models.cov_config import CovConfig
@@ -110,6 +112,28 @@ def test_a_resumed_run_continues_with_the_following_file(args):
     replay.restore({"step": 2, "groups": [], "is_over": False})
     assert_same(recorded[2], replay.next_batch(2).samples)
     assert replay.next_batch(3) is None
+
+
+def test_a_resumed_run_sets_the_files_of_later_steps_aside(args):
+    record(args, steps=3)
+    folder = Path(args.rollout_dump_dir)
+    RolloutRecorder(args, TOKENIZER).set_aside_after(1)
+    assert recorded_steps(folder) == [1]
+    assert sorted(path.name for path in folder.glob("*.bak")) == [
+        "step_000002.safetensors.bak", "step_000003.safetensors.bak"
+    ]  # fmt: skip
+    RolloutRecorder(args, TOKENIZER).set_aside_after(3)
+    assert recorded_steps(folder) == [1]
+
+
+def test_a_reward_that_is_no_number_ends_the_run(args):
+    record(args, steps=1)
+    path = rollout_path(args.rollout_dump_dir, 1)
+    recorded = read_rollout(path)
+    first, *others = recorded.samples
+    write_rollout(path, replace(recorded, samples=[replace(first, reward=math.nan), *others]))
+    with pytest.raises(RunStopped, match="has the reward nan"):
+        sampler(args).next_batch(0)
 
 
 def test_a_run_ends_at_its_limit(args):
