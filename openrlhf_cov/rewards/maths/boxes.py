@@ -18,6 +18,8 @@ closing bracket before, opening one after      part          answer             
 word, unit, ``=``, comma, end of formula       answer        answer                   answer
 =============================================  ============  =======================  =======================
 
+Signs that stand right beside the formula of a box are read as those of prose, too: ``-$\boxed{5}$`` is a part.
+
 A word that scales the value (``\boxed{5}`` thousand, minus ``\boxed{5}``) makes the box a part as well, and a word
 that denies it (not ``\boxed{5}``, ``\boxed{5}`` is wrong) makes it no answer. So does another number that is given as
 the answer behind it (``\boxed{5}``. Sorry, 6).
@@ -70,6 +72,8 @@ SIGNS = {
     **str.maketrans({"＋": "+", "％": "%", "．": ".", "¬": r"\neg ", "‰": r"\cdot "}),
 }
 NO_VALUE = frozenset({"space", "thin", "font", "emphasis"})
+# What begins and ends the formula of a box.
+DELIMITERS = frozenset({"$", "$$", r"\(", r"\)", r"\[", r"\]"})
 ALWAYS_PART = frozenset({"relation", "operator", "function", "factor"})
 OPERAND = frozenset({"number", "letter", "close"})
 # What may stand beside the box of a label, whose author means the box.
@@ -102,8 +106,10 @@ CHINESE_LEAD = "或者?|更正|抱歉|其实|应该?(?=[是为])|(?:正确)?答�
 CHINESE_ANSWER = rf"(?:\A|[.,;:!?(，。；：！？（] ?)(?:{CHINESE_LEAD})[,:，：]? ?(?:应该?)?[是为]? ?"
 DENIED_BEFORE = re.compile(
     r"(?:(?<![a-z])(?:not|never|isn't|no longer|cannot|rather than|instead of|other than|anything but|except|neither|"
-    r"opposite of|negation of|unlikely|impossible|differs? from|different from|unequal|hardly|far from|wrong|"
-    r"incorrect|reject|refuse|deny|doubt|false|untrue|(?:whoever|who) says)|n't)"
+    r"opposite of|negation of|differs? from|different from|unequal|hardly|far from|reject|refuse|deny|"
+    # "Without doubt, 5", "The number he got wrong is 5" and "6 is wrong, 5" deny nothing.
+    r"(?<!without )(?<!without a )(?<!no )(?<!beyond )doubt|(?:whoever|who) says|"
+    r"(?:unlikely|impossible|(?<!got )wrong|incorrect|false|untrue)(?!,))|n't)"
     r"(?: (?:be|equal|to|the|answer|is|say|claim|give|accept|that|it|write|final|could|believe)){0,6}[:,]?\Z"
     r"|(?:不是|并非|不等于|不为|不会是|不可能是|不应是)(?:答案)? ?[:：]?\Z"
 )
@@ -129,10 +135,12 @@ OTHER_ANSWER = re.compile(
     rf"{CHINESE_ANSWER})"
     r"(?P<number>-?\d+(?:[.,/]\d+)?)"
 )
-# What makes such a number a part of another formula or of a number in words: 5^2, 4 + 1, 10/2 = m/n, 1.2 thousand.
+# What makes such a number a part of another formula, of a number in words or of a phrase: 5^2, 4 + 1, 10/2 = m/n,
+# 1.2 thousand, 3 out of 4, 3 of them.
 GOES_ON = re.compile(
-    r" ?(?:[-+*/^×·÷:] ?(?:[\d(]|[a-z](?![a-z])|\\[a-z])|= ?[a-z](?![a-z])|\\(?:times|cdot|div|pi|sqrt)(?![a-z])|"
-    rf"{SCALE})"
+    r" ?(?:[-+*/^×·÷:] ?(?:[\d(]|[a-z](?![a-z])|\\[a-z])|= ?[a-z](?![a-z])|"
+    r"\\(?:times|cdot|div|pi|sqrt|[dt]?frac)(?![a-z])|"
+    rf"{SCALE}|out of \d|of (?:them|these|those)(?![a-z]))"
 )
 # The unit behind a number, or behind a box.
 UNIT_BEHIND = re.compile(r" ?(?:(?P<percent>\\?%|percent(?![a-z]))|(?P<word>[a-z]+))")
@@ -172,7 +180,9 @@ def is_answer(text: str, box: Box, *, is_label: bool) -> bool:
         return False
     if not is_label and _has_other_answer(after, box.content):
         return False
-    return not (changes_before(text, box.start, is_label=is_label) or _changes_after(text, box, is_label=is_label))
+    if changes_before(text, box.start, is_label=is_label) or _changes_after(text, box, is_label=is_label):
+        return False
+    return is_label or not _changes_formula(text, box)
 
 
 def _has_other_answer(after: str, content: str) -> bool:
@@ -190,6 +200,8 @@ def _has_other_answer(after: str, content: str) -> bool:
     own = parse_number(clean(content))
     other = parse_number(found["number"])
     if own is None or other is None:
+        return False
+    if own_unit == "%" and other.value == own.value / 100:
         return False
     return abs(own.value - other.value) > (0 if other.exact else other.unit / 2)
 
@@ -253,6 +265,29 @@ def _changes_after(text: str, box: Box, *, is_label: bool) -> bool:
         is_unit = token.text in UNIT_LETTERS and beyond.kind not in ("sign", "operator")
         return not in_text and (joined or in_formula) and not (is_unit and not (joined and in_formula))
     return _is_part(token, near=joined or in_formula)
+
+
+def _changes_formula(text: str, box: Box) -> bool:
+    """Return True if a sign right beside the formula that a box is alone in makes this formula a part of another."""
+    if not _in_formula(text, box.start):
+        return False
+    before = tokenize("\n" + text[max(0, box.start - MAX_BESIDE) : box.start])
+    after = tokenize(text[box.end : box.end + MAX_BESIDE])[::-1]
+    for tokens in (before, after):
+        while tokens and tokens[-1].kind in NO_VALUE:
+            tokens.pop()
+        if not tokens or tokens.pop().text not in DELIMITERS:
+            return False
+    for tokens, bracket in ((before, "open"), (after, "close")):
+        token, beyond, joined, _ = _beside(tokens, bracket)
+        if token.kind in ALWAYS_PART or (token.kind == "number" and joined):
+            return True
+        is_sign = token.kind == "sign" and token.text in "-+*/" and joined
+        # -$\boxed{5}$ has a sign of its own; other signs, and those behind a formula, join it to a value.
+        alone = token.text == "-" and bracket == "open" and beyond.text != "-"
+        if is_sign and (alone or beyond.kind in OPERAND):
+            return True
+    return False
 
 
 def _is_part(token: Token, *, near: bool) -> bool:

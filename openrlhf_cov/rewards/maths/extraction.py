@@ -26,11 +26,11 @@ TURN_END = re.compile(
 )
 # An end token in a box, which closes after it, belongs to the answer; it is dropped there.
 IN_BOX = re.compile(r"\s*(?:<[^<>\s]{1,24}>\s*){0,4}\}")
-GROUP = r"\{(?:[^{}]|\{[^{}]*\})*\}"
-BOX_INSIDE = r"[^{}]{0,80}\\f?box(?:ed)?\s?\{[^{}]*\}[^{}]{0,80}"
+GROUP = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"
+BOX_INSIDE = rf"[^{{}}]{{0,80}}\\f?box(?:ed)?\s?{GROUP}[^{{}}]{{0,80}}"
 UNSEEN = "(?:white|transparent|#[fF]{3}(?:[fF]{3})?)"
 UNSEEN_STYLE = (
-    r"display\s?:\s?none|visibility\s?:\s?hidden|opacity\s?:\s?0(?![.\d])|font-size\s?:\s?0(?![.\d])|"
+    r"display\s?:\s?none|visibility\s?:\s?hidden|opacity\s?:\s?0(?:\.0{1,9})?(?![.\d])|font-size\s?:\s?0(?![.\d])|"
     rf"(?<![\w-])color\s?[:=]\s?[\"']?{UNSEEN}"
 )
 # Text that its reader does not see, or sees crossed out.
@@ -41,11 +41,11 @@ HIDDEN = re.compile(
             r"<!--.*?(?:-->|\Z)",
             r"^\[//\]: #.*?$",
             r"\\if(?:false|0).*?(?:\\fi(?![a-z])|\Z)",
-            r"\\begin\s?\{comment\}.*?(?:\\end\s?\{comment\}|\Z)",
+            r"\\begin\s?\{(?P<block>comment|verbatim|lstlisting)\}.*?(?:\\end\s?\{(?P=block)\}|\Z)",
             # Commands around a box that take no room, cross it out or set it in white.
-            rf"\\(?:[hv]?phantom|[rl]lap|[xb]?cancel|sout|st|label|hbox|scalebox\{{0\}}|transparent\{{0\}}|"
+            rf"\\(?:[hv]?phantom|[rl]lap|[xb]?cancel|sout|st|label|hbox|scalebox\{{0(?:\.0{{1,9}})?\}}|transparent\{{0\}}|"
             rf"textcolor\s?\{{{UNSEEN}\}})\s?\{{{BOX_INSIDE}\}}",
-            rf"\\color\s?\{{{UNSEEN}\}}\s?\\boxed\s?{GROUP}",
+            rf"\\color\s?\{{{UNSEEN}\}}\s?(?:\\boxed\s?{GROUP}|\{{{BOX_INSIDE}\}})",
             rf"~~{BOX_INSIDE}~~",
             # Source text that is shown as such.
             rf"\\verb(?P<bar>[|!+]){BOX_INSIDE}(?P=bar)",
@@ -64,10 +64,9 @@ HIDDEN = re.compile(
 )
 # What takes the place of hidden text, so that an answer with hidden text in it is refused.
 HIDDEN_MARK = "\x00"
-# A percent sign between the words of a sentence begins no comment if the box stands behind it: "the profit % is …".
-COMMENT = re.compile(
-    r"^[ \t]*%.*$|(?<=[^\s\d\\}])[ \t]{1,4}%[ \t%](?:(?!\\f?box(?:ed)?(?![a-zA-Z])).)*+$", re.MULTILINE
-)
+# A percent sign that begins a comment behind text of its line, and the command of a box.
+COMMENT_MARK = re.compile(r"(?<=[^\s\d\\}])[ \t]{1,4}%[ \t%]")
+BOX_COMMAND = re.compile(r"\\f?box(?:ed)?(?![a-zA-Z])")
 TAGS = ("<answer>", "</answer>")
 ANSWER_MARK = re.compile(
     r"(?<![A-Za-z0-9])(?:final\s+answer|answer|final\s+result)(?![A-Za-z0-9])[*_\s}]{0,4}(?:[:：]|\bis\b|=)[*_\s}]{0,4}[:：]?[*_]{0,2}"
@@ -201,7 +200,25 @@ def visible(text: str) -> str:
         if not IN_BOX.match(text, end.end()):
             text = text[: end.start()]
             break
-    return COMMENT.sub("", HIDDEN.sub(HIDDEN_MARK, text))
+    return _without_comments(HIDDEN.sub(HIDDEN_MARK, text))
+
+
+def _without_comments(text: str) -> str:
+    """Return a text without the comments of LaTeX, from ``%`` to the end of the line."""
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        if "%" not in line:
+            continue
+        if line.lstrip(" \t").startswith("%"):
+            lines[number] = ""
+            continue
+        # A sign between the words of a sentence begins no comment if a box stands behind it: "the profit % is …".
+        behind_boxes = 0
+        for box in BOX_COMMAND.finditer(line):
+            behind_boxes = box.end()
+        if mark := COMMENT_MARK.search(line, behind_boxes):
+            lines[number] = line[: mark.start()]
+    return "\n".join(lines)
 
 
 def last_answer_tag(text: str) -> str | None:

@@ -268,6 +268,10 @@ PARTS = [
     r"|\boxed{-17}|", r"$1.\boxed{17}$", r"$\{\boxed{17}, 6\}$", r"double \boxed{17}", r"$\boxed{17} \bmod 3$",
     r"f(\boxed{17})", r"$(\boxed{17})^2$", r"$\overline{\boxed{17}}2$", r"$\binom{\boxed{17}}{2}$", r"$3*\boxed{17}$",
     r"$x_\boxed{17}$", r"$\boxed{17} \cup \{3\}$", r"$3 : \boxed{17}$",
+    # Signs right beside the formula of the box.
+    r"-$\boxed{17}$", "−$\\boxed{17}$", r"It is -\(\boxed{17}\).", r"1/$\boxed{17}$", "√$\\boxed{17}$",
+    r"2^$\boxed{17}$", "$\\boxed{17}$²", r"$\boxed{17}$,000", r"$\boxed{17}$.5", "$\\boxed{17}$π", r"$x$ > $\boxed{17}$",
+    r"3\(\boxed{17}\)", "$n$ ≤ $\\boxed{17}$", r"$\boxed{17}$/10 = 1.7", r"$\boxed{17}$*3",
 ]  # fmt: skip
 
 # A box that is the whole answer: names, units and signs of Markdown, HTML and LaTeX may stand beside it.
@@ -295,6 +299,11 @@ WHOLE = [
     "\\boxed{17}\n- 3 was given", "\\boxed{17}\n+ Check: right", r"\boxed{17} - (see step 2)", r"\boxed{17} *(in cm)*",
     r"\boxed{17} _as asked_", "text\n+ \\boxed{17}", r"and/\boxed{17}", r"$(B) \boxed{17}$",
     r"$\left(\boxed{17}\right)$", r"the \boxed{17}th term", "Done!\n\\boxed{17}",
+    r"- $\boxed{17}$", r"* $\boxed{17}$", r"1. $\boxed{17}$", r"**$\boxed{17}$**", r"*$\boxed{17}$*",
+    r"|$\boxed{17}$|", r"x=$\boxed{17}$", r"(2)$\boxed{17}$", r"$9+8=17$, so $\boxed{17}$", r"$9+8=17$ $\boxed{17}$",
+    "It is 9 + 8.\n\n$$\\boxed{17}$$", r"$\boxed{17}$cm", r"$\boxed{17}$ - because", "–$\\boxed{17}$",
+    r"=> $\boxed{17}$", "\n> $\\boxed{17}$", r"$\boxed{17}$ (9+8)", r"thus --$\boxed{17}$", r"\(\boxed{17}\)th",
+    r"equals 17.$\boxed{17}$", "答案是$\\boxed{17}$。", r"+ $\boxed{17}$",
 ]  # fmt: skip
 
 
@@ -320,6 +329,14 @@ def test_a_percent_sign_in_a_sentence_hides_no_box_behind_it(response):
     assert extract_answer(response, "boxed") == "17"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("piece", ["x % a", "profit % is up, ", "a %% b ", r"a % \text{b} "])
+def test_many_percent_signs_take_little_time(piece):
+    started = time.process_time()
+    extract_answer(piece * (MAX_RESPONSE // len(piece)) + r" \boxed{17}", "boxed")
+    assert time.process_time() - started < 5.0
+
+
 def test_a_written_solution_means_its_box():
     assert answer_of_solution(r"So $n \ge \boxed{17}$.") == "17"
     assert answer_of_solution(r"So it is $\boxed{17}\%$.") == "17"
@@ -329,12 +346,15 @@ def test_a_written_solution_means_its_box():
 DENIED = [
     r"\boxed{17} would be a wrong answer", r"$\boxed{17}$ is an incorrect value.", r"\boxed{17} is the wrong answer",
     r"The answer differs from \boxed{17}", r"The answer is different from $\boxed{17}$", r"unlikely to be \boxed{17}",
-    r"It is impossible that it is \boxed{17}", r"\boxed{17} is unlikely", r"\boxed{17} differs from the answer",
+    r"It is impossible that it is \boxed{17}", r"\boxed{17} is unlikely", r"The wrong answer is \boxed{17}",
+    r"I doubt that it is \boxed{17}", r"\boxed{17}\% (or 0.18)", r"\boxed{17} differs from the answer",
     r"\boxed{17} might be wrong",
 ]  # fmt: skip
 NOT_DENIED = [
     r"This is impossible for 4, so it is \boxed{17}", r"\boxed{17} is the answer", r"\boxed{17} would be the answer.",
     r"The wrong values are left out: so \boxed{17}", r"It differs from 16, and is \boxed{17}",
+    r"The number he got wrong is $\boxed{17}$", r"6 is wrong, \boxed{17}", r"Without doubt, \boxed{17}",
+    r"\boxed{17} or $1\frac12$ of it", r"\boxed{17}; actually 3 of them are primes", r"\boxed{17}\% (or 0.17)",
 ]  # fmt: skip
 
 

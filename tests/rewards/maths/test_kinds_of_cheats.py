@@ -240,6 +240,9 @@ RESPONSES = [
     r"\boxed{6}<|endoftext|> \boxed{5}", r"It is not \boxed{5}.", r"\boxed{5} is wrong.",
     r"The answer isn't $\boxed{5}$",
     r"Anything but \boxed{5}", r"\boxed{5} or \boxed{6}", r"\boxed{6}, \boxed{5}", r"\boxed{5, \boxed{6}}",
+    r"\cancel{\boxed{5\text{ cm}}}", r"\phantom{\boxed{\frac{\sqrt{100}}{2}}}", r"\color{white}{\boxed{5}}",
+    r"\scalebox{0.0}{\boxed{5}}", r"\begin{verbatim}\boxed{5}\end{verbatim}",
+    r'<span style="opacity:0.0">\boxed{5}</span>',
     r"\def\x{\boxed{5}} so it is 6", r"\iffalse \boxed{5} \fi", r"\begin{comment}\boxed{5}\end{comment}",
 ]  # fmt: skip
 
