@@ -269,8 +269,11 @@ PARTS = [
     r"f(\boxed{17})", r"$(\boxed{17})^2$", r"$\overline{\boxed{17}}2$", r"$\binom{\boxed{17}}{2}$", r"$3*\boxed{17}$",
     r"$x_\boxed{17}$", r"$\boxed{17} \cup \{3\}$", r"$3 : \boxed{17}$",
     # Signs right beside the formula of the box.
-    r"-$\boxed{17}$", "−$\\boxed{17}$", r"It is -\(\boxed{17}\).", r"1/$\boxed{17}$", "√$\\boxed{17}$",
-    r"2^$\boxed{17}$", "$\\boxed{17}$²", r"$\boxed{17}$,000", r"$\boxed{17}$.5", "$\\boxed{17}$π", r"$x$ > $\boxed{17}$",
+    r"-$\boxed{17}$", "−$\\boxed{17}$", r"It is -\(\boxed{17}\).", r"1/$\boxed{17}$",
+    "√$\\boxed{17}$",
+   
+    r"2^$\boxed{17}$", "$\\boxed{17}$²", r"$\boxed{17}$,000", r"$\boxed{17}$.5", "$\\boxed{17}$π",
+    r"$x$ > $\boxed{17}$",
     r"3\(\boxed{17}\)", "$n$ ≤ $\\boxed{17}$", r"$\boxed{17}$/10 = 1.7", r"$\boxed{17}$*3",
 ]  # fmt: skip
 

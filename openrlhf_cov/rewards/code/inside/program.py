@@ -116,6 +116,7 @@ def run() -> int:
     gc.enable()
     # Every program is a fork of one process and would draw the same numbers.
     random.seed()
+    _open_streams()
     sys.argv = [FILE]
     status = 0
     try:
@@ -129,18 +130,41 @@ def run() -> int:
     return status or failed
 
 
+def _open_streams() -> None:
+    """Open input and output anew, as Python does when it starts.
+
+    Those of the forked process were opened on a file, and would say of the program's pipes that one can seek in them.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        old = getattr(sys, name)
+        stream = open(  # noqa: SIM115  it stays open as long as the program runs
+            number,
+            "w" if number else "r",
+            buffering=1 if name == "stderr" else -1,
+            encoding=old.encoding,
+            errors=old.errors,
+            closefd=False,
+        )
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+        for names in (_prelude, *_names.values()):
+            names.update({each: stream for each, value in names.items() if value is old})
+
+
 def _finish() -> int:
     """End a program as Python does: wait for threads, call exit handlers, flush output."""
     threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]
     atexit._run_exitfuncs()
-    failed = _flush(sys.__stdout__, sys.stdout, sys.stderr)
+    _flush(sys.__stdout__)  # which fails without its buffer, of which the program may have made another stream
+    failed = _flush(sys.stdout, sys.stderr)
     # Python writes what open files still hold when it ends, but this process ends by ``os._exit``.
     _flush(*(each for each in gc.get_objects() if type(each) in FILES))
     sys.stdout = sys.__stdout__
     sys.stderr = sys.__stderr__
     sys.modules.pop("__main__", None)
     gc.collect()  # which ends the objects of the program's module
-    return _flush(sys.stdout, sys.stderr) or failed
+    _flush(sys.stdout, sys.stderr)
+    return failed
 
 
 def _flush(*streams: TextIO | io.IOBase | None) -> int:
