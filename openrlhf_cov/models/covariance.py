@@ -58,15 +58,15 @@ def token_covariance(
 def select_largest(priority: Tensor, count: Tensor | int) -> Tensor:
     """Return the mask (B, A) of the ``count`` largest entries of ``priority`` (B, A); fewer if fewer are above -inf.
 
-    Equal entries are taken in order of their position.
+    Of equal entries those are taken that ``torch.topk`` takes of the entries above -inf, as in the published code.
 
     Args:
         priority: Values (B, A); an entry of -inf is never selected.
         count: How many entries to select, an integer or 0-d.
     """
     flat = priority.flatten()
-    order = flat.argsort(descending=True, stable=True)
-    rank = torch.empty_like(order)
-    # The inverse of the permutation: rank[i] is the place of entry i in descending order.
-    rank[order] = torch.arange(order.numel(), device=order.device)
-    return ((rank < count) & (flat > -math.inf)).view_as(priority)
+    places = (flat > -math.inf).nonzero().squeeze(1)
+    best = flat[places].topk(min(int(count), len(places))).indices
+    selected = torch.zeros_like(flat, dtype=torch.bool)
+    selected[places[best]] = True
+    return selected.view_as(priority)

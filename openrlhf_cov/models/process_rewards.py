@@ -45,7 +45,7 @@ def response_log_ratios(log_ratios: Tensor, action_mask: Tensor) -> Tensor:
         log_ratios: q, (K, A).
         action_mask: True where a token belongs to the response, (K, A).
     """
-    return log_ratios.masked_fill(~action_mask, 0.0).sum(1)
+    return log_ratios.masked_fill(~action_mask.bool(), 0.0).sum(1)
 
 
 def process_rewards(log_ratios: Tensor, action_mask: Tensor, beta: float) -> Tensor:
@@ -60,8 +60,9 @@ def process_rewards(log_ratios: Tensor, action_mask: Tensor, beta: float) -> Ten
     """
     from openrlhf_cov.models.returns import sums_to_the_end
 
-    is_last = action_mask & (sums_to_the_end(action_mask.long()) == 1)
-    return (beta * log_ratios).masked_fill(~action_mask | is_last, 0.0)
+    mask = action_mask.bool()
+    is_last = mask & (sums_to_the_end(mask.long()) == 1)
+    return (beta * log_ratios).masked_fill(~mask | is_last, 0.0)
 
 
 def largest_return(rewards: Sequence[Tensor], graded: Sequence[Tensor]) -> float:
@@ -99,9 +100,9 @@ def against_other_responses(rewards: Tensor, action_mask: Tensor, graded: Tensor
         return rewards.new_zeros(rewards.shape)
     # (K,); a response's own reward is part of the sum below, which the factor n / (n - 1) of its own reward undoes.
     means = rewards.sum(1) / action_mask.sum(1).clamp(min=1)
-    baseline = means[graded].sum() / (count - 1)
+    baseline = means[graded.bool()].sum() / (count - 1)
     found = rewards * (count / (count - 1)) - baseline
-    return found.masked_fill(~action_mask | ~graded[:, None], 0.0)
+    return found.masked_fill(~action_mask.bool() | ~graded.bool()[:, None], 0.0)
 
 
 def outcomes_against_others(correct: Tensor) -> Tensor:

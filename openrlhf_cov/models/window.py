@@ -274,7 +274,8 @@ def plan_step(config: CovConfig, window: Window) -> list[list[Plan]]:
 class LocalWindow:
     """A window of one micro-batch of one rank, as in the published code, for methods that select by covariance.
 
-    It has the means of this micro-batch. Ties are broken by position, and uniform samples come from ``generator``.
+    It has the means of this micro-batch. Ties are broken as in that code, by ``torch.topk``, and uniform samples come
+    from ``generator``.
 
     Args:
         batch: The micro-batch.
@@ -297,7 +298,7 @@ class LocalWindow:
         return [ppo_clipped(self._batch, *self._ppo_clip)]
 
     def largest(self, values: Sequence[Tensor], fraction: float) -> list[Tensor]:
-        """Return the mask (B, A) of ``Window.largest`` for this micro-batch; ties are broken by position."""
+        """Return the mask (B, A) of ``Window.largest`` for this micro-batch; ``torch.topk`` breaks ties."""
         candidates = values[0].masked_fill(~self._mask, -torch.inf)
         return [select_largest(candidates, quota(self._mask.sum(), fraction))]
 

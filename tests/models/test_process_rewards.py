@@ -26,6 +26,16 @@ def test_process_rewards_leave_out_the_last_token_and_the_prompt():
     assert process_rewards(ratios, MASK, beta=0.5).tolist() == expected
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32])
+def test_masks_may_be_numbers(dtype):
+    ratios = torch.tensor([[9.0, 2.0, -4.0, 6.0], [7.0, 9.0, 9.0, 9.0]])
+    mask, graded = MASK.to(dtype), ALL.to(dtype)
+    assert torch.equal(process_rewards(ratios, mask, 0.5), process_rewards(ratios, MASK, 0.5))
+    assert torch.equal(against_other_responses(ratios, mask, graded), against_other_responses(ratios, MASK, ALL))
+    correct = torch.tensor([1.0, 0.0])
+    assert torch.equal(correctness_losses(ratios, mask, correct, 0.5), correctness_losses(ratios, MASK, correct, 0.5))
+
+
 def test_tokens_between_actions_have_no_reward():
     # a turn of the environment in the middle: the last action is the fourth place
     mask = torch.tensor([[True, False, True, True, False]])

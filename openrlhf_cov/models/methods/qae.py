@@ -41,18 +41,22 @@ def estimate(settings: QaeSettings, groups: Groups) -> Tensor:
     """Return (reward - quantile) / (sample standard deviation + 1e-6), (G, K).
 
     With rewards 0 and 1, only the correct responses of a group get an advantage where at most 1 - K of it are correct,
-    and only the incorrect ones elsewhere.
+    and only the incorrect ones elsewhere. One response alone has the advantage 0.
 
     Arguments and result are described at ``Estimator.estimate``.
     """
     rewards = groups.rewards
     if settings.qae_baseline == "linear":
-        baseline = rewards.quantile(settings.qae_quantile, dim=1, keepdim=True)
+        # PyTorch has no quantile of half precision.
+        single = rewards.float() if rewards.element_size() < 4 else rewards
+        baseline = single.quantile(settings.qae_quantile, dim=1, keepdim=True).to(rewards.dtype)
     else:
         # The reward at the quantile itself, not interpolated: with rewards 0 and 1 it is one of the two.
         place = max(1, ceil_share(rewards.shape[1], settings.qae_quantile))
         baseline = rewards.sort(1).values[:, place - 1 : place]
-    return (rewards - baseline) / (rewards.std(1, keepdim=True) + EPSILON)
+    # The sample deviation of one response is NaN.
+    deviation = rewards.std(1, keepdim=True) if rewards.shape[1] > 1 else rewards.new_zeros(())
+    return (rewards - baseline) / (deviation + EPSILON)
 
 
 def refuses(settings: QaeSettings, flags: Mapping[str, Any]) -> str | None:

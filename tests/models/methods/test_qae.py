@@ -35,6 +35,15 @@ def test_linear_is_the_released_code():
     assert advantages(5, qae_baseline="linear") == pytest.approx((0.386436, -1.545744), abs=1e-6)
 
 
+@pytest.mark.parametrize("baseline", ["exact", "linear"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_one_response_alone_has_no_advantage(baseline, dtype):
+    config = CovConfig(method="qae", qae_baseline=baseline)
+    for reward in (0.0, 1.0):
+        found = METHOD.slot.estimate(config, Groups(torch.tensor([[reward]], dtype=dtype), 0.5))
+        assert (found.item(), found.dtype) == (0.0, dtype)
+
+
 def test_a_larger_quantile_punishes_in_more_groups():
     # F(0) = 4/8 < 0.6: the quantile is 1
     assert advantages(4)[1] == 0.0
