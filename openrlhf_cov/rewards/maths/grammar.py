@@ -71,6 +71,7 @@ MEASURE = re.compile(
 SAME_MEASURE = {"total": "sum", "mean": "average", "price": "cost", "distance": "length"}
 # A function or a sequence at a place that has a name, such as f(x) and a_n.
 GENERAL_NAME = re.compile(r"([A-Za-z](?:\(|_))[a-z]\)?")
+CALLED = re.compile(r"(?P<head>[A-Za-z]\()[A-Za-z0-9]\)")
 ANGLE = re.compile(r"m?\\angle\{?([A-Z]{1,3})\}?")
 DENIALS = frozenset("not no never wrong incorrect false untrue maybe unless except".split())
 MODIFIED_NAME = re.compile(r"\\(?:Delta|overline|hat|text)(?![a-z])|[{}']")
@@ -241,6 +242,10 @@ class _Reader:
         """
         if not label.has_names or len(sides_of(text)) != 2 or self.problem.asks(SOLVED):
             return False
+        # With another argument, as in f(2x), a name of a function would be read as a factor.
+        called = CALLED.fullmatch(compact(label.name))
+        if called and compact(text).count(called["head"]) != compact(text).count(called[0]):
+            return False
         equation = replace(label, kind="equation", text=f"{label.name}={label.text}", name="")
         return self.computed(text, equation, self.problem)
 
@@ -401,7 +406,12 @@ class _Reader:
         found = shapes.tuple_items(text)
         if found is None:
             return self.assignment(text, label) or self.open_interval(text, label)
-        return self.each(found[1], label.items) if found[0] == label.brackets else False
+        brackets, items = found
+        if brackets != label.brackets:
+            return False
+        if any("=" in item for item in items) and not any("=" in item.text for item in label.items):
+            return self.assignment(", ".join(items), label)  # (x = 1, y = 2)
+        return self.each(items, label.items)
 
     def assignment(self, text: str, label: Label) -> Verdict:
         """Read ``x = 1, y = 2`` for a problem that asks for ``(x, y)``."""

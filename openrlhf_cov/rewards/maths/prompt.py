@@ -115,7 +115,9 @@ FACTORS = re.compile(rf"\bfactor(?:i[sz]e|ed|ing)?\b|{SQUARE_FORM}", re.IGNORECA
 # A sum without products of sums in it.
 TERMS = re.compile(rf"\bsimplif|\bexpand|\bcombine like|\bmultiply out|{LINE_FORM}", re.IGNORECASE)
 # An equation that is solved for a name.
-SOLVED = re.compile(rf"{FACTORS.pattern}|{LINE_FORM}", re.IGNORECASE)
+SOLVED = re.compile(
+    rf"{FACTORS.pattern}|{LINE_FORM}|\bsolve[^.?]{{0,120}}?\bfor\b|\bin terms of\b|\bas a function of\b", re.IGNORECASE
+)
 # Roots without square factors, none of them below a fraction bar.
 SIMPLE_ROOTS = re.compile(r"\brationali[sz]|\bsimpl\w+ (?:\w+ )?(?:radical|form)|\bsimplif", re.IGNORECASE)
 WORD = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)*|[\u4e00-\u9fff]")

@@ -215,11 +215,37 @@ OF_ALL_KINDS = [
     (r"Evaluate $4.8\times10^6$.", "4800000", [r"4.8\cdot10^6", r"4.80\times 10^{6}", "4.8e6", r"48\times10^5"]),
     (r"Evaluate $4.8\cdot 10^6$.", "4800000", ["4.8*10^6"]),
 ]  # fmt: skip
+PAIR = "Find the ordered pair $(x,y)$ with $x+y=3$."
+LINE = r"Solve $2x+3y=6$ for $y$."
+OTHER_NAMES = [
+    ("", "f(x)=x^2+1", ["f(2x)=2x^2+2", "f(-x)=-x^2-1", "f(3x)=3x^2+3"]),
+    ("", "P(x)=x^2", ["P(2x)=2x^2"]),
+    (PAIR, "(1,2)", ["(y=1,x=2)", "(z=1,z=2)", "(x=1,2)"]),
+]
+UNSOLVED = [
+    (LINE, r"y=2-\frac{2x}{3}", ["4x+6y=12", "3y+2x-6=0", r"x=3-\frac{3y}{2}", "2x+3y=6"]),
+    ("Write $y$ in terms of $x$ if $2x+3y=6$.", r"y=2-\frac{2x}{3}", ["3y=6-2x"]),
+]
 KINDS = {
     "repeated": REPEATED, "undone": UNDONE, "times": TIMES, "percent": PERCENT, "commas": COMMAS, "units": UNITS,
     "piecewise": PIECEWISE, "chains": CHAINS, "yes": YES, "hidden": HIDDEN, "equations": EQUATIONS,
-    "decimals": DECIMALS, "of all kinds": OF_ALL_KINDS,
+    "decimals": DECIMALS, "of all kinds": OF_ALL_KINDS, "other names": OTHER_NAMES, "unsolved": UNSOLVED,
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("problem", "gold", "answer"),
+    [
+        ("", "f(x)=x^2+1", "f(x)=1+x^2"),
+        ("", "f(x)=x^2+1", "x^2+1"),
+        (PAIR, "(1,2)", "(x=1,y=2)"),
+        (PAIR, "(1,2)", "(x,y)=(1,2)"),
+        (LINE, r"y=2-\frac{2x}{3}", r"y=\frac{6-2x}{3}"),
+        ("Find an equation of the line.", r"y=2-\frac{2x}{3}", "2x+3y=6"),
+    ],
+)
+def test_the_same_with_the_right_names_is_right(problem, gold, answer):
+    assert grade(f"\\boxed{{{answer}}}", gold, prompt=problem, timeout=20).correct
 
 
 @pytest.mark.parametrize("kind", KINDS)
