@@ -180,6 +180,10 @@ class _Reader:
 
         Every side of a chain is a name, an accepted answer, or a computation with exactly the value of the label.
         """
+        letter = LETTER.fullmatch(GROUP.sub("", text).strip())
+        if letter and letter["letter"] in self.problem.option_texts:
+            # The letter of an option stands for its value.
+            return self.read_scalar(self.problem.option_texts[letter["letter"]], label)
         option = shapes.option_of(text)
         if option and OPTION_VALUE.match(option[1]) and (not self.problem.text or self.problem.has_option(*option)):
             text = option[1]
@@ -528,7 +532,13 @@ class _Reader:
         option = shapes.option_of(GROUP.sub("", text).strip())
         if letter == label.text and option and label.items:
             return self.accepts(option[1], label.items[0])
-        return None if letter is None else letter == label.text
+        if letter is not None:
+            return letter == label.text
+        # The number of an option stands for its letter, if no other option has this number.
+        number = parse_number(text)
+        numbers = {each: parse_number(value) for each, value in self.problem.option_texts.items()}
+        equal = [each for each, own in numbers.items() if number and own and numbers_equal(number, own)]
+        return equal == [label.text] if equal else None
 
     def read_word(self, text: str, label: Label) -> Verdict:
         if compact(text) in EMPTY:

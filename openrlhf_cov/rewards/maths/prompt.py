@@ -129,6 +129,16 @@ COUNTED = re.compile(
     re.IGNORECASE,
 )
 HOW_MANY_MORE = re.compile(rf"how (?:many|much) ({'|'.join(sorted(COMPARED))})\b", re.IGNORECASE)
+# The letter of an option before its text: (A), \textbf{(A)}, A), and A. or A: before a space.
+OPTION_MARK = re.compile(
+    r"(?:\\(?:text|math)?(?:bf|rm|sf|it)?\s?\{\s?)?(?:\((?P<inside>[A-H])\)|(?<![A-Za-z0-9\\({_])(?P<before>[A-H])(?:\)|[.:](?=\s)))"
+    r"[.:]?(?:\s|\\ |~|\\q?quad(?![a-z])|\\indent(?![a-z]))*\}?"
+)
+# The letters of at least three options.
+OPTION_ROW = re.compile("ABC(?:D(?:E(?:F(?:GH?)?)?)?)?")
+# The space between two options.
+OPTION_GAP = re.compile(r"\\q?quad(?![a-z])|\\indent(?![a-z])|\n")
+MAX_OPTION = 120
 TUPLE_OF_NAMES = re.compile(r"\((?:\\?[A-Za-z]+(?:_\w)?,)+\\?[A-Za-z]+(?:_\w)?\)")
 # Units of which one counts several things.
 SEVERAL = frozenset({"pair", "triple", "week", "decade", "century"})
@@ -266,6 +276,24 @@ class ProblemText:
         """The problem without groups and white space, in which the text of an option follows its letter."""
         return compact(GROUP.sub("", self.cleaned))
 
+    @cached_property
+    def option_texts(self) -> dict[str, str]:
+        """The letters of the options, from A without a gap, and their texts; empty without three options.
+
+        The text of an option is on one line.
+        """
+        marks = list(OPTION_MARK.finditer(self.text))
+        letters = "".join(match["inside"] or match["before"] for match in marks)
+        # The last row of letters in their order, where the problem has several.
+        for row in reversed(list(OPTION_ROW.finditer(letters))):
+            places = marks[row.start() : row.end()]
+            ends = [*(match.start() for match in places[1:]), len(self.text)]
+            texts = [self.text[match.end() : end] for match, end in zip(places, ends, strict=True)]
+            texts = [OPTION_GAP.split(text.lstrip(" \n\t~$}"))[0].rstrip(" \t~$,;\\") for text in texts]
+            if all(0 < len(text) <= MAX_OPTION for text in texts):
+                return dict(zip(row[0], map(clean, texts), strict=True))
+        return {}
+
     def has_option(self, letter: str, text: str = "") -> bool:
         """Return True if the problem has an option with this letter.
 
@@ -275,6 +303,8 @@ class ProblemText:
         """
         rest = compact(GROUP.sub("", text))
         signs = (")", ").", "):", ".", ":") if text else (")",)
+        if not text and letter in self.option_texts:
+            return True
         return any(f"{letter}{sign}{rest}" in self.options for sign in signs)
 
     @cached_property

@@ -87,3 +87,32 @@ def test_a_box_that_is_a_part_of_a_formula_is_no_answer(response):
 )  # fmt: skip
 def test_what_stands_beside_a_box_does_not_matter(response):
     assert grade(response, "5").correct
+
+
+SUM = "What is $2+2$?"
+SUMS = [
+    f"{SUM}\nA. 3\nB. 4\nC. 5",
+    f"{SUM}\n(A) 3\n(B) 4\n(C) 5\n(D) 6\n\nPut the answer in a box.",
+    f"{SUM}\n$\\textbf{{(A)}}\\ 3\\qquad\\textbf{{(B)}}\\ 4\\qquad\\textbf{{(C)}}\\ 5$",
+    f"{SUM}\n$\\mathrm{{(A) \\ }}3 \\qquad \\mathrm{{(B) \\ }}4 \\qquad \\mathrm{{(C) \\ }} 5$",
+    f"{SUM}\nA) $3$\nB) $4$\nC) $5$",
+    f"{SUM} $\\text{{(A) }} 3\\quad \\text{{(B) }} 4\\quad \\text{{(C) }} 5$",
+]
+
+
+@pytest.mark.parametrize("problem", SUMS)
+def test_the_letter_of_an_option_and_its_value_stand_for_each_other(problem):
+    for answer in ("B", "(B)", r"\text{B}", r"\textbf{(B)}", "4", "B. 4"):
+        assert grade(f"\\boxed{{{answer}}}", "4", prompt=problem).correct, answer
+        assert grade(f"\\boxed{{{answer}}}", "B", prompt=problem).correct, answer
+    for answer in ("A", "(C)", "D", "5", "B. 5", "C. 4", "A, B", "E"):
+        assert not grade(f"\\boxed{{{answer}}}", "4", prompt=problem).correct, answer
+        assert not grade(f"\\boxed{{{answer}}}", "B", prompt=problem).correct, answer
+
+
+def test_letters_that_name_no_options_stand_for_nothing():
+    points = "The points are A(0,0), B(4,0) and C(0,3). (A) lies below (C). What is $AB$?"
+    assert not grade(r"\boxed{B}", "4", prompt=points).correct
+    assert not grade(r"\boxed{B}", "4").correct
+    # Two options have the value.
+    assert not grade(r"\boxed{4}", "B", prompt=f"{SUM}\nA. 3\nB. 4\nC. 4").correct
