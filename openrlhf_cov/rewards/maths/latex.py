@@ -76,6 +76,10 @@ def is_number(token: str | None) -> bool:
 # Nodes of a formula that is computed. The longest label of the usual sets has 65.
 MAX_NODES = 200
 COMMUTATIVE = frozenset({"add", "mul"})
+# Functions that are quotients of two others; "" for 1.
+QUOTIENTS = {"tan": ("sin", "cos"), "cot": ("cos", "sin"), "sec": ("", "cos"), "csc": ("", "sin")}
+# Powers that are read as products.
+SPELT_OUT = range(2, 7)
 EVEN_FUNCTIONS = frozenset("cos sec cosh sech abs".split())
 ODD_FUNCTIONS = frozenset("sin tan cot csc asin atan sinh tanh coth csch asinh atanh".split())
 MAX_LENGTH = 4_000
@@ -502,15 +506,18 @@ def factors(node: Node) -> tuple[int, list[Node], list[Node]]:
 
 
 class FormulaKeys:
-    """The key of a formula, and its parts. Formulas with one key differ in order, brackets and signs at most.
+    r"""The key of a formula, and its parts. Formulas with one key differ in order, brackets and signs at most.
+
+    If ``reduced``, factors that cancel do not count, ``\tan x`` is ``\frac{\sin x}{\cos x}``, and ``x^2`` is ``x x``.
 
     A part is an operation: its kind, and the keys of its operands with their counts. The last part is the whole.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, *, reduced: bool = False) -> None:
+        self.reduced = reduced
         self.parts: list[tuple[str, Counter[str]]] = []
         self.leaves = 0
-        self.key = self._read(node)
+        self.key = self._read(_spelt_out(node) if reduced else node)
 
     def _read(self, node: Node) -> str:
         """Return the key of a node, with a minus before it if it is negative, and keep it as a part."""
@@ -535,7 +542,13 @@ class FormulaKeys:
             minuses = sum(key.startswith("-") for side in keys for key in side)
             is_negative = (sign < 0) != minuses % 2
             top, bottom = ([_without_sign(key) for key in side] for side in keys)
-            operands = [key for key in top if key != "1"] + [f"1/{key}" for key in bottom]
+            if self.reduced:
+                above, below = Counter(top), Counter(bottom)
+                top, bottom = list((above - below).elements()), list((below - above).elements())
+            operands = [key for key in top if key != "1"] + [f"1/{key}" for key in bottom if key != "1"]
+            if self.reduced and len(operands) < 2 and not bottom:  # no product any more
+                key = operands[0] if operands else "1"
+                return _negated(key) if is_negative else key
         else:
             kind = node.kind
             keys = [self._read(arg) for arg in node.args]
@@ -558,6 +571,26 @@ class FormulaKeys:
             for own_kind, own in self.parts
             for form in forms
         )
+
+
+def _spelt_out(node: Node) -> Node:
+    """Return a formula with quotients of sines and cosines, and with products for small powers.
+
+    Operands that have such parts themselves are not repeated, so that the formula has at most six times as many nodes.
+    """
+    args = tuple(map(_spelt_out, node.args))
+    if any(part.kind == "pow" or part.kind in QUOTIENTS for arg in node.args for part in arg.walk()):
+        return replace(node, args=args)
+    if node.kind in QUOTIENTS:
+        parts = [Node(kind, args) if kind else Node("num", value=ONE) for kind in QUOTIENTS[node.kind]]
+        return Node("div", tuple(parts))
+    exponent = literal(node.args[1]) if node.kind == "pow" else None
+    if exponent is None or exponent not in SPELT_OUT:
+        return replace(node, args=args)
+    product = args[0]
+    for _ in range(int(exponent) - 1):
+        product = Node("mul", (product, args[0]))
+    return product
 
 
 def common_divisor(numbers: Sequence[Fraction]) -> Fraction:

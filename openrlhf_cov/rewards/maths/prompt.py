@@ -199,9 +199,9 @@ class ProblemText:
         return frozenset(name for span in (*spans, *RUN.findall(rest)) for name in NAME.findall(clean(span)))
 
     @cached_property
-    def formulas(self) -> dict[str, FormulaKeys]:
+    def formulas(self) -> dict[str, Node]:
         """The formulas of the problem that can be read, by their keys."""
-        found: dict[str, FormulaKeys] = {}
+        found: dict[str, Node] = {}
         for snippet in self.snippets:
             if len(found) >= MAX_FORMULAS:
                 break
@@ -210,8 +210,17 @@ class ProblemText:
             except (Refused, RecursionError):
                 continue
             if node.args and size(node) <= MAX_NODES and parse_number(snippet) is None:
-                forms = FormulaKeys(node)
-                found[forms.key] = forms
+                found[FormulaKeys(node).key] = node
+        return found
+
+    @cached_property
+    def reduced_formulas(self) -> list[tuple[FormulaKeys, bool]]:
+        """The reduced keys of these formulas, each with True for a large one."""
+        found = []
+        for node in self.formulas.values():
+            plain = FormulaKeys(node)
+            is_large = bool(plain.parts) and (plain.leaves >= MIN_LEAVES or len(plain.parts) >= MIN_OPERATIONS)
+            found.append((FormulaKeys(node, reduced=True), is_large))
         return found
 
     @cached_property
@@ -336,17 +345,15 @@ class ProblemText:
         """
         if not self.text:
             return False
-        forms = FormulaKeys(answer)
-        own = FormulaKeys(label)
-        if forms.key == own.key:
+        plain = FormulaKeys(answer).key
+        if plain == FormulaKeys(label).key:
             return False
-        if forms.key in self.formulas:
+        forms = FormulaKeys(answer, reduced=True)
+        own = FormulaKeys(label, reduced=True)
+        is_reduced = forms.key != own.key and any(forms.key == formula.key for formula, _ in self.reduced_formulas)
+        if plain in self.formulas or is_reduced:
             return True
-        large = [
-            formula
-            for formula in self.formulas.values()
-            if formula.parts and (formula.leaves >= MIN_LEAVES or len(formula.parts) >= MIN_OPERATIONS)
-        ]
+        large = [formula for formula, is_large in self.reduced_formulas if is_large and formula.parts]
         return any(forms.contains(formula) and not own.contains(formula) for formula in large)
 
 

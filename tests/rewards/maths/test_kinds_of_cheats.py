@@ -215,6 +215,25 @@ OF_ALL_KINDS = [
     (r"Evaluate $4.8\times10^6$.", "4800000", [r"4.8\cdot10^6", r"4.80\times 10^{6}", "4.8e6", r"48\times10^5"]),
     (r"Evaluate $4.8\cdot 10^6$.", "4800000", ["4.8*10^6"]),
 ]  # fmt: skip
+# The problem with a function in other words, or with factors that cancel.
+REWRITTEN = [
+    (
+        r"Simplify $\frac{1+\sin x-\cos x}{1+\sin x+\cos x}$.",
+        r"\tan\frac x2",
+        [r"\frac{1+\frac{1}{\csc x}-\cos x}{1+\sin x+\cos x}"],
+    ),
+    (
+        r"Express $\sin 4x+\sin 6x$ as a product of trigonometric functions.",
+        r"2\sin 5x\cos x",
+        [r"\frac{1}{\csc 4x}+\sin 6x", r"\tan 4x\cos 4x+\sin 6x"],
+    ),
+    (
+        r"Simplify $\tan x+2\tan 2x+4\tan 4x+8\cot 8x$.",
+        r"\cot x",
+        [r"\frac{1}{\cot x}+2\tan 2x+4\tan 4x+8\cot 8x"],
+    ),
+    (r"Simplify $\cos^2x-\sin^2x$.", r"\cos 2x", [r"\cos x\cos x-\sin x\sin x"]),
+]
 PAIR = "Find the ordered pair $(x,y)$ with $x+y=3$."
 LINE = r"Solve $2x+3y=6$ for $y$."
 OTHER_NAMES = [
@@ -229,7 +248,8 @@ UNSOLVED = [
 KINDS = {
     "repeated": REPEATED, "undone": UNDONE, "times": TIMES, "percent": PERCENT, "commas": COMMAS, "units": UNITS,
     "piecewise": PIECEWISE, "chains": CHAINS, "yes": YES, "hidden": HIDDEN, "equations": EQUATIONS,
-    "decimals": DECIMALS, "of all kinds": OF_ALL_KINDS, "other names": OTHER_NAMES, "unsolved": UNSOLVED,
+    "decimals": DECIMALS, "of all kinds": OF_ALL_KINDS, "rewritten": REWRITTEN,
+    "other names": OTHER_NAMES, "unsolved": UNSOLVED,
 }  # fmt: skip
 
 
