@@ -198,6 +198,8 @@ def digest_of_rows(rows: Any, data: SimpleNamespace) -> str:
         data: The flags ``--data``, which name the columns.
     """
     keys = [data.input_key, data.label_key, getattr(data, "image_key", None), "datasource", "source"]
+    if column_of(rows.column_names, "data_source") is not None:
+        keys.append("data_source")  # in data of verl
     found = {column_of(rows.column_names, key) for key in keys if key}
     columns = sorted(column for column in found if column is not None)
     digest = hashlib.sha256()

@@ -265,7 +265,7 @@ CHECKPOINTS = (
     Flag("ckpt.save_steps", int, -1, "Number of global steps between checkpoints; -1 for none."),
     Flag("ckpt.load_enable", bool, False, "Resume from the newest checkpoint."),
     Flag("ckpt.max_num", int, 3, "Number of checkpoints that are kept."),
-    Flag("ckpt.max_mem", float, float("inf"), "Size of all checkpoints at most, in GiB."),
+    Flag("ckpt.max_mem", float, float("inf"), "Size of the checkpoints of each model at most, in GiB."),
     Flag("ckpt.save_hf", bool, False, "Export the model with each checkpoint."),
     Flag("ckpt.disable_ds", bool, False, "Write no DeepSpeed checkpoints."),
     Flag(

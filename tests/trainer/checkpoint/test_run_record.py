@@ -25,6 +25,12 @@ def test_the_digest_of_data_is_of_prompts_labels_and_order():
     assert all(run_record.digest_of_rows(other, KEYS) != expected for other in others)
 
 
+@pytest.mark.parametrize("column", ["datasource", "source", "data_source"])
+def test_the_digest_of_data_is_of_sources_too(column):
+    both = [rows(("1+1=", "2")).add_column(column, [name]) for name in ("gsm8k", "math")]
+    assert len({run_record.digest_of_rows(each, KEYS) for each in both}) == 2
+
+
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_the_digest_of_a_model_is_of_its_content_and_not_of_its_path(tmp_path, name):
     for folder in ("a", "b"):
