@@ -94,9 +94,10 @@ class Controller:
 
     Without ``gains`` it moves by the sign of (target - entropy); with them by their size, as ``pi_value`` says.
 
-    The entropy is that of the policy before the updates of a global step, exact, over all its tokens; what follows
-    from it is applied in the next step. Within ``band`` nats of the target the value stays where it is; at the target
-    itself, without a band, the sign form does what the control says. A gate is part of the sign form alone.
+    The entropy is that of the policy before the updates of a global step, exact, over all tokens of its graded
+    responses; what follows from it is applied in the next step. Within ``band`` nats of the target the value stays
+    where it is; at the target itself, without a band, the sign form does what the control says. A gate is part of the
+    sign form alone.
     """
 
     def __init__(self, control: Control, start: float, band: float = 0.0, gains: Gains | None = None) -> None:

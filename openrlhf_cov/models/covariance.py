@@ -55,18 +55,17 @@ def token_covariance(
     return ((log_probs - means.log_prob) * surplus).masked_fill(~mask | (surplus == 0), 0.0)
 
 
-def select_largest(priority: Tensor, count: Tensor | int) -> Tensor:
-    """Return the mask (B, A) of the ``count`` largest entries of ``priority`` (B, A); fewer if fewer are above -inf.
+def select_largest(priority: Tensor, places: Tensor, count: int) -> Tensor:
+    """Return the mask (B, A) of the ``count`` largest of some entries of ``priority`` (B, A).
 
-    Of equal entries those are taken that ``torch.topk`` takes of the entries above -inf, as in the published code.
+    Of equal entries those are taken that ``torch.topk`` takes of the entries, as in the published code.
 
     Args:
         priority: Values (B, A); an entry of -inf is never selected.
-        count: How many entries to select, an integer or 0-d.
+        places: Places (n,) of the entries among all B A, in ascending order.
+        count: How many entries to select; fewer are selected if fewer are above -inf.
     """
     flat = priority.flatten()
-    places = (flat > -math.inf).nonzero().squeeze(1)
-    best = flat[places].topk(min(int(count), len(places))).indices
+    best = flat[places].topk(min(count, len(places)))
     selected = torch.zeros_like(flat, dtype=torch.bool)
-    selected[places[best]] = True
-    return selected.view_as(priority)
+    return selected.scatter(0, places[best.indices], best.values > -math.inf).view_as(priority)

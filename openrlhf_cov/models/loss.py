@@ -157,7 +157,11 @@ def clip_of(ppo_loss: Any) -> tuple[float, float]:
 
 
 def plan_micro_batch(
-    config: CovConfig, batch: TokenBatch, ppo_clip: tuple[float, float], generator: torch.Generator
+    config: CovConfig,
+    batch: TokenBatch,
+    ppo_clip: tuple[float, float],
+    generator: torch.Generator,
+    tokens: int | None = None,
 ) -> list[Plan]:
     """Return the plans of ``--cov_scope micro_batch``, by which each method sees one micro-batch of one rank.
 
@@ -168,8 +172,9 @@ def plan_micro_batch(
         batch: The micro-batch.
         ppo_clip: Lower and upper range of the PPO clip.
         generator: Source of random draws, on the device of the batch.
+        tokens: See ``LocalWindow``.
     """
-    window = LocalWindow(batch, ppo_clip, generator)
+    window = LocalWindow(batch, ppo_clip, generator, tokens)
     return [plan for slot in config.token_slots for plan in slot.plan(config, window)]
 
 

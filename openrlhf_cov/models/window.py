@@ -281,13 +281,19 @@ class LocalWindow:
         batch: The micro-batch.
         ppo_clip: The range (low, high) of the PPO clip in force.
         generator: Source of the random numbers of ``sample_uniformly``, on the device of the batch.
+        tokens: Number of action tokens, where the host knows it; None to count them, which waits for the device.
     """
 
-    def __init__(self, batch: TokenBatch, ppo_clip: tuple[float, float], generator: torch.Generator) -> None:
+    def __init__(
+        self, batch: TokenBatch, ppo_clip: tuple[float, float], generator: torch.Generator, tokens: int | None = None
+    ) -> None:
         self._batch = batch
         self._ppo_clip = ppo_clip
         self._generator = generator
-        self._mask = batch.action_mask.bool()
+        mask = batch.action_mask.bool()
+        self._tokens = int(mask.sum()) if tokens is None else tokens
+        # Places (n,) of the action tokens, of a size that the host knows.
+        self._places = (~mask).flatten().byte().argsort(stable=True)[: self._tokens]
 
     def covariance(self) -> list[Tensor]:
         """Return the covariance (B, A) about the means of this micro-batch; see ``Window.covariance``."""
@@ -299,8 +305,7 @@ class LocalWindow:
 
     def largest(self, values: Sequence[Tensor], fraction: float) -> list[Tensor]:
         """Return the mask (B, A) of ``Window.largest`` for this micro-batch; ``torch.topk`` breaks ties."""
-        candidates = values[0].masked_fill(~self._mask, -torch.inf)
-        return [select_largest(candidates, quota(self._mask.sum(), fraction))]
+        return [select_largest(values[0], self._places, max(1, int(self._tokens * fraction)))]
 
     def sample_uniformly(self, candidates: Sequence[Tensor], fraction: float) -> list[Tensor]:
         """Return the mask of ``Window.sample_uniformly`` for this micro-batch, by random numbers of its generator."""

@@ -55,7 +55,8 @@ class LoopState:
         controller = FixedKLController(args.algo.kl.init_coef)
         if args.algo.kl.target:
             controller = AdaptiveKLController(args.algo.kl.init_coef, args.algo.kl.target, args.algo.kl.horizon)
-        best = BestModel(args.ckpt.best_metric_key or "", settings=evaluation_settings(args))
+        key = args.ckpt.best_metric_key or ""
+        best = BestModel(key, automatic=not key, settings=evaluation_settings(args))
         return cls(controller, config.controller(), best)
 
     def finish_step(

@@ -222,6 +222,8 @@ class MicroBatch:
     values: Tensor | None = None
     rollout_log_probs: Tensor | None = None
     image_inputs: Sequence[Any] = ()
+    # Number of the tokens of ``graded_mask``, which the host knows without the device.
+    graded_tokens: int = 0
 
     @classmethod
     def of(cls, samples: Sequence[TrainSample]) -> Self:
@@ -235,7 +237,7 @@ class MicroBatch:
         tensors = {
             name: padded(name)
             for name in names
-            if name not in ("sample_ids", "abstained", "attention_mask", "image_inputs")
+            if name not in ("sample_ids", "abstained", "attention_mask", "image_inputs", "graded_tokens")
         }
         masks = [torch.ones_like(sample.tokens) for sample in samples]
         return cls(
@@ -243,6 +245,7 @@ class MicroBatch:
             abstained=torch.tensor([sample.abstained for sample in samples]),
             attention_mask=pad_sequence(masks, batch_first=True),
             image_inputs=[sample.image_inputs for sample in samples if sample.image_inputs is not None],
+            graded_tokens=sum(int(sample.action_mask.sum()) for sample in samples if not sample.abstained),
             **tensors,
         )
 

@@ -46,7 +46,11 @@ def window_plans(
     if not config.plans_globally:
         graded = [each.graded_mask for each in micro_batches]
         return lambda index, batch: plan_micro_batch(
-            config, replace(batch, action_mask=graded[index]), planning.ppo_clip, draws
+            config,
+            replace(batch, action_mask=graded[index]),
+            planning.ppo_clip,
+            draws,
+            micro_batches[index].graded_tokens,
         )
     if moved and len(micro_batches) == 1 and can_plan_late(policy, config):
         return lambda index, batch: plan(batch.log_probs.detach())[index]

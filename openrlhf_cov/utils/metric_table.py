@@ -56,7 +56,7 @@ ACCURACIES = {"low": "hard (about 1 of 8 correct)", "mid": "medium (about half)"
 # Table of docs/metrics.md -> its rows.
 TABLE: dict[str, tuple[Definition, ...]] = {
     "rollout": (
-        Definition({ENTROPY: "entropy"}, "mean entropy of all tokens", unit=NATS, reduction="mean", expected="0 to ln V; falls as the policy sharpens"),
+        Definition({ENTROPY: "entropy"}, "mean entropy of all tokens of graded responses", unit=NATS, reduction="mean", expected="0 to ln V; falls as the policy sharpens"),
         Definition({"entropy/response_mean": "entropy, mean of responses"}, "mean entropy of a response, averaged over responses (paper eq. 5)", unit=NATS, reduction="mean"),
         Definition({"entropy/p10": "entropy, quantile 10 %", "entropy/p50": "entropy, quantile 50 %", "entropy/p90": "entropy, quantile 90 %"}, "quantiles of the entropy of all tokens", unit=NATS, reduction="distribution", expected="p10 and p50 far below the mean"),
         Definition({"entropy/correct": "entropy, correct", "entropy/wrong": "entropy, wrong"}, "mean entropy in correct and in incorrect responses", unit=NATS, reduction="mean", expected="wrong above correct"),

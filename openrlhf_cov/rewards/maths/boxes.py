@@ -108,8 +108,8 @@ DENIED_BEFORE = re.compile(
     r"(?:(?<![a-z])(?:not|never|isn't|no longer|cannot|rather than|instead of|other than|anything but|except|neither|"
     r"opposite of|negation of|differs? from|different from|unequal|hardly|far from|reject|refuse|deny|"
     # "Without doubt, 5", "The number he got wrong is 5" and "6 is wrong, 5" deny nothing.
-    r"(?<!without )(?<!without a )(?<!no )(?<!beyond )doubt|(?:whoever|who) says|"
-    r"(?:unlikely|impossible|(?<!got )wrong|incorrect|false|untrue)(?!,))|n't)"
+    r"(?<!without )(?<!without a )(?<!without any )(?<!no )(?<!beyond )doubt|(?:whoever|who) says|"
+    r"(?<!\d is )(?:unlikely|impossible|(?<!he got )(?<!they got )wrong|incorrect|false|untrue))|n't)"
     r"(?: (?:be|equal|to|the|answer|is|say|claim|give|accept|that|it|write|final|could|believe)){0,6}[:,]?\Z"
     r"|(?:不是|并非|不等于|不为|不会是|不可能是|不应是)(?:答案)? ?[:：]?\Z"
 )
@@ -135,12 +135,12 @@ OTHER_ANSWER = re.compile(
     rf"{CHINESE_ANSWER})"
     r"(?P<number>-?\d+(?:[.,/]\d+)?)"
 )
-# What makes such a number a part of another formula, of a number in words or of a phrase: 5^2, 4 + 1, 10/2 = m/n,
-# 1.2 thousand, 3 out of 4, 3 of them.
+# What makes such a number a part of another formula or of a number in words: 5^2, 4 + 1, 10/2 = m/n, 1.2 thousand,
+# 3 out of 4.
 GOES_ON = re.compile(
     r" ?(?:[-+*/^×·÷:] ?(?:[\d(]|[a-z](?![a-z])|\\[a-z])|= ?[a-z](?![a-z])|"
     r"\\(?:times|cdot|div|pi|sqrt|[dt]?frac)(?![a-z])|"
-    rf"{SCALE}|out of \d|of (?:them|these|those)(?![a-z]))"
+    rf"{SCALE}|out of \d)"
 )
 # The unit behind a number, or behind a box.
 UNIT_BEHIND = re.compile(r" ?(?:(?P<percent>\\?%|percent(?![a-z]))|(?P<word>[a-z]+))")
@@ -268,7 +268,10 @@ def _changes_after(text: str, box: Box, *, is_label: bool) -> bool:
 
 
 def _changes_formula(text: str, box: Box) -> bool:
-    """Return True if a sign right beside the formula that a box is alone in makes this formula a part of another."""
+    """Return True if a sign beside the formula that a box is alone in makes this formula a part of another one.
+
+    The sign stands right beside it, or is a relation before it, on the same line.
+    """
     if not _in_formula(text, box.start):
         return False
     before = tokenize("\n" + text[max(0, box.start - MAX_BESIDE) : box.start])
@@ -278,14 +281,23 @@ def _changes_formula(text: str, box: Box) -> bool:
             tokens.pop()
         if not tokens or tokens.pop().text not in DELIMITERS:
             return False
+        line_ends = [place for place, token in enumerate(tokens) if "\n" in token.text]
+        del tokens[: line_ends[-1] + 1 if line_ends else 0]
     for tokens, bracket in ((before, "open"), (after, "close")):
         token, beyond, joined, _ = _beside(tokens, bracket)
-        if token.kind in ALWAYS_PART or (token.kind == "number" and joined):
+        has_operand = beyond.kind in OPERAND or beyond.text in DELIMITERS
+        if token.kind == "relation" and not joined and bracket == "open" and has_operand:  # and no quotation
             return True
-        is_sign = token.kind == "sign" and token.text in "-+*/" and joined
+        if token.kind == "function" and bracket == "open":
+            return True
+        if not joined:
+            continue
+        if token.kind in ALWAYS_PART or token.kind == "number":
+            return True
         # -$\boxed{5}$ has a sign of its own; other signs, and those behind a formula, join it to a value.
         alone = token.text == "-" and bracket == "open" and beyond.text != "-"
-        if is_sign and (alone or beyond.kind in OPERAND):
+        joins = beyond.kind in OPERAND or (token.text == "/" and has_operand)
+        if token.kind == "sign" and token.text in "-+*/" and (alone or joins):
             return True
     return False
 

@@ -22,7 +22,7 @@ from openrlhf_cov.rewards.maths.names import (
     tuple_name,
     without_domain,
 )
-from openrlhf_cov.rewards.maths.normalization import compact
+from openrlhf_cov.rewards.maths.normalization import clean, compact
 from openrlhf_cov.rewards.maths.numerals import (
     INTEGER,
     SIGNIFICANT_DIGITS,
@@ -81,6 +81,7 @@ ARGUMENT_WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{3,}")
 # How the value of an option begins: ``(B) 12``, and not ``(B) + 12``.
 OPTION_VALUE = re.compile(r"[\d\\.]|[A-Za-z]")
 # The letter of a second option, where it may be any.
+FREE_LETTER = re.compile(r"(?<![A-Za-z\\])[A-H](?![A-Za-z])")
 FURTHER_LETTER = re.compile(r"(?<![A-Za-z\\])(?:\([A-Za-z]\)|[A-Z]\s?[.:)])")
 # How the text of an option that the problem does not have may begin and end: not with an operator or a mark. Two
 # boxes for the letter and the text are one answer with a comma.
@@ -131,11 +132,26 @@ def choice_of(text: str, problem: ProblemText, *, any_letter: bool = False) -> s
     if option is None or SECOND_LETTER.search(option[1]) or (any_letter and FURTHER_LETTER.search(option[1])):
         return None
     letter, text = option
+    if _is_other_option(letter, text, problem):
+        return None
     spellings = (letter, letter.swapcase()) if any_letter else (letter,)
     if any(problem.has_option(each, text) for each in spellings):
         return letter.upper()
     has_letter = any(map(problem.has_option, spellings))
     return letter.upper() if not has_letter and OPTION_TEXT.fullmatch(text) else None
+
+
+def _is_other_option(letter: str, text: str, problem: ProblemText) -> bool:
+    """Return True if a text is that of another option than that of its letter, or names another option."""
+    number = parse_number(clean(text))
+
+    def is_same(other: str) -> bool:
+        value = parse_number(other)
+        return compact(text) == compact(other) or bool(number and value and numbers_equal(number, value))
+
+    same = {each for each, other in problem.option_texts.items() if is_same(other)}
+    named = set(FREE_LETTER.findall(text)) & problem.option_texts.keys()
+    return letter not in same and bool(same or named - {letter})
 
 
 @dataclass(frozen=True)
@@ -414,11 +430,14 @@ class _Reader:
         if brackets != label.brackets:
             return False
         if any("=" in item for item in items) and not any("=" in item.text for item in label.items):
-            return self.assignment(", ".join(items), label)  # (x = 1, y = 2)
+            return self.assignment(", ".join(items), label, in_brackets=True)  # (x = 1, y = 2)
         return self.each(items, label.items)
 
-    def assignment(self, text: str, label: Label) -> Verdict:
-        """Read ``x = 1, y = 2`` for a problem that asks for ``(x, y)``."""
+    def assignment(self, text: str, label: Label, *, in_brackets: bool = False) -> Verdict:
+        """Read ``x = 1, y = 2`` for a problem that asks for ``(x, y)``.
+
+        In brackets, names in the order of the alphabet are accepted where the problem has no tuple of names.
+        """
         items = None if shapes.OR.search(text) else shapes.list_items(text)
         sides = [sides_of(item) for item in items or []]
         if len(sides) != len(label.items) or any(len(side) != 2 or name_key(side[0]) is None for side in sides):
@@ -426,7 +445,11 @@ class _Reader:
         names = [str(name_key(side[0])) for side in sides]
         order = f"({','.join(names)})"
         is_asked = (
-            order in self.problem.keys or order == label.name or (not self.problem.text and names == sorted(names))
+            order in self.problem.keys
+            or order == label.name
+            or (
+                names == sorted(names) and (not self.problem.text or (in_brackets and not self.problem.asks_for_tuple))
+            )
         )
         if len(set(names)) < len(names) or not is_asked:
             return None

@@ -116,7 +116,9 @@ FACTORS = re.compile(rf"\bfactor(?:i[sz]e|ed|ing)?\b|{SQUARE_FORM}", re.IGNORECA
 TERMS = re.compile(rf"\bsimplif|\bexpand|\bcombine like|\bmultiply out|{LINE_FORM}", re.IGNORECASE)
 # An equation that is solved for a name.
 SOLVED = re.compile(
-    rf"{FACTORS.pattern}|{LINE_FORM}|\bsolve[^.?]{{0,120}}?\bfor\b|\bin terms of\b|\bas a function of\b", re.IGNORECASE
+    rf"{FACTORS.pattern}|{LINE_FORM}|\bsolve\s[^.?:\n]{{0,120}}?\bfor\s\$?\\?[a-z]\b(?!\s[a-z]{{2}})|"
+    r"(?<![a-z])[a-z]\$?\s(?:in terms|as a function) of\b",
+    re.IGNORECASE,
 )
 # Roots without square factors, none of them below a fraction bar.
 SIMPLE_ROOTS = re.compile(r"\brationali[sz]|\bsimpl\w+ (?:\w+ )?(?:radical|form)|\bsimplif", re.IGNORECASE)
@@ -129,10 +131,11 @@ COUNTED = re.compile(
     re.IGNORECASE,
 )
 HOW_MANY_MORE = re.compile(rf"how (?:many|much) ({'|'.join(sorted(COMPARED))})\b", re.IGNORECASE)
-# The letter of an option before its text: (A), \textbf{(A)}, A), and A. or A: before a space.
+# The letter of an option before its text: (A), \textbf{(A)}, A), and at the beginning of a line A. or A:.
 OPTION_MARK = re.compile(
-    r"(?:\\(?:text|math)?(?:bf|rm|sf|it)?\s?\{\s?)?(?:\((?P<inside>[A-H])\)|(?<![A-Za-z0-9\\({_])(?P<before>[A-H])(?:\)|[.:](?=\s)))"
-    r"[.:]?(?:\s|\\ |~|\\q?quad(?![a-z])|\\indent(?![a-z]))*\}?"
+    r"(?:\\(?:text|math)?(?:bf|rm|sf|it)?\s?\{\s?)?(?:\((?P<inside>[A-H])\)|(?<![A-Za-z0-9\\({_])(?P<before>[A-H])\)|"
+    r"^[ \t]{0,4}(?P<line>[A-H])[.:](?=\s))[.:]?(?:\s|\\ |~|\\q?quad(?![a-z])|\\indent(?![a-z]))*\}?",
+    re.MULTILINE,
 )
 # The letters of at least three options.
 OPTION_ROW = re.compile("ABC(?:D(?:E(?:F(?:GH?)?)?)?)?")
@@ -214,14 +217,17 @@ class ProblemText:
         return found
 
     @cached_property
-    def reduced_formulas(self) -> list[tuple[FormulaKeys, bool]]:
-        """The reduced keys of these formulas, each with True for a large one."""
-        found = []
-        for node in self.formulas.values():
-            plain = FormulaKeys(node)
-            is_large = bool(plain.parts) and (plain.leaves >= MIN_LEAVES or len(plain.parts) >= MIN_OPERATIONS)
-            found.append((FormulaKeys(node, reduced=True), is_large))
-        return found
+    def reduced_keys(self) -> frozenset[str]:
+        """The keys of these formulas, reduced."""
+        return frozenset(FormulaKeys(node, reduced=True).key for node in self.formulas.values())
+
+    @cached_property
+    def large_formulas(self) -> list[FormulaKeys]:
+        """The formulas of the problem that have many parts."""
+        forms = map(FormulaKeys, self.formulas.values())
+        return [
+            each for each in forms if len(each.parts) >= MIN_OPERATIONS or (each.parts and each.leaves >= MIN_LEAVES)
+        ]
 
     @cached_property
     def numbers(self) -> frozenset[Fraction]:
@@ -292,7 +298,7 @@ class ProblemText:
         The text of an option is on one line.
         """
         marks = list(OPTION_MARK.finditer(self.text))
-        letters = "".join(match["inside"] or match["before"] for match in marks)
+        letters = "".join(match["inside"] or match["before"] or match["line"] for match in marks)
         # The last row of letters in their order, where the problem has several.
         for row in reversed(list(OPTION_ROW.finditer(letters))):
             places = marks[row.start() : row.end()]
@@ -312,8 +318,6 @@ class ProblemText:
         """
         rest = compact(GROUP.sub("", text))
         signs = (")", ").", "):", ".", ":") if text else (")",)
-        if not text and letter in self.option_texts:
-            return True
         return any(f"{letter}{sign}{rest}" in self.options for sign in signs)
 
     @cached_property
@@ -345,16 +349,15 @@ class ProblemText:
         """
         if not self.text:
             return False
-        plain = FormulaKeys(answer).key
-        if plain == FormulaKeys(label).key:
+        forms = FormulaKeys(answer)
+        own = FormulaKeys(label)
+        if forms.key == own.key:
             return False
-        forms = FormulaKeys(answer, reduced=True)
-        own = FormulaKeys(label, reduced=True)
-        is_reduced = forms.key != own.key and any(forms.key == formula.key for formula, _ in self.reduced_formulas)
-        if plain in self.formulas or is_reduced:
+        reduced = FormulaKeys(answer, reduced=True).key
+        is_reduced = reduced in self.reduced_keys and reduced != FormulaKeys(label, reduced=True).key
+        if forms.key in self.formulas or is_reduced:
             return True
-        large = [formula for formula, is_large in self.reduced_formulas if is_large and formula.parts]
-        return any(forms.contains(formula) and not own.contains(formula) for formula in large)
+        return any(forms.contains(formula) and not own.contains(formula) for formula in self.large_formulas)
 
 
 NO_PROBLEM = ProblemText()

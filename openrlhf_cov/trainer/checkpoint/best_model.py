@@ -23,7 +23,7 @@ OF_PROMPTS = (
     *("data.max_samples", "data.apply_chat_template", "data.input_template", "data.input_key", "data.label_key"),
     *("rollout.max_new_tokens", "rollout.top_p", "reward.remote_url", "train.agent_func_path"),
     *("reward_source", "reward_grader", "reward_format", "reward_incorrect", "reward_format_bonus"),
-    "reward_keep_truncated",
+    *("reward_keep_truncated", "thinking_markers", "thinking_opened", "code_extract"),
 )
 
 
@@ -46,7 +46,14 @@ def evaluation_settings(args: SimpleNamespace) -> dict[str, Any]:
         settings |= {name: attrgetter(name)(args) for name in OF_PROMPTS}
         urls = settings["reward.remote_url"]
         settings["reward.remote_url"] = [Path(url).name if url.endswith(".py") else url for url in urls or []]
+        settings["train.agent_func_path"] = Path(args.train.agent_func_path or "").name
+        settings["thinking_markers"] = list(args.thinking_markers)
     return dict(sorted(settings.items()))
+
+
+def changed_settings(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+    """Return the names of the settings that are others than before; what an earlier version lacks is unchanged."""
+    return sorted(name for name in now.keys() & before.keys() if now[name] != before[name])
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,8 @@ class BestModel:
     # The name of the metric; empty: the first metric whose name ends with _pass1 is taken.
     key: str = ""
     value: float = -math.inf
+    # True if the metric is chosen by itself (``--ckpt.best_metric_key auto``).
+    automatic: bool = False
     # ``evaluation_settings`` of the run.
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -63,6 +72,8 @@ class BestModel:
         """Return the state after an evaluation; its value is that of the evaluation if that is the best one."""
         if self.key == NO_METRIC:
             return self
+        if self.automatic and self.key and self.key not in metrics:  # an earlier version gave it another name
+            return replace(self, key="", value=-math.inf).after(metrics)
         key = self.key or next((name for name in sorted(metrics) if name.endswith("_pass1")), "")
         if key not in metrics:
             logger.warning(
@@ -84,9 +95,7 @@ class BestModel:
 
     def changed(self, states: Mapping[str, Any]) -> list[str]:
         """Return the names of the settings of an evaluation that are others than those of a checkpoint."""
-        before = states.get("best_eval_settings", {})
-        # What an earlier version did not write counts as unchanged.
-        return sorted(name for name in self.settings.keys() & before.keys() if self.settings[name] != before[name])
+        return changed_settings(self.settings, states.get("best_eval_settings", {}))
 
     def restored(self, states: Mapping[str, Any]) -> "BestModel":
         """Return the state of a checkpoint, unless ``--ckpt.best_metric_key`` has changed since.

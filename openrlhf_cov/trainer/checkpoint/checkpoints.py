@@ -14,6 +14,7 @@ from openrlhf.utils.logging_utils import init_logger
 from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.cov_config import has_critic, has_process_reward
+from openrlhf_cov.trainer.checkpoint.best_model import changed_settings
 from openrlhf_cov.utils.json_lines import MAX_SETTINGS_BYTES, parse_object, read_bounded, replacing
 
 logger = init_logger(__name__)
@@ -330,7 +331,7 @@ def comparable_metric(run: Mapping[str, Any], metric_of: Callable[[str], float |
         saved = parse_object(read_bounded(Path(place) / RUN_FILE, MAX_SETTINGS_BYTES))
     except (OSError, ValueError):
         return None
-    return metric_of(place) if saved.get(EVALUATION) == run[EVALUATION] else None
+    return None if changed_settings(run[EVALUATION], saved.get(EVALUATION, {})) else metric_of(place)
 
 
 class ClientStates(dict):

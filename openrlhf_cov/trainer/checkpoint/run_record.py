@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -69,6 +69,8 @@ def record_of(args: SimpleNamespace, rows: Any) -> dict[str, Any]:
         rows: The rows of the training data, in order.
     """
     record: dict[str, Any] = {DATA: digest_of_rows(rows, args.data)}
+    has_sources = column_of(rows.column_names, OF_VERL) is not None
+    record[OF_VERL] = _digest_of_columns(rows, [OF_VERL]) if has_sources else None
     actor = args.actor.model_name_or_path
     record["model"] = digest_of_files(actor, MODEL_FILES)
     record["tokenizer"] = digest_of_files(actor, TOKENIZER_FILES)
@@ -190,6 +192,11 @@ def parse_names(text: str) -> list[str]:
     return [name.strip().removeprefix("--") for name in text.split(",") if name.strip()]
 
 
+# Columns with the name of a row's data source, and that of data for verl.
+SOURCES = ("datasource", "source")
+OF_VERL = "data_source"
+
+
 def digest_of_rows(rows: Any, data: SimpleNamespace) -> str:
     """Return one line with the number of rows and a digest of prompts, labels, images and sources, in order.
 
@@ -197,9 +204,10 @@ def digest_of_rows(rows: Any, data: SimpleNamespace) -> str:
         rows: The rows of the training data, a Hugging Face dataset.
         data: The flags ``--data``, which name the columns.
     """
-    keys = [data.input_key, data.label_key, getattr(data, "image_key", None), "datasource", "source"]
-    if column_of(rows.column_names, "data_source") is not None:
-        keys.append("data_source")  # in data of verl
+    return _digest_of_columns(rows, [data.input_key, data.label_key, getattr(data, "image_key", None), *SOURCES])
+
+
+def _digest_of_columns(rows: Any, keys: Sequence[str | None]) -> str:
     found = {column_of(rows.column_names, key) for key in keys if key}
     columns = sorted(column for column in found if column is not None)
     digest = hashlib.sha256()

@@ -1,5 +1,6 @@
 """Recorded rollouts in a training: written with ``--rollout.dump_dir``, trained on with ``--rollout.replay_dir``."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -45,7 +46,9 @@ class RolloutRecorder:
         self.tokenizer = tokenizer_digest(tokenizer)
 
     def set_aside_after(self, step: int) -> None:
-        """Rename the files of later steps to ``FILE.bak``: a run that continues after ``step`` makes these steps anew.
+        """Rename the files of later steps to ``FILE.bak`` (``.bak1``, ...).
+
+        A run that continues after ``step`` makes these steps anew.
 
         Args:
             step: The global step that the run continues from, 0 for a fresh start.
@@ -56,8 +59,9 @@ class RolloutRecorder:
         for later in recorded_steps(self.folder):
             path = rollout_path(self.folder, later)
             if later > step:
+                names = (path.with_name(f"{path.name}.bak{number or ''}") for number in itertools.count())
                 try:
-                    path.replace(path.with_name(f"{path.name}.bak"))
+                    path.rename(next(name for name in names if not name.exists()))
                 except OSError as error:
                     raise RunStopped(f"--rollout.dump_dir: {path} cannot be renamed: {error.strerror}") from error
 
@@ -164,8 +168,9 @@ class RecordedSampler:
         if usable_groups(prompts, self.args) != prompts:
             return f"its {len(record.samples)} samples make no whole number of updates; change --train.batch_size"
         for sample in record.samples:
-            if not (sample.abstained or sample.reward is None or math.isfinite(sample.reward)):
-                return f"sample {sample.sample_id} has the reward {sample.reward}"
+            numbers = (sample.reward, sample.score)
+            if not sample.abstained and not all(number is None or math.isfinite(number) for number in numbers):
+                return f"sample {sample.sample_id} has the reward {sample.reward} and the score {sample.score}"
         longest = max(len(sample.tokens) for sample in record.samples)
         if longest > self.args.data.max_len:
             return f"a sample has {longest} tokens, more than --data.max_len {self.args.data.max_len}; raise it"

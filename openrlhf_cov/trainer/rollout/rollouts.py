@@ -23,8 +23,8 @@ CLIP_METRIC = "response_clip_ratio"
 def sample_of(response: Mapping[str, Any], prompt: Prompt, max_len: int) -> Sample:
     """Return the sample that an engine's response becomes.
 
-    A reward or score that is NaN or infinite, which an agent may return, is a failed reward: both become 0, and
-    ``reward/error_frac`` of the sample 1.
+    A reward or score that is NaN or infinite, which an agent may return, is a failed reward: both become 0 where
+    they are there, and ``reward/error_frac`` of the sample 1.
 
     Args:
         response: One element of what ``generate_responses`` of an engine actor returns.
@@ -44,7 +44,9 @@ def sample_of(response: Mapping[str, Any], prompt: Prompt, max_len: int) -> Samp
     abstained = metrics.get(ABSTAINED, 0.0) > 0.0
     if not abstained and not all(value is None or math.isfinite(value) for value in (reward, score)):
         logger.warning(f"a reward failed: it is {reward}, its score {score}; prompt {response['prompt'][:200]!r}")
-        reward = score = 0.0
+        # A reward that is missing comes from a reward model.
+        reward = None if reward is None else 0.0
+        score = None if score is None else 0.0
         metrics[ERROR_METRIC] = 1.0
     return Sample(
         tokens=tokens,

@@ -307,6 +307,9 @@ WHOLE = [
     "It is 9 + 8.\n\n$$\\boxed{17}$$", r"$\boxed{17}$cm", r"$\boxed{17}$ - because", "–$\\boxed{17}$",
     r"=> $\boxed{17}$", "\n> $\\boxed{17}$", r"$\boxed{17}$ (9+8)", r"thus --$\boxed{17}$", r"\(\boxed{17}\)th",
     r"equals 17.$\boxed{17}$", "答案是$\\boxed{17}$。", r"+ $\boxed{17}$",
+    # Headings, quotations and checks on other lines, or behind the formula.
+    "**Value of θ**\n\n$$\\boxed{17}$$", "$$\\boxed{17}$$\n\n√289 = 17", "$\\boxed{17}$\n\nπ was approximated.",
+    "  > $$\\boxed{17}$$", r">> $\boxed{17}$", r"- > $\boxed{17}$", r"$\boxed{17}$ < 20, valid",
 ]  # fmt: skip
 
 
@@ -350,14 +353,16 @@ DENIED = [
     r"\boxed{17} would be a wrong answer", r"$\boxed{17}$ is an incorrect value.", r"\boxed{17} is the wrong answer",
     r"The answer differs from \boxed{17}", r"The answer is different from $\boxed{17}$", r"unlikely to be \boxed{17}",
     r"It is impossible that it is \boxed{17}", r"\boxed{17} is unlikely", r"The wrong answer is \boxed{17}",
-    r"I doubt that it is \boxed{17}", r"\boxed{17}\% (or 0.18)", r"\boxed{17} differs from the answer",
+    r"I doubt that it is \boxed{17}", r"\boxed{17}\% (or 0.18)", r"\boxed{17}, or 18 of them",
+    r"The answer which I got wrong is \boxed{17}", r"This is incorrect, \boxed{17}",
+    r"\boxed{17} differs from the answer",
     r"\boxed{17} might be wrong",
 ]  # fmt: skip
 NOT_DENIED = [
     r"This is impossible for 4, so it is \boxed{17}", r"\boxed{17} is the answer", r"\boxed{17} would be the answer.",
     r"The wrong values are left out: so \boxed{17}", r"It differs from 16, and is \boxed{17}",
     r"The number he got wrong is $\boxed{17}$", r"6 is wrong, \boxed{17}", r"Without doubt, \boxed{17}",
-    r"\boxed{17} or $1\frac12$ of it", r"\boxed{17}; actually 3 of them are primes", r"\boxed{17}\% (or 0.17)",
+    r"\boxed{17} or $1\frac12$ of it", r"\boxed{17}\% (or 0.17)",
 ]  # fmt: skip
 
 

@@ -257,6 +257,10 @@ KINDS = {
     ("problem", "gold", "answer"),
     [
         ("", "f(x)=x^2+1", "f(x)=1+x^2"),
+        ("Solve the system $x+y=3$, $x-y=-1$. Answer with an ordered pair.", "(1,2)", "(x=1,y=2)"),
+        ("Solve the following problem:\n\nFind an equation for the line.", "y=2x+3", "2x-y+3=0"),
+        (r"Let $f(x)=\frac{x(x+2)}{x+2}$. Find $f(x)^2+2f(x)$.", "x^2+2x", "x(x+2)"),
+        ("Let $f(x)=3x^2$. Find $xf(x)+f(x)/3$.", "x^2(3x+1)", "3x^3+x^2"),
         ("", "f(x)=x^2+1", "x^2+1"),
         (PAIR, "(1,2)", "(x=1,y=2)"),
         (PAIR, "(1,2)", "(x,y)=(1,2)"),

@@ -114,5 +114,15 @@ def test_letters_that_name_no_options_stand_for_nothing():
     points = "The points are A(0,0), B(4,0) and C(0,3). (A) lies below (C). What is $AB$?"
     assert not grade(r"\boxed{B}", "4", prompt=points).correct
     assert not grade(r"\boxed{B}", "4").correct
+    boxes = "Box A: 3\nBox B: 4\nBox C: 5\nWhich box has the most?"
+    assert not grade(r"\boxed{5}", "C", prompt=boxes).correct
     # Two options have the value.
     assert not grade(r"\boxed{4}", "B", prompt=f"{SUM}\nA. 3\nB. 4\nC. 4").correct
+
+
+def test_the_text_behind_a_letter_is_that_of_no_other_option():
+    problem = "Which?\nA. $\\frac13$\nB. $\\frac12$\nC. 5"
+    for answer in ("B. 1/2", "B. 0.5", r"B. \frac12"):
+        assert grade(f"\\boxed{{{answer}}}", "B", prompt=problem).correct, answer
+    for answer in ("B. 5", "B. 1/3", "B. C too", "B. A also"):
+        assert not grade(f"\\boxed{{{answer}}}", "B", prompt=problem).correct, answer

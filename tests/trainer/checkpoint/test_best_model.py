@@ -77,6 +77,8 @@ def test_the_best_value_of_a_checkpoint_counts_for_its_own_metric(own, saved, re
         ({"chat_template_kwargs": '{"enable_thinking": false}'}, False),
         ({"reward_keep_truncated": True}, False),
         ({"reward.remote_url": ["/moved/reward.py"]}, True),
+        ({"thinking_opened": True}, False),
+        ({"train.agent_func_path": "agent.py"}, False),
         ({"reward.remote_url": ["other.py"]}, False),
         ({"rollout.batch_size": 4, "reward_workers": 3, "actor.adam.lr": 0.5}, True),
     ],
@@ -103,6 +105,12 @@ def test_a_metric_that_was_chosen_by_itself_is_chosen_anew_for_another_data_set(
     saved = BestModel("", settings=easy).after({"eval_easy_pass1": 0.9}).state_dict()
     found = BestModel("", settings=hard).restored(saved).after({"eval_hard_pass1": 0.25})
     assert (found.key, found.value) == ("eval_hard_pass1", 0.25)
+
+
+def test_a_metric_that_was_chosen_by_itself_and_is_gone_is_chosen_anew():
+    found = BestModel("", automatic=True).restored(BestModel("eval_None_pass1", 0.9).state_dict())
+    assert found.after({"eval_None_pass1": 0.5}).value == 0.9
+    assert found.after({"eval_default_pass1": 0.25}) == BestModel("eval_default_pass1", 0.25, automatic=True)
 
 
 def test_a_checkpoint_without_a_setting_had_todays():

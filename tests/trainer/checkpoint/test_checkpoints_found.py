@@ -127,6 +127,8 @@ def test_metrics_of_other_evaluations_do_not_rank(tmp_path):
     prune(tmp_path, "global_step4", 3, float("inf"), partial(comparable_metric, run, metric_of))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["global_step2", "global_step3", "global_step4"]
     assert comparable_metric(run, metric_of, str(tmp_path / "global_step2")) == 0.5
+    (tmp_path / "global_step2" / "run.json").write_text('{"metric": 0.5}')  # of an earlier version
+    assert comparable_metric(run, metric_of, str(tmp_path / "global_step2")) == 0.5
     (tmp_path / "global_step2" / "run.json").write_text("{")
     assert comparable_metric(run, metric_of, str(tmp_path / "global_step2")) is None
 

@@ -122,8 +122,10 @@ def test_a_resumed_run_sets_the_files_of_later_steps_aside(args):
     assert sorted(path.name for path in folder.glob("*.bak")) == [
         "step_000002.safetensors.bak", "step_000003.safetensors.bak"
     ]  # fmt: skip
-    RolloutRecorder(args, TOKENIZER).set_aside_after(3)
+    record(args, steps=2)
+    RolloutRecorder(args, TOKENIZER).set_aside_after(1)
     assert recorded_steps(folder) == [1]
+    assert (folder / "step_000002.safetensors.bak1").is_file()
 
 
 def test_a_reward_that_is_no_number_ends_the_run(args):

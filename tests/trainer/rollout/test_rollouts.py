@@ -57,6 +57,11 @@ def test_a_reward_that_is_no_number_has_failed(log, field, value):
         checked_samples([sample], CovConfig(), max_error_share=0.05)
 
 
+def test_a_reward_that_a_model_gives_stays_missing_where_the_score_is_no_number():
+    sample = sample_of(RESPONSE | {"reward": None, "scores": math.nan}, PROMPT, max_len=100)
+    assert (sample.reward, sample.score, sample.metrics["reward/error_frac"]) == (None, 0.0, 1.0)
+
+
 def test_an_abstention_has_no_score_and_has_not_failed():
     logs = {"reward/abstained_frac": 1.0}
     sample = sample_of(RESPONSE | {"reward": 0.0, "scores": math.nan, "extra_logs": logs}, PROMPT, max_len=100)

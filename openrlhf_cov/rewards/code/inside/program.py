@@ -143,8 +143,10 @@ def _open_streams() -> None:
             buffering=1 if name == "stderr" else -1,
             encoding=old.encoding,
             errors=old.errors,
+            newline="\n",
             closefd=False,
         )
+        stream.buffer.raw.name = f"<{name}>"
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
         for names in (_prelude, *_names.values()):
