@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from openrlhf_cov.cli.entry_point import program
+from openrlhf_cov.errors import UsageError
 from openrlhf_cov.experiments.lab.request import LabRequest, build_parser, train
 from openrlhf_cov.utils.terminal import command_name, say
 
@@ -19,6 +20,11 @@ def main(argv: list[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     output: Path = request.args.output
     if request.is_complete():
+        if request.args.dump_dir is not None:
+            raise UsageError(
+                f"--dump_dir {request.args.dump_dir}: {output} already holds this run, which is not made again to be "
+                "recorded; choose another --output"
+            )
         say(f"{output} already holds this run; nothing to do\n")
         return
     # Imports and the first evaluation take seconds, and much longer on a busy host.

@@ -137,6 +137,7 @@ class CovGRPOTrainer(RecordingGRPOTrainer):
         # ``nansum`` gives 0 to a completion that no function rewarded; NaN marks it as abstained.
         rewards = rewards.masked_fill(self._rewards.isnan().all(1), math.nan)
         scores = rewards[rows]
+        batch["graded"] = ~scores.isnan()
         self.record_rollout(batch, scores)
         if config.estimator is not None:
             sums = self.ranks.all_reduce_sum(token_sums(rollout_tokens(batch, scores)))
@@ -192,7 +193,10 @@ class CovGRPOTrainer(RecordingGRPOTrainer):
             # A method may compare with the engine that sampled; TRL's own old log-probs are those of the trainer.
             return loss_of_trl(model, inputs | {"advantages": advantages, "old_per_token_logps": old_log_probs})
 
-        def aggregate(values: Tensor, mask: Tensor, loss_type: str = self.loss_type, **_: Any) -> Tensor:
+        # Penalties have the weights of TRL's loss, whose means are over all completions.
+        mask = inputs["completion_mask"].bool()
+
+        def aggregate(values: Tensor, _: Tensor, loss_type: str = self.loss_type, **__: Any) -> Tensor:
             weights = _token_weights(mask, loss_type, self.args, inputs["num_items_in_batch"], self.ranks.size)
             return (values * weights).sum()
 
@@ -203,7 +207,7 @@ class CovGRPOTrainer(RecordingGRPOTrainer):
         loss = result.loss
         if config.entropy_bonus_in_force:
             # A mean over the tokens of the step. TRL's entropy_coef takes the mean over micro-batches of their means.
-            loss = loss - config.entropy_bonus_in_force * aggregate(entropy, batch.action_mask, loss_type="dapo")
+            loss = loss - config.entropy_bonus_in_force * aggregate(entropy, mask, loss_type="dapo")
         self._rollout.observe(inputs["sample_ids"], result.record)
         # The losses of the micro-batches of an update add up to its loss, so the weights of an update add up to 1.
         self._rollout.add(Mean("policy_loss", loss.detach(), 1 / self.accumulation))

@@ -1,7 +1,8 @@
 """TRL's batches, dicts of tensors, as what the methods and their metrics take (pure).
 
 Beside TRL's own entries a batch of ``CovGRPOTrainer`` has ``policy_log_probs`` and ``policy_entropy`` (B, A) of the
-policy that sampled, ``sample_ids`` (B,) and, where a method needs it, ``proxy`` or ``discriminator_mean`` (B, A).
+policy that sampled, ``sample_ids`` (B,), ``graded`` (B,), which is True for a completion with a reward, and, where a
+method needs it, ``proxy`` or ``discriminator_mean`` (B, A).
 """
 
 from collections.abc import Mapping, Sequence
@@ -103,13 +104,18 @@ def vocabulary_scores(config: CovConfig, logits: Tensor, targets: Tensor, temper
     return {name: values.view(targets.shape) for name, values in found.items()}
 
 
+def graded_mask(batch: Batch) -> Tensor:
+    """Return the mask (B, A) of the tokens of completions that a reward function gave a reward."""
+    return batch["completion_mask"].bool() & batch["graded"][:, None]
+
+
 def window_part(batch: Batch) -> WindowPart:
     """Return a micro-batch as the methods see it when they plan."""
     return WindowPart(
         sample_ids=batch["sample_ids"],
         log_probs=batch["policy_log_probs"],
         advantages=batch["advantages"][:, None].expand_as(batch["policy_log_probs"]),
-        action_mask=batch["completion_mask"].bool(),
+        action_mask=graded_mask(batch),
         entropy=batch["policy_entropy"],
         proxy=batch.get("proxy"),
         discriminator_mean=batch.get("discriminator_mean"),
@@ -131,6 +137,6 @@ def token_batch(batch: Batch, log_probs: Tensor) -> TokenBatch:
         log_probs=log_probs,
         old_log_probs=old,
         advantages=batch["advantages"][:, None].expand_as(old),
-        action_mask=batch["completion_mask"].bool(),
+        action_mask=graded_mask(batch),
         rollout_log_probs=sampled.where(~sampled.isnan(), old),
     )

@@ -34,6 +34,7 @@ def test_a_run_that_would_run(plan_run, tmp_path):
     assert lines[-1] == "dry run: it would run"
     # Prompts "0+0=" to "3+3=" have 4 characters, and 24 tokens may be generated: 8 (24 + 24) and 8 (4 + 12) tokens.
     assert "methods: none" in lines
+    assert "note: the memory of the hosts is not checked (--dry_run_node_memory)" in lines
     tokens = ("384 tokens", "48", "24", "128 tokens", "4 tokens")
     placement = ("node 0 GPU 0 engine 0", "node 0 GPU 1 actor 0", "GiB")
     facts = ("4 prompts x 2 = 8 samples", "updates: 2", *tokens, "1 node x 2 GPUs of 80 GiB", *placement)

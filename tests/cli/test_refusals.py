@@ -53,6 +53,7 @@ FILES = {
     ),
     "200-steps/on_policy/lab.json": '{"steps": 7}',
     "data/eurus-difficult.jsonl": "",
+    "recorded/step_000001.safetensors": "",
 }
 LONG = "n" * 300
 REPORT = "run --export law.json"
@@ -162,6 +163,7 @@ REFUSED = {
     "lab": [
         (f"{LAB} --steps 0", ["--steps 0: must be at least 1"]),
         (f"{LAB} --train.micro_batch_size 200", ["--train.micro_batch_size 200: an optimizer step has 64 samples"]),
+        (f"{LAB} --dump_dir recorded", ["--dump_dir recorded holds recorded rollouts of another run"]),
         (f"{LAB} --method none --cov_type kl_cov", ["--cov_type kl_cov", "--method none", "drop one"]),
         (f"{LAB} --updates 3", ["--updates 3: must divide the 512 samples"]),
         (f"{LAB} --rollout.n_samples_per_prompt 1", ["--rollout.n_samples_per_prompt 1: must be at least 2"]),

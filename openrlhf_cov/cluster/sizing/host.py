@@ -135,7 +135,7 @@ def _on_host(role: Role, sleeps: bool) -> float:
     if role.training is None:
         return weights if sharding.stage == 3 else 0.0
     if sharding.optimizer_on_cpu:  # fp32 master weights, moments and gradients
-        return 16.0 * shape.parameters / sharding.world
+        return 16.0 * sharding.trained_parameters(shape) / sharding.world
     return sharding.optimizer(shape) + sharding.gradients(shape) if sleeps else 0.0
 
 

@@ -78,6 +78,8 @@ def tensors_of(samples: Sequence[RecordedSample], pad: int) -> tuple[Tensor, Ten
     )
     if len(set(prompts)) > 1 or not ends_with_response:
         raise RunStopped("--replay_dir: the lab needs prompts of one length, and one response after each")
+    if any(sample.abstained for sample in ordered):
+        raise RunStopped("--replay_dir: the reward function abstained from samples; the lab needs a reward for each")
     if any(sample.reward is None for sample in ordered):
         raise RunStopped("--replay_dir: the samples have no rewards; the lab has no reward model")
     first = prompts[0]

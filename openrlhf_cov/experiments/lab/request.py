@@ -169,12 +169,15 @@ class LabRequest:
 
     def _check_recordings(self) -> None:
         """Raise UsageError for folders of recorded rollouts that this run cannot write or read."""
-        from openrlhf_cov.data.rollout_files import RolloutFileError, check_steps
+        from openrlhf_cov.data.rollout_files import RolloutFileError, check_steps, recorded_steps
 
         dump: Path | None = self.args.dump_dir
         replay: Path | None = self.args.replay_dir
         if dump is not None:
             check_folder(dump, "--dump_dir")
+            # A run that was cut off is made again from its first step.
+            if recorded_steps(dump) and not self._is_of_this_run():
+                raise UsageError(f"--dump_dir {dump} holds recorded rollouts of another run; choose a new folder")
         if replay is None:
             return
         if dump is not None and dump.resolve() == replay.resolve():

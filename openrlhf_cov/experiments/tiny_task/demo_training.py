@@ -196,7 +196,6 @@ def training_command(
     """
     # As many prompts as the steps need, so that the only episode ends with the last step.
     flags = f"""
-        --actor.model_name_or_path {task}/model --data.prompt_dataset {task}/train.jsonl
         --data.input_key input --data.label_key label --data.max_samples {steps * PROMPTS}
         --actor.num_gpus_per_node 1 --ref.num_gpus_per_node 1 --train.colocate_actor_ref --vllm.num_engines 1
         --algo.advantage.estimator group_norm --algo.kl.use_loss --algo.kl.estimator k3 --algo.kl.init_coef {kl_coef}
@@ -204,11 +203,18 @@ def training_command(
         --vllm.max_num_seqs {PROMPTS * SAMPLES}
         --train.batch_size 32 --train.micro_batch_size 32
         --actor.adam.lr 3e-5 --actor.lr_scheduler constant --ds.zero_stage 2
-        --ckpt.output_dir {output} --ckpt.path {output}/checkpoints --logger.tensorboard_dir {output}/tensorboard
         --method {method} --rollout_seeded --cov_dump_every 10
     """
-    trainer = [sys.executable, "-m", "openrlhf_cov.cli.train_ppo_ray"]
-    words = [*trainer, *shlex.split(flags), *kind.flags, *METHOD_FLAGS[method]]
+    paths = {
+        "--actor.model_name_or_path": task / "model",
+        "--data.prompt_dataset": task / "train.jsonl",
+        "--ckpt.output_dir": output,
+        "--ckpt.path": output / "checkpoints",
+        "--logger.tensorboard_dir": output / "tensorboard",
+    }
+    words = [sys.executable, "-m", "openrlhf_cov.cli.train_ppo_ray"]
+    words += [word for flag, path in paths.items() for word in (flag, str(path))]
+    words += [*shlex.split(flags), *kind.flags, *METHOD_FLAGS[method]]
     if address is None:
         return words
     submit = [str(Path(sys.executable).with_name("ray")), "job", "submit", "--address", address]

@@ -227,6 +227,8 @@ def _hosts(found: Findings, parts: dict[int, dict[str, float]], cluster: Cluster
     names = list(cluster.gpus)
     needs = {names[node]: sum(each.values()) for node, each in parts.items()}
     _compare_nodes(found, needs, cluster, "beside the GPUs, for what sleeps or is offloaded", MEND_NODE)
+    if not cluster.memory:
+        found.notes.append("the memory of the hosts is not checked (--dry_run_node_memory)")
     fullest = max(parts.values(), key=lambda each: sum(each.values()), default={})
     return ["host of the fullest node", prose.host_line(fullest)]
 

@@ -31,6 +31,13 @@ def test_what_is_offloaded_is_on_the_host(flags):
     assert parts["weights of engines"] == 0
 
 
+def test_adapters_alone_are_offloaded(flags):
+    awake = {"ds.enable_sleep": False, "vllm.enable_sleep": False, "ds.adam_offload": True}
+    (parts,) = hosts(flags(awake | {"ds.lora.rank": 16}), [8]).values()
+    # Adapters of rank 16 have less than a hundredth of the parameters.
+    assert 0 < parts["states of DeepSpeed"] < 16 * P / 100
+
+
 @pytest.mark.parametrize(
     ("stage", "averages"),
     # Stage 3: 4 bytes of the average and 2 of the offloaded model, half of them on each of two nodes. Stage 2: the

@@ -94,6 +94,7 @@ def test_files_that_do_not_fit_end_the_run(make_lab, tmp_path):
         ({"tokens": first.tokens + 1000}, "token ids outside of the vocabulary"),
         ({"action_mask": torch.ones_like(first.action_mask)}, "prompts of one length"),
         ({"reward": None}, "the samples have no rewards"),
+        ({"reward": 0.0, "abstained": True}, "the reward function abstained"),
     ):
         path.write_bytes(good)
         changed(path, **fields)

@@ -122,13 +122,14 @@ def test_a_null_does_not_stop_the_line_of_a_step(name):
 
 
 def test_the_command_trains_on_the_prompts_of_its_steps(tmp_path):
-    places = {"steps": 3, "task": tmp_path / "task", "output": tmp_path / "run"}
+    places = {"steps": 3, "task": tmp_path / "a task", "output": tmp_path / "run"}
     command = demo_training.training_command("kl_cov", **places, address="http://127.0.0.1:1")
     flags = dict(pairwise(command))
     assert flags["--data.max_samples"] == "96"
     assert flags["--address"] == "http://127.0.0.1:1"
     assert "kl_cov" in command
     assert flags["--ckpt.output_dir"] == str(tmp_path / "run")
+    assert flags["--actor.model_name_or_path"] == str(tmp_path / "a task" / "model")
     assert flags["--reward.remote_url"].endswith("openrlhf_cov/experiments/tiny_task/tiny_reward_func.py")
     # A training that joins its Ray itself is the same command without the job.
     joined = demo_training.training_command("kl_cov", **places, address=None)

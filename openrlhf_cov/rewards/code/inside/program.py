@@ -146,7 +146,8 @@ def _open_streams() -> None:
             newline="\n",
             closefd=False,
         )
-        stream.buffer.raw.name = f"<{name}>"
+        buffer: Any = stream.buffer
+        buffer.raw.name = f"<{name}>"
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
         for names in (_prelude, *_names.values()):
