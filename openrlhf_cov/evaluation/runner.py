@@ -64,6 +64,9 @@ def open_run(folder: Path, settings: RunSettings, problems: Sequence[AskedProble
                     raise UsageError(f"--output {folder} holds another run: {difference}; choose another folder")
             responses = read_responses(folder)
             write_records(folder / RESPONSES_FILE, responses)  # without a line that was cut
+            if len(responses) < sum(each.problems * each.samples for each in settings.benchmarks):
+                versions = _joined_versions(old["packages"], settings.packages)
+                write_settings(folder, replace(read_settings(folder), packages=versions))
             return responses
         if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - UNSTARTED):
             raise UsageError(f"--output {folder} is not empty and holds no evaluation; choose another folder")
@@ -71,6 +74,15 @@ def open_run(folder: Path, settings: RunSettings, problems: Sequence[AskedProble
         write_records(folder / PROBLEMS_FILE, problems)
         write_settings(folder, settings)
     return []
+
+
+def _joined_versions(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    """Return the versions of packages with which an evaluation was begun and continued, such as ``0.1, 0.9``."""
+    versions = dict(now) | dict(before)
+    for name, version in now.items():
+        if version not in versions[name].split(", "):
+            versions[name] += f", {version}"
+    return versions
 
 
 def run(

@@ -106,6 +106,13 @@ def check_model(config: CovConfig, model: Any) -> None:
         raise ValueError(
             "disable_dropout=False: with dropout the methods would see other log-probs than the loss; use True"
         )
+    # No module, which disable_dropout would find: the attention of Llama and others calls a function with it.
+    rates = {getattr(module, "attention_dropout", None) for module in model.modules()}
+    if rate := max((rate for rate in rates if isinstance(rate, float)), default=0.0):
+        raise ValueError(
+            f"the model has attention_dropout={rate:g}, by which the methods would see other log-probs than the loss; "
+            "set it to 0 in the config of the model"
+        )
 
 
 def _faults_of_options(args: Any, extras: Mapping[str, Any]) -> Iterator[str]:

@@ -51,7 +51,15 @@ def test_other_packages_may_continue_a_run(again, straight, small):
         small.evaluate(folder, small.Model(stop_after=3))
     later = replace(small.settings, packages={"vllm": "2", "torch": "3"})
     assert len(open_run(folder, later, small.plan.problems)) == 3 + len(small.too_long)
-    assert read_settings(folder).packages == {"vllm": "1"}
+    # Both versions made responses, so that a comparison names them.
+    assert read_settings(folder).packages == {"vllm": "1, 2", "torch": "3"}
+    open_run(folder, later, small.plan.problems)
+    assert read_settings(folder).packages == {"vllm": "1, 2", "torch": "3"}
+
+
+def test_a_finished_run_keeps_its_packages(straight, small):
+    open_run(straight, replace(small.settings, packages={"vllm": "2"}), small.plan.problems)
+    assert read_settings(straight).packages == {"vllm": "1"}
 
 
 @pytest.mark.parametrize("name", ["responses.jsonl", ".hidden"])

@@ -266,6 +266,14 @@ def test_dropout_is_refused_unless_trl_disables_it(tmp_path):
     CovGRPOTrainer(model, begins_with_digit, options(tmp_path, disable_dropout=True), **arguments)
 
 
+def test_dropout_of_attention_is_refused_which_trl_does_not_disable(tmp_path):
+    model, tokenizer = new_policy()
+    model.model.layers[0].self_attn.attention_dropout = 0.5
+    arguments = dict(train_dataset=prompts(), processing_class=tokenizer)
+    with pytest.raises(ValueError, match=r"attention_dropout=0.5, .*; set it to 0"):
+        CovGRPOTrainer(model, begins_with_digit, options(tmp_path, disable_dropout=True), **arguments)
+
+
 def test_a_method_that_needs_several_updates_warns_where_there_is_one(tmp_path, caplog):
     args = options(tmp_path, steps_per_generation=1, per_device_train_batch_size=16, max_steps=1)
     with caplog.at_level(logging.WARNING):
