@@ -136,6 +136,7 @@ def test_reading_in_pieces_is_reading_at_once(tmp_path, cuts):
     assert rows.warnings == []
 
 
+@pytest.mark.slow
 def test_a_replaced_file_is_read_anew(file, tmp_path):
     path = file(LINES)
     rows = read(path)

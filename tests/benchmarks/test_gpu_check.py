@@ -55,6 +55,7 @@ def test_a_head_that_keeps_all_logits_fails(gpu_check, monkeypatch):
     assert failed(gpu_check, gpu_check.output_head) == {"head: peak memory, chunked / full"}
 
 
+@pytest.mark.slow
 def test_another_selection_on_the_device_fails(gpu_check, monkeypatch):
     right = Window.largest
     calls = []

@@ -53,6 +53,7 @@ def test_every_grade_is_written_if_asked(tmp_path):
     assert grades[4]["answer"] == r"\frac{2}{4}"
 
 
+@pytest.mark.slow
 def test_the_grader_is_that_of_the_flag(tmp_path, capsys):
     path = str(write(tmp_path / "rows.jsonl", [{"response": r"so \boxed{3+2}", "answer": "5"}]))
     for name, status in (("strict", "unparsable"), ("published", "correct")):

@@ -150,6 +150,7 @@ def test_a_request_larger_than_every_buffer(pool):
     assert pool.call("length", "x" * 5_000_000, timeout=5) == 5_000_000
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_read_blocks_nobody(pool):
     os.kill(pool.call("pid", timeout=5), signal.SIGSTOP)
     started = time.monotonic()

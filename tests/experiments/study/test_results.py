@@ -139,6 +139,7 @@ def test_a_folder_without_its_last_file_is_unfinished(tmp_path):
     assert read_result(tmp_path, run) is None
 
 
+@pytest.mark.slow
 def test_the_metrics_of_reported_runs_depend_on_the_study(tmp_path, make_result):
     tuned, reported = (make_result(StudyRun("GRPO", stage, (), 0), 0.8) for stage in (SCREEN, REPORT))
     extra = ("decision/sampled_own/a", "decision_other", "cov/mean")

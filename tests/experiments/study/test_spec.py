@@ -118,6 +118,7 @@ def test_anything_in_a_field_is_taken_or_refused(field, value):
         spec_of(content)
 
 
+@pytest.mark.slow
 @given(content=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_any_bytes_are_taken_or_refused(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "any.yaml"

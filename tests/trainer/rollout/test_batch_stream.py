@@ -85,6 +85,7 @@ def test_every_rollout_is_as_old_as_it_may_be(max_staleness, first_step):
     assert batches.threads == ({"MainThread"} if max_staleness == 0 else {"rollouts"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_staleness", [1, 2])
 def test_no_rollout_is_begun_too_early(max_staleness):
     batches = Batches()
@@ -126,6 +127,7 @@ def test_an_error_reaches_the_step_that_needs_the_rollout(max_staleness):
                 stream.next(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_staleness", [1, 2])
 def test_exclusive_waits_for_the_rollout_in_flight_and_lets_no_other_begin(max_staleness):
     batches = Batches(waits=True)
