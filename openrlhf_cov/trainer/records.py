@@ -222,8 +222,8 @@ class MicroBatch:
     values: Tensor | None = None
     rollout_log_probs: Tensor | None = None
     image_inputs: Sequence[Any] = ()
-    # Number of the tokens of ``graded_mask``, which the host knows without the device.
-    graded_tokens: int = 0
+    # Number of the tokens of ``graded_mask``, which the host knows without the device; None if nobody has counted.
+    graded_tokens: int | None = None
 
     @classmethod
     def of(cls, samples: Sequence[TrainSample]) -> Self:
@@ -240,12 +240,13 @@ class MicroBatch:
             if name not in ("sample_ids", "abstained", "attention_mask", "image_inputs", "graded_tokens")
         }
         masks = [torch.ones_like(sample.tokens) for sample in samples]
+        abstained = torch.tensor([sample.abstained for sample in samples])
         return cls(
             sample_ids=torch.tensor([sample.sample_id for sample in samples]),
-            abstained=torch.tensor([sample.abstained for sample in samples]),
+            abstained=abstained,
             attention_mask=pad_sequence(masks, batch_first=True),
             image_inputs=[sample.image_inputs for sample in samples if sample.image_inputs is not None],
-            graded_tokens=sum(int(sample.action_mask.sum()) for sample in samples if not sample.abstained),
+            graded_tokens=int(tensors["action_mask"][~abstained].sum()),
             **tensors,
         )
 

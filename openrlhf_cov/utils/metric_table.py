@@ -147,7 +147,7 @@ TABLE: dict[str, tuple[Definition, ...]] = {
         Definition({"kl": "KL to the reference", "logprobs_diff": "log ratio to the reference"}, "KL estimate and mean log ratio to the reference model", unit=NATS),
         Definition({"vllm_kl": "KL of vLLM to the trained policy"}, "mean log-prob in vLLM minus that in training", unit=NATS, expected="about 1e-6 in float32, up to 1e-2 in bfloat16; does not grow", only_with="log-probs of the engine"),
         Definition({"is_filter_ratio": "filtered by rollout correction"}, "tokens or sequences that it filters", unit=SHARE, only_with="rollout correction"),
-        Definition({"actor_lr": "learning rate", "actor_grad_norm": "gradient norm"}, "learning rate after the last update, which the next one has, and gradient norm of the last update"),
+        Definition({"actor_lr": "learning rate", "actor_grad_norm": "gradient norm"}, "learning rate of the next update, and gradient norm of the last one"),
         Definition({"critic_loss": "critic: loss", "critic_lr": "critic: learning rate", "critic_grad_norm": "critic: gradient norm", "values": "critic: value"}, "loss, learning rate, gradient norm and mean value", only_with="a critic"),
         Definition({"critic_skipped_updates": "critic: skipped updates"}, "as `ppo/skipped_updates`", only_with="a critic", limit=0.0),
         Definition({"reward": "reward", "return": "return"}, "means over the samples of the step"),

@@ -288,7 +288,7 @@ def _changes_formula(text: str, box: Box) -> bool:
         has_operand = beyond.kind in OPERAND or beyond.text in DELIMITERS
         if token.kind == "relation" and not joined and bracket == "open" and has_operand:  # and no quotation
             return True
-        if token.kind == "function" and bracket == "open":
+        if token.kind == "function" and bracket == "open":  # also with a space, as in \sqrt $\boxed{5}$
             return True
         if not joined:
             continue

@@ -544,11 +544,12 @@ class FormulaKeys:
             top, bottom = ([_without_sign(key) for key in side] for side in keys)
             if self.reduced:
                 above, below = Counter(top), Counter(bottom)
-                top, bottom = list((above - below).elements()), list((below - above).elements())
-            operands = [key for key in top if key != "1"] + [f"1/{key}" for key in bottom if key != "1"]
-            if self.reduced and len(operands) < 2 and not bottom:  # no product any more
-                key = operands[0] if operands else "1"
-                return _negated(key) if is_negative else key
+                top = [key for key in (above - below).elements() if key != "1"]
+                bottom = [key for key in (below - above).elements() if key != "1"]
+                if len(top) < 2 and not bottom:  # no product any more
+                    key = top[0] if top else "1"
+                    return _negated(key) if is_negative else key
+            operands = [key for key in top if key != "1"] + [f"1/{key}" for key in bottom]
         else:
             kind = node.kind
             keys = [self._read(arg) for arg in node.args]

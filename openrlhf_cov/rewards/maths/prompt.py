@@ -117,7 +117,8 @@ TERMS = re.compile(rf"\bsimplif|\bexpand|\bcombine like|\bmultiply out|{LINE_FOR
 # An equation that is solved for a name.
 SOLVED = re.compile(
     rf"{FACTORS.pattern}|{LINE_FORM}|\bsolve\s[^.?:\n]{{0,120}}?\bfor\s\$?\\?[a-z]\b(?!\s[a-z]{{2}})|"
-    r"(?<![a-z])[a-z]\$?\s(?:in terms|as a function) of\b",
+    r"(?<![a-z])[a-z]\$?\s(?:in terms|as a function) of\b|"
+    r"\bmake\s\$?\\?[a-z]\$?\sthe subject\b|\bisolate\s\$?\\?[a-z]\b",
     re.IGNORECASE,
 )
 # Roots without square factors, none of them below a fraction bar.

@@ -244,6 +244,8 @@ OTHER_NAMES = [
 UNSOLVED = [
     (LINE, r"y=2-\frac{2x}{3}", ["4x+6y=12", "3y+2x-6=0", r"x=3-\frac{3y}{2}", "2x+3y=6"]),
     ("Write $y$ in terms of $x$ if $2x+3y=6$.", r"y=2-\frac{2x}{3}", ["3y=6-2x"]),
+    ("Make $y$ the subject of $2x+3y=6$.", r"y=2-\frac{2x}{3}", ["3y=6-2x"]),
+    ("Isolate y in $2x+3y=6$.", r"y=2-\frac{2x}{3}", ["3y=6-2x"]),
 ]
 KINDS = {
     "repeated": REPEATED, "undone": UNDONE, "times": TIMES, "percent": PERCENT, "commas": COMMAS, "units": UNITS,
