@@ -106,7 +106,7 @@ def check_model(config: CovConfig, model: Any) -> None:
         raise ValueError(
             "disable_dropout=False: with dropout the methods would see other log-probs than the loss; use True"
         )
-    # No module, which disable_dropout would find: the attention of Llama and others calls a function with it.
+    # The attention of Llama and others applies this rate without a module of dropout, so disable_dropout misses it.
     rates = {getattr(module, "attention_dropout", None) for module in model.modules()}
     if rate := max((rate for rate in rates if isinstance(rate, float)), default=0.0):
         raise ValueError(

@@ -227,10 +227,7 @@ def target_of(result: Result) -> Floats:
 
 
 def unchanged_share(result: Result) -> float:
-    """Return the share of steps, off the target, after which a controlled value did not change; NaN without one.
-
-    It is a share of all steps.
-    """
+    """Return the share of steps that are off the target and leave the controlled value as it is; NaN without one."""
     if not follows_target(result):
         return math.nan
     value, gap = (result.metrics.column(f"control/{name}") for name in ("value", "gap"))
