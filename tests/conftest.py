@@ -287,7 +287,7 @@ def make_evaluation() -> Callable[..., Evaluation]:
                     AskedProblem(benchmark=name, id=problem_id, problem=f"What is {n}?", answer="1", source="tests")
                 )
                 responses += [_response(name, problem_id, k, answer) for k, answer in enumerate(row)]
-        how = dict(model="models/tiny", protocol="paper", template="plain", template_text="{problem}", seed=7)
+        how = dict(model="models/tiny", protocol="paper", template="qwen-boxed", template_text="{problem}", seed=7)
         how |= dict(log_probs=False, reward_format="boxed", max_model_len=512, packages={"vllm": "0.19.1"})
         return Evaluation(RunSettings(benchmarks=tuple(benchmarks), **(how | settings)), problems, responses)
 
@@ -296,7 +296,7 @@ def make_evaluation() -> Callable[..., Evaluation]:
 
 def _benchmark(name: str, answers: list[list[str | None]], changes: dict) -> BenchmarkSettings:
     values = dict(name=name, version=1, problems=len(answers), complete=True, samples=len(answers[0]), top_p=1.0)
-    values |= dict(temperature=0.6 if len(answers[0]) > 1 else 0.0, max_tokens=100, grader="math")
+    values |= dict(temperature=0.6 if len(answers[0]) > 1 else 0.0, max_tokens=8192, grader="math")
     values |= dict(sha256=hashlib.sha256(f"{name} {len(answers)}".encode()).hexdigest())
     return BenchmarkSettings(**(values | changes))
 

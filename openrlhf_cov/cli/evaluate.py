@@ -12,7 +12,13 @@ from tqdm import tqdm
 from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.cluster.packages import MATH_VERIFY, has_math_verify, require_grader
 from openrlhf_cov.config import RewardConfig, template_arguments
-from openrlhf_cov.data.templates import get_template, own_template_warning, template_text, unread_arguments
+from openrlhf_cov.data.templates import (
+    get_template,
+    own_template_warning,
+    sent_template,
+    template_text,
+    unread_arguments,
+)
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation import benchmarks, runner
 from openrlhf_cov.evaluation.data import load_problems, write_problem_file
@@ -116,24 +122,21 @@ def _evaluate(args: argparse.Namespace) -> int:
     template = args.template or protocol.template
     arguments = _template_arguments(args, template)
     backend = evaluation_backends.open_backend(args)
-    _warn_of_template(args, template, arguments, backend.tokenizer)
-    written = backend.template(template)
-    # A server puts its own chat template around the message and is sent the arguments for it.
-    written_arguments = arguments if written == "chat" else None
     plan = make_plan(
         chosen,
         protocol,
         {name: getattr(args, name) for name in SAMPLING_FLAGS},
         data_dir=args.data_dir,
         limit=args.limit,
-        template=written,
+        template=template,
         tokenizer=backend.tokenizer,
-        chat_template_kwargs=written_arguments,
+        chat_template_kwargs=arguments,
     )
+    sent = sent_template(template, backend.tokenizer)
     settings = RunSettings(
         protocol=args.protocol,
         template=template,
-        template_text=template_text(written, backend.tokenizer, written_arguments),
+        template_text=template_text(sent, backend.tokenizer, arguments if sent == template else None),
         chat_template_kwargs=arguments,
         seed=args.seed,
         log_probs=args.log_probs,
@@ -143,6 +146,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     )
     _say_what_cannot_be_graded(plan)
     done = runner.open_run(args.output, settings, plan.problems)
+    _warn_of_template(args, template, arguments, backend.tokenizer)
     if config.reward_grader == "published" and (old := sum(response.published is None for response in done)):
         say(
             f"evaluate: {old:,} responses were graded by strict alone; --regrade grades them with both graders\n",
@@ -174,7 +178,7 @@ def _template_arguments(args: argparse.Namespace, template: str) -> dict[str, An
 
 
 def _warn_of_template(args: argparse.Namespace, template: str, arguments: dict[str, Any], tokenizer: Any) -> None:
-    """Say on stderr that the model has a chat template that is not used, or does not read an argument."""
+    """Say on stderr that the chat template of the model is not used, or that it does not read an argument."""
     if not args.template and (warning := own_template_warning(template, tokenizer)):
         say(f"evaluate: warning: {warning}\n", sys.stderr)
     if unread := unread_arguments(arguments, tokenizer):

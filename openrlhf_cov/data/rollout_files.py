@@ -12,6 +12,7 @@ predicted positions: entry t of a tensor (A,) is about token t + 1. N is the num
 """
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -169,6 +170,23 @@ def recorded_steps(folder: str | Path) -> list[int]:
         return []
     found = (FILE_NAME.fullmatch(each.name) for each in path.iterdir())
     return sorted(int(match[1]) for match in found if match)
+
+
+def set_aside_after(folder: str | Path, step: int) -> None:
+    """Rename the files of later steps to ``FILE.bak`` (``.bak1``, ...), for a run that makes these steps anew.
+
+    Args:
+        folder: Folder of the files; it need not exist.
+        step: The last step whose file stays, 0 for none.
+
+    Raises:
+        OSError: A file cannot be renamed; its ``filename`` is the path.
+    """
+    for later in recorded_steps(folder):
+        if later > step:
+            path = rollout_path(folder, later)
+            names = (path.with_name(f"{path.name}.bak{number or ''}") for number in itertools.count())
+            path.rename(next(name for name in names if not name.exists()))
 
 
 def check_steps(folder: str | Path) -> list[int]:

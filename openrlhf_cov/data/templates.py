@@ -134,16 +134,35 @@ def unread_arguments(arguments: Mapping[str, Any], tokenizer: Any) -> str | None
     return f"the chat template of the model does not read {', '.join(unread)}, so the prompts stay as they are"
 
 
+def sent_template(name: str, tokenizer: Any) -> str:
+    """Return the name of the template that makes the text that is sent.
+
+    It is the template itself, except ``plain`` for ``chat`` without a tokenizer: a server puts the chat template of
+    its model around the message that it gets.
+
+    Args:
+        name: Name of the template of the prompts.
+        tokenizer: Tokenizer of the model; None where a server tokenizes.
+    """
+    return "plain" if name == "chat" and tokenizer is None else name
+
+
 def own_template_warning(name: str, tokenizer: Any, flag: str = "--template") -> str | None:
     """Return a warning for a model whose own chat template differs from the default template of the prompts.
 
-    Returns None where the model has no chat template, where that fails, and where it gives the same text.
+    Returns None where the model has no chat template, where that fails, and where it gives the same text. Without a
+    tokenizer nobody knows what the chat template writes; the warning then says what the server is sent.
 
     Args:
         name: Name of the default template, which the prompts have.
         tokenizer: Tokenizer of the model.
         flag: Flag that chooses the template, for the message.
     """
+    if tokenizer is None:
+        return (
+            f"{flag} is not given, so the server is sent prompts in the template {name}; use {flag} chat for the chat "
+            f"template of its model, or {flag} {name} to go without this warning"
+        )
     if getattr(tokenizer, "chat_template", None) is None:
         return None
     try:

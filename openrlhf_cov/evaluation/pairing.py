@@ -8,7 +8,7 @@ from itertools import product
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation import paper
-from openrlhf_cov.evaluation.benchmarks import BENCHMARKS
+from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, PROTOCOLS
 from openrlhf_cov.evaluation.response_records import GRADED_BY, GRADING_PACKAGES, BenchmarkSettings, RunSettings
 from openrlhf_cov.evaluation.samples import BenchmarkSamples
 from openrlhf_cov.evaluation.scores import (
@@ -293,13 +293,21 @@ def _paper_notes(runs: Sequence[ComparedRun], grader: str) -> list[str]:
         f"paper: {paper.SOURCE}; it gives no intervals and no seeds, and its average is not the mean of its columns"
     ]
     for run in runs:
-        for how in (each.settings for each in run.samples if _is_of_paper(each.settings)):
+        of_paper = [each.settings for each in run.samples if _is_of_paper(each.settings)]
+        template = PROTOCOLS["paper"].template
+        if of_paper and run.settings.template != template:
+            notes.append(f"{run.name}: prompt template {run.settings.template}, the paper's is like {template}")
+        for how in of_paper:
             usual = BENCHMARKS[how.name].sampling
             if (how.samples, how.temperature) != (usual.samples, usual.temperature):
                 notes.append(
                     f"{run.name}: {how.name}: {how.samples} samples at temperature {how.temperature:g}, the paper has "
                     f"{usual.samples} at {usual.temperature:g}"
                 )
+            for name in ("top_p", "max_tokens"):
+                values = getattr(how, name), getattr(usual, name)
+                if values[0] != values[1]:
+                    notes.append(f"{run.name}: {how.name}: {name} {values[0]:g}, the paper has {values[1]:g}")
     if grader == "strict":
         notes.append("paper: it was graded more leniently than by the grader strict; add --grader published")
     names = {each.settings.name for run in runs for each in run.samples}

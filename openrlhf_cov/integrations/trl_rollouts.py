@@ -22,6 +22,7 @@ from openrlhf_cov.data.rollout_files import (
     read_rollout,
     recorded_steps,
     rollout_path,
+    set_aside_after,
     tokenizer_digest,
     write_rollout,
 )
@@ -90,13 +91,30 @@ class RolloutFiles:
                 f"lower max_steps={args.max_steps} to at most {len(self.steps) * trainer.updates}"
             )
 
-    def check_dump(self, step: int) -> None:
-        """Raise ValueError if a run that begins would replace the files of another run."""
-        if step == 1 and self.dump_dir is not None and (found := recorded_steps(self.dump_dir)):
+    def keep_earlier_files(self, step: int, *, resumed: bool) -> None:
+        """Make sure that the files of this and later steps replace none.
+
+        A run that begins refuses the files of another run. One that resumes sets the files of the steps aside that it
+        makes anew.
+
+        Args:
+            step: The rollout that is about to be sampled, from 1.
+            resumed: False for a run that begins.
+
+        Raises:
+            ValueError: ``dump_dir`` has files of another run, or a file cannot be renamed.
+        """
+        if self.dump_dir is None:
+            return
+        if not resumed and (found := recorded_steps(self.dump_dir)):
             raise ValueError(
                 f"dump_dir={str(self.dump_dir)!r} holds {rollout_path(self.dump_dir, found[0]).name} of another run; "
                 "choose a new folder"
             )
+        try:
+            set_aside_after(self.dump_dir, step - 1)
+        except OSError as error:
+            raise ValueError(f"dump_dir: {error.filename} cannot be renamed: {error.strerror}") from error
 
     def write(self, step: int, samples: Sequence[RecordedSample]) -> None:
         """Write the file of a step.

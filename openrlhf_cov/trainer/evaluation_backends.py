@@ -84,10 +84,6 @@ class Engines:  # ``Server`` has the same methods
         except Exception as error:  # files of any content, and the model's own code may run
             raise UsageError(f"--model {args.model}: its tokenizer cannot be loaded ({reason_of(error)})") from error
 
-    def template(self, name: str) -> str:
-        """Return the name of the template that makes the text sent for ``--template``: the name itself."""
-        return name
-
     def settings(self, plan: EvaluationPlan) -> dict[str, Any]:
         """Return the fields of ``RunSettings`` that describe the model.
 
@@ -201,10 +197,6 @@ class Server:
                 getattr(args, "chat_template_kwargs", ""), "--chat_template_kwargs"
             ),
         )
-
-    def template(self, name: str) -> str:
-        """Return the text of the message for ``chat``: the server adds its own template."""
-        return "plain" if name == "chat" else name
 
     def settings(self, plan: EvaluationPlan) -> dict[str, Any]:
         """Return the fields of ``RunSettings`` that are known of the server's model. Prompts are not cut here."""

@@ -5,7 +5,14 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
 from openrlhf_cov.config import PromptConfig, template_arguments
-from openrlhf_cov.data.templates import TEMPLATES, get_template, own_template_warning, template_text, unread_arguments
+from openrlhf_cov.data.templates import (
+    TEMPLATES,
+    get_template,
+    own_template_warning,
+    sent_template,
+    template_text,
+    unread_arguments,
+)
 from openrlhf_cov.errors import UsageError
 
 LLAMA_LIKE = (
@@ -110,6 +117,13 @@ def test_the_models_own_template_is_named_where_it_is_not_used(tokenizer):
     assert own_template_warning("qwen-boxed", tokenizer).startswith("--template is not given, so prompts have the")
     tokenizer.chat_template = "{{ messages[0].content }}"  # as the template plain
     assert own_template_warning("plain", tokenizer) is None
+    server = own_template_warning("qwen-boxed", None)
+    assert missing(server, "server", "template qwen-boxed", "--template chat") == []
+
+
+def test_a_server_is_sent_the_message_and_puts_its_chat_template_around_it(tokenizer):
+    assert [sent_template(name, None) for name in ("chat", "none", "qwen-boxed")] == ["plain", "none", "qwen-boxed"]
+    assert [sent_template(name, tokenizer) for name in ("chat", "none")] == ["chat", "none"]
 
 
 GIVEN = {

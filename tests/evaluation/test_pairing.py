@@ -155,9 +155,9 @@ def test_settings_that_move_scores_are_named(make_run):
         "b", {"aime24": ["1"]}, {"aime24": {"temperature": 1.0, "max_tokens": 9}}, template="chat", template_text="?"
     )
     assert compare([first, other]).notes == (
-        "b: another prompt template: chat, where a has plain",
+        "b: another prompt template: chat, where a has qwen-boxed",
         "b: aime24: temperature: 1.0, where a has 0.0",
-        "b: aime24: max_tokens: 9, where a has 100",
+        "b: aime24: max_tokens: 9, where a has 8192",
     )
 
 
@@ -211,6 +211,16 @@ def test_what_differs_from_the_paper_is_named(make_run):
     ]
     for note, of_note in zip(notes[:1] + notes[2:], facts, strict=True):
         assert missing(note, *of_note) == []
+
+
+def test_other_lengths_samplers_and_prompts_than_the_papers_are_named(make_run):
+    sampling = {"math500": {"max_tokens": 256, "top_p": 0.95}}
+    run = make_run("a", {"math500": ["1"]}, sampling, template="plain")
+    assert compare([run], against="paper-7b", grader="published").notes[1:] == (
+        "a: prompt template plain, the paper's is like qwen-boxed",
+        "a: math500: top_p 0.95, the paper has 1",
+        "a: math500: max_tokens 256, the paper has 8192",
+    )
 
 
 def test_a_file_of_ones_own_is_not_the_benchmark_of_its_name(make_run):

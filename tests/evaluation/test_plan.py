@@ -107,7 +107,7 @@ def test_seeds_follow_from_run_benchmark_problem_and_sample_alone(sums):
 def test_problems_of_the_package_are_asked_for_programs_too():
     """Its benchmark has a file, as those of a user have, whose rows say themselves what grades them."""
     (benchmark,) = select("code_basics")
-    for template in ("qwen-boxed", "plain"):
+    for template in ("qwen-boxed", "plain", "chat"):
         with pytest.raises(UsageError, match=f"--template {template} does not ask for what code_basics grades; use"):
             plan_of(benchmark, template=template)
     for template in ("qwen-code", "plain-code", "none"):

@@ -81,7 +81,7 @@ def test_markdown_holds_any_text(make_evaluation):
     assert r"| protocol | a\|b |" in lines
     # benchmarks that were sampled alike share a row
     (sampling,) = [line for line in lines if line.startswith("| sampling ")]
-    settings = ("temperature 0.6", "top_p 1", "100 tokens")
+    settings = ("temperature 0.6", "top_p 1", "8,192 tokens")
     assert missing(sampling, *settings, "aime24 (version 1)", "aime25 (version 1)") == []
     start = lines.index("The prompt:")
     assert lines[start + 2 : start + 4] == ["    # no heading", "    ```{problem}"]  # code, whatever it holds

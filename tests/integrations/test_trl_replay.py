@@ -270,6 +270,27 @@ def test_a_run_does_not_replace_the_rollouts_of_another_one(rollouts, tmp_path):
     assert missing(message, f"dump_dir='{rollouts}'", "step_000001.safetensors", "another run") == []
 
 
+@pytest.mark.parametrize(("saved", "again"), [(1, {1, 2}), (2, {2})])
+def test_a_resumed_run_sets_the_rollouts_aside_that_it_samples_anew(saved, again, tmp_path):
+    # Two rollouts of two updates: a checkpoint after update 1 is within the first rollout.
+    rollouts = tmp_path / "rollouts"
+
+    def train(**changes):
+        model, tokenizer = new_policy()
+        args = options(tmp_path / "out", max_steps=STEPS, save_strategy="steps", save_steps=saved)
+        data = dict(train_dataset=prompts(), processing_class=tokenizer)
+        CovGRPOTrainer(model, begins_with_digit, args, dump_dir=rollouts, **data).train(**changes)
+        return {step: rollout_path(rollouts, step).read_bytes() for step in (1, 2)}
+
+    before = train()
+    checkpoint = tmp_path / "out" / f"checkpoint-{saved}"
+    after = train(resume_from_checkpoint=str(checkpoint))
+    names = {rollout_path(rollouts, step).name: step for step in (1, 2)}
+    kept = {names[path.name.removesuffix(".bak")]: path.read_bytes() for path in rollouts.glob("*.bak")}
+    assert kept == {step: before[step] for step in again}
+    assert all(after[step] == before[step] for step in {1, 2} - again)
+
+
 def test_a_run_ends_where_the_data_asks_for_more_rollouts_than_there_are(rollouts, tmp_path):
     # 64 prompts are 16 rollouts.
     message = refusal(tmp_path, replay_dir=rollouts, changes={"max_steps": -1, "num_train_epochs": 1})

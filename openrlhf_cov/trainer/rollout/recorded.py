@@ -1,6 +1,5 @@
 """Recorded rollouts in a training: written with ``--rollout.dump_dir``, trained on with ``--rollout.replay_dir``."""
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -16,8 +15,8 @@ from openrlhf_cov.data.rollout_files import (
     RolloutHeader,
     RolloutRecord,
     read_rollout,
-    recorded_steps,
     rollout_path,
+    set_aside_after,
     tokenizer_digest,
     write_rollout,
 )
@@ -56,14 +55,10 @@ class RolloutRecorder:
         Raises:
             RunStopped: A file cannot be renamed.
         """
-        for later in recorded_steps(self.folder):
-            path = rollout_path(self.folder, later)
-            if later > step:
-                names = (path.with_name(f"{path.name}.bak{number or ''}") for number in itertools.count())
-                try:
-                    path.rename(next(name for name in names if not name.exists()))
-                except OSError as error:
-                    raise RunStopped(f"--rollout.dump_dir: {path} cannot be renamed: {error.strerror}") from error
+        try:
+            set_aside_after(self.folder, step)
+        except OSError as error:
+            raise RunStopped(f"--rollout.dump_dir: {error.filename} cannot be renamed: {error.strerror}") from error
 
     def write(self, step: int, rollout: Rollout, samples: Sequence[Sample]) -> None:
         """Write the file of a step.
