@@ -48,7 +48,10 @@ def main() -> None:
     # GiB; vLLM would take a fifth of the memory for the cache of keys and values.
     variables.setdefault(cpu_host.KV_VARIABLE, "1")
     runtime_env = {"env_vars": variables, "worker_process_setup_hook": "stock.prepare"}
-    ray.init(address="local", include_dashboard=False, num_gpus=2, num_cpus=max(8, cores()), runtime_env=runtime_env)
+    # One for the training, and one for each engine.
+    gpus = 1 + args.vllm.num_engines
+    cpus = max(8, cores())
+    ray.init(address="local", include_dashboard=False, num_gpus=gpus, num_cpus=cpus, runtime_env=runtime_env)
 
     import openrlhf.trainer.ray.ppo_actor as ppo_actor
     import openrlhf.trainer.ray.vllm_engine as vllm_engine
