@@ -179,7 +179,14 @@ def _template_arguments(args: argparse.Namespace, template: str) -> dict[str, An
 
 def _warn_of_template(args: argparse.Namespace, template: str, arguments: dict[str, Any], tokenizer: Any) -> None:
     """Say on stderr that the chat template of the model is not used, or that it does not read an argument."""
-    if not args.template and (warning := own_template_warning(template, tokenizer)):
+    if not args.template and tokenizer is None:
+        say(
+            f"evaluate: warning: --template is not given, so the server is sent prompts in the template {template}; "
+            f"use --template chat for the chat template of its model, or --template {template} to go without this "
+            "warning\n",
+            sys.stderr,
+        )
+    elif not args.template and (warning := own_template_warning(template, tokenizer)):
         say(f"evaluate: warning: {warning}\n", sys.stderr)
     if unread := unread_arguments(arguments, tokenizer):
         say(f"evaluate: warning: --chat_template_kwargs: {unread}\n", sys.stderr)

@@ -150,19 +150,13 @@ def sent_template(name: str, tokenizer: Any) -> str:
 def own_template_warning(name: str, tokenizer: Any, flag: str = "--template") -> str | None:
     """Return a warning for a model whose own chat template differs from the default template of the prompts.
 
-    Returns None where the model has no chat template, where that fails, and where it gives the same text. Without a
-    tokenizer nobody knows what the chat template writes; the warning then says what the server is sent.
+    Returns None where the model has no chat template, where that fails, and where it gives the same text.
 
     Args:
         name: Name of the default template, which the prompts have.
         tokenizer: Tokenizer of the model.
         flag: Flag that chooses the template, for the message.
     """
-    if tokenizer is None:
-        return (
-            f"{flag} is not given, so the server is sent prompts in the template {name}; use {flag} chat for the chat "
-            f"template of its model, or {flag} {name} to go without this warning"
-        )
     if getattr(tokenizer, "chat_template", None) is None:
         return None
     try:

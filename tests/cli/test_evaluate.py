@@ -6,6 +6,7 @@ import signal
 import time
 
 import pytest
+from texts import missing
 
 from openrlhf_cov.cli import evaluate
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, GROUPS, PROTOCOLS
@@ -37,6 +38,8 @@ def test_a_run(evaluate_flags, openai_server, tmp_path, capsys, words):
     assert row.split()[:4] == ["sums", "4", "3", f"{100 * right / 12:.1f}"]
     assert output.out.splitlines()[-1] == str(tmp_path / "run" / "report.html")
     assert "evaluate: 12 responses\n" in output.err
+    [warning] = [line for line in output.err.splitlines() if "warning" in line]
+    assert missing(warning, "server", "the template qwen-boxed", "--template chat") == []
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
         *("run.json", "problems.jsonl", "responses.jsonl", "summary.json", "summary.md", "report.html"),
         "differences.jsonl",
