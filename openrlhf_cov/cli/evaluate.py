@@ -146,7 +146,8 @@ def _evaluate(args: argparse.Namespace) -> int:
     )
     _say_what_cannot_be_graded(plan)
     done = runner.open_run(args.output, settings, plan.problems)
-    _warn_of_template(args, template, arguments, backend.tokenizer)
+    if not done:  # a run that goes on keeps its template
+        _warn_of_template(args, template, arguments, backend.tokenizer)
     if config.reward_grader == "published" and (old := sum(response.published is None for response in done)):
         say(
             f"evaluate: {old:,} responses were graded by strict alone; --regrade grades them with both graders\n",

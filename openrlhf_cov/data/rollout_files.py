@@ -180,7 +180,7 @@ def set_aside_after(folder: str | Path, step: int) -> None:
         step: The last step whose file stays, 0 for none.
 
     Raises:
-        OSError: A file cannot be renamed; its ``filename`` is the path.
+        OSError: The folder cannot be read, or a file cannot be renamed; ``filename`` of the error is its path.
     """
     for later in recorded_steps(folder):
         if later > step:

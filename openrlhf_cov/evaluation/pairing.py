@@ -296,7 +296,7 @@ def _paper_notes(runs: Sequence[ComparedRun], grader: str) -> list[str]:
         of_paper = [each.settings for each in run.samples if _is_of_paper(each.settings)]
         template = PROTOCOLS["paper"].template
         if of_paper and run.settings.template != template:
-            notes.append(f"{run.name}: prompt template {run.settings.template}, the paper's is like {template}")
+            notes.append(f"{run.name}: prompt template {run.settings.template}, the protocol paper has {template}")
         for how in of_paper:
             usual = BENCHMARKS[how.name].sampling
             if (how.samples, how.temperature) != (usual.samples, usual.temperature):
@@ -304,10 +304,12 @@ def _paper_notes(runs: Sequence[ComparedRun], grader: str) -> list[str]:
                     f"{run.name}: {how.name}: {how.samples} samples at temperature {how.temperature:g}, the paper has "
                     f"{usual.samples} at {usual.temperature:g}"
                 )
-            for name in ("top_p", "max_tokens"):
-                values = getattr(how, name), getattr(usual, name)
-                if values[0] != values[1]:
-                    notes.append(f"{run.name}: {how.name}: {name} {values[0]:g}, the paper has {values[1]:g}")
+            if how.top_p != usual.top_p and how.temperature > 0:  # a greedy response does not depend on it
+                notes.append(f"{run.name}: {how.name}: top_p {how.top_p:g}, the paper has {usual.top_p:g}")
+            if how.max_tokens != usual.max_tokens:
+                notes.append(
+                    f"{run.name}: {how.name}: at most {how.max_tokens:,} tokens, the paper has {usual.max_tokens:,}"
+                )
     if grader == "strict":
         notes.append("paper: it was graded more leniently than by the grader strict; add --grader published")
     names = {each.settings.name for run in runs for each in run.samples}

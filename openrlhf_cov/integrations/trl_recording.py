@@ -75,7 +75,7 @@ class RecordingGRPOTrainer(GRPOTrainer):
         if not self.model.training:
             return super()._generate_and_score_completions(inputs)
         if self.accelerator.is_main_process:
-            self._files.keep_earlier_files(self.rollout_number, resumed=self.state.global_step > 0)
+            self._files.keep_earlier_files(self.rollout_number, begins=self.state.global_step == 0)
         if self._files.replay_dir is not None:
             rows = self.rows_of_rank(len(inputs))
             self._replayed = self._files.read(self.rollout_number, rows, self.reward_weights)

@@ -91,22 +91,22 @@ class RolloutFiles:
                 f"lower max_steps={args.max_steps} to at most {len(self.steps) * trainer.updates}"
             )
 
-    def keep_earlier_files(self, step: int, *, resumed: bool) -> None:
+    def keep_earlier_files(self, step: int, *, begins: bool) -> None:
         """Make sure that the files of this and later steps replace none.
 
-        A run that begins refuses the files of another run. One that resumes sets the files of the steps aside that it
-        makes anew.
+        A run that begins refuses the files of another run. Later, files of this and later steps exist only where the
+        run was resumed, and are set aside, because it makes these steps anew.
 
         Args:
             step: The rollout that is about to be sampled, from 1.
-            resumed: False for a run that begins.
+            begins: True before the first update of a run that was not resumed.
 
         Raises:
-            ValueError: ``dump_dir`` has files of another run, or a file cannot be renamed.
+            ValueError: ``dump_dir`` has files of another run, or its files cannot be listed or renamed.
         """
         if self.dump_dir is None:
             return
-        if not resumed and (found := recorded_steps(self.dump_dir)):
+        if begins and (found := recorded_steps(self.dump_dir)):
             raise ValueError(
                 f"dump_dir={str(self.dump_dir)!r} holds {rollout_path(self.dump_dir, found[0]).name} of another run; "
                 "choose a new folder"
@@ -114,7 +114,7 @@ class RolloutFiles:
         try:
             set_aside_after(self.dump_dir, step - 1)
         except OSError as error:
-            raise ValueError(f"dump_dir: {error.filename} cannot be renamed: {error.strerror}") from error
+            raise ValueError(f"dump_dir: {error.filename} cannot be set aside: {error.strerror}") from error
 
     def write(self, step: int, samples: Sequence[RecordedSample]) -> None:
         """Write the file of a step.

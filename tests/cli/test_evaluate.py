@@ -106,6 +106,7 @@ def test_a_finished_run_is_only_told_again(evaluate_flags, openai_server, tmp_pa
     output = capsys.readouterr()
     assert len(openai_server.asked) == asked == 12
     assert "evaluate: 0 of 12 responses are missing\n" in output.err
+    assert "warning" not in output.err
     assert output.out == told
     assert (tmp_path / "run" / "responses.jsonl").read_bytes() == before
 

@@ -214,12 +214,13 @@ def test_what_differs_from_the_paper_is_named(make_run):
 
 
 def test_other_lengths_samplers_and_prompts_than_the_papers_are_named(make_run):
-    sampling = {"math500": {"max_tokens": 256, "top_p": 0.95}}
-    run = make_run("a", {"math500": ["1"]}, sampling, template="plain")
+    # math500 is greedy, so that its top_p does not matter.
+    sampling = {"math500": {"max_tokens": 256, "top_p": 0.95}, "aime24": {"top_p": 0.95}}
+    run = make_run("a", {"math500": ["1"], "aime24": [" ".join(["1"] * 32)]}, sampling, template="plain")
     assert compare([run], against="paper-7b", grader="published").notes[1:] == (
-        "a: prompt template plain, the paper's is like qwen-boxed",
-        "a: math500: top_p 0.95, the paper has 1",
-        "a: math500: max_tokens 256, the paper has 8192",
+        "a: prompt template plain, the protocol paper has qwen-boxed",
+        "a: math500: at most 256 tokens, the paper has 8,192",
+        "a: aime24: top_p 0.95, the paper has 1",
     )
 
 

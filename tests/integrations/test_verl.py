@@ -123,17 +123,17 @@ def test_other_losses_of_verl_train_as_before(samples):
     assert passes == [False]
 
 
-@pytest.mark.parametrize("same_mask", [False, True])
-def test_micro_batches_that_differ_from_the_first_pass_stop_the_run(same_mask, samples):
+@pytest.mark.parametrize("other", ["mask", "advantages"])
+def test_micro_batches_that_differ_from_the_first_pass_stop_the_run(other, samples):
     loss = integration.register("ours", method="kl_cov")
     old, now, advantages, mask = samples
     config = config_for("ours", global_batch_info={"dp_size": 1, "batch_num_tokens": int(mask.sum())})
     loss.start_recording()
     loss(old[:4], now[:4], advantages[:4], mask[:4], config=config)
     loss.plan()
-    others = mask[:4] if same_mask else mask[4:]
+    changed = {"mask": (advantages[:4], mask[4:]), "advantages": (advantages[4:], mask[:4])}[other]
     with pytest.raises(RuntimeError, match="other micro-batches"):
-        loss(old[4:], now[4:], advantages[4:], others, config=config)
+        loss(old[:4], now[:4], *changed, config=config)
 
 
 def test_a_clip_beside_a_method_without_one_is_refused(samples):

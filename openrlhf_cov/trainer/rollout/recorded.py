@@ -53,12 +53,12 @@ class RolloutRecorder:
             step: The global step that the run continues from, 0 for a fresh start.
 
         Raises:
-            RunStopped: A file cannot be renamed.
+            RunStopped: The folder cannot be read, or a file cannot be renamed.
         """
         try:
             set_aside_after(self.folder, step)
         except OSError as error:
-            raise RunStopped(f"--rollout.dump_dir: {error.filename} cannot be renamed: {error.strerror}") from error
+            raise RunStopped(f"--rollout.dump_dir: {error.filename} cannot be set aside: {error.strerror}") from error
 
     def write(self, step: int, rollout: Rollout, samples: Sequence[Sample]) -> None:
         """Write the file of a step.
