@@ -12,13 +12,7 @@ from tqdm import tqdm
 from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.cluster.packages import MATH_VERIFY, has_math_verify, require_grader
 from openrlhf_cov.config import RewardConfig, template_arguments
-from openrlhf_cov.data.templates import (
-    get_template,
-    own_template_warning,
-    sent_template,
-    template_text,
-    unread_arguments,
-)
+from openrlhf_cov.data.templates import get_template, own_template_warning, template_text, unread_arguments
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation import benchmarks, runner
 from openrlhf_cov.evaluation.data import load_problems, write_problem_file
@@ -132,11 +126,10 @@ def _evaluate(args: argparse.Namespace) -> int:
         tokenizer=backend.tokenizer,
         chat_template_kwargs=arguments,
     )
-    sent = sent_template(template, backend.tokenizer)
     settings = RunSettings(
         protocol=args.protocol,
         template=template,
-        template_text=template_text(sent, backend.tokenizer, arguments if sent == template else None),
+        template_text=template_text(template, backend.tokenizer, arguments),
         chat_template_kwargs=arguments,
         seed=args.seed,
         log_probs=args.log_probs,

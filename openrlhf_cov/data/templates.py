@@ -115,6 +115,24 @@ def get_template(name: str, arguments: Mapping[str, Any] | None = None) -> Templ
     return partial(chat, arguments=arguments)
 
 
+def sent_template(name: str, tokenizer: Any, arguments: Mapping[str, Any] | None = None) -> Template:
+    """Return the template of the texts that are sent to the model or the server.
+
+    It is the template of this name, except ``plain`` for ``chat`` without a tokenizer: a server is sent the message
+    and the arguments, and puts the chat template of its model around the message.
+
+    Args:
+        name: A key of ``TEMPLATES``.
+        tokenizer: Tokenizer of the model; None where a server tokenizes.
+        arguments: Arguments for the chat template, only with ``chat``.
+
+    Raises:
+        UsageError: There is no such template, or it takes no arguments.
+    """
+    template = get_template(name, arguments)
+    return plain if name == "chat" and tokenizer is None else template
+
+
 def unread_arguments(arguments: Mapping[str, Any], tokenizer: Any) -> str | None:
     """Return a warning that names arguments which the chat template of a tokenizer does not read; None without any.
 
@@ -132,19 +150,6 @@ def unread_arguments(arguments: Mapping[str, Any], tokenizer: Any) -> str | None
     if not unread:
         return None
     return f"the chat template of the model does not read {', '.join(unread)}, so the prompts stay as they are"
-
-
-def sent_template(name: str, tokenizer: Any) -> str:
-    """Return the name of the template that makes the text that is sent.
-
-    It is the template itself, except ``plain`` for ``chat`` without a tokenizer: a server puts the chat template of
-    its model around the message that it gets.
-
-    Args:
-        name: Name of the template of the prompts.
-        tokenizer: Tokenizer of the model; None where a server tokenizes.
-    """
-    return "plain" if name == "chat" and tokenizer is None else name
 
 
 def own_template_warning(name: str, tokenizer: Any, flag: str = "--template") -> str | None:
@@ -188,17 +193,11 @@ def check_asks(template: str, *, program: bool, what: str) -> None:
 
 
 def template_text(name: str, tokenizer: Any = None, arguments: Mapping[str, Any] | None = None) -> str:
-    """Return the text of a template with ``{problem}`` where the problem goes, to be stored with the results.
+    """Return the text that is sent, with ``{problem}`` where the problem goes, to be stored with the results.
 
-    Args:
-        name: A key of ``TEMPLATES``.
-        tokenizer: Tokenizer of the model, which ``chat`` needs.
-        arguments: Arguments for the chat template of the tokenizer, only with ``chat``.
-
-    Raises:
-        UsageError: As ``get_template``, and where the chat template fails.
+    Args and errors are those of ``sent_template``. It also raises UsageError where the chat template fails.
     """
-    return get_template(name, arguments)("{problem}", tokenizer)
+    return sent_template(name, tokenizer, arguments)("{problem}", tokenizer)
 
 
 # A text that has tokens under every tokenizer.

@@ -7,7 +7,7 @@ from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from openrlhf_cov.data.templates import check_asks, get_template, prompts_ids, sent_template
+from openrlhf_cov.data.templates import check_asks, prompts_ids, sent_template
 from openrlhf_cov.errors import UsageError, reason_of
 from openrlhf_cov.evaluation.benchmarks import Benchmark, Protocol, Sampling
 from openrlhf_cov.evaluation.data import Problem, load_problems, ungradable
@@ -135,9 +135,7 @@ def make_plan(
     Raises:
         UsageError: Data, template or settings cannot be used.
     """
-    sent = sent_template(template, tokenizer)
-    # A server is sent the arguments of its chat template with each request.
-    write = get_template(sent, chat_template_kwargs if sent == template else None)
+    write = sent_template(template, tokenizer, chat_template_kwargs)
     settings = []
     items = []
     if limit is not None and limit < 1:

@@ -121,8 +121,15 @@ def test_the_models_own_template_is_named_where_it_is_not_used(tokenizer):
 
 
 def test_a_server_is_sent_the_message_and_puts_its_chat_template_around_it(tokenizer):
-    assert [sent_template(name, None) for name in ("chat", "none", "qwen-boxed")] == ["plain", "none", "qwen-boxed"]
-    assert [sent_template(name, tokenizer) for name in ("chat", "none")] == ["chat", "none"]
+    tokenizer.chat_template = THINKING
+    sent = {name: sent_template(name, None)("1+1=", None) for name in ("chat", "plain", "none", "qwen-boxed")}
+    assert sent["chat"] == sent["plain"] == get_template("plain")("1+1=", None)
+    assert sent["none"] == "1+1="
+    assert "<|im_start|>" in sent["qwen-boxed"]
+    assert sent_template("chat", None, {"enable_thinking": False})("1+1=", None) == sent["plain"]
+    assert sent_template("chat", tokenizer)("1+1=", tokenizer) == get_template("chat")("1+1=", tokenizer)
+    with pytest.raises(UsageError, match="--chat_template_kwargs only applies with --template chat, got none"):
+        sent_template("none", None, {"enable_thinking": False})
 
 
 GIVEN = {
