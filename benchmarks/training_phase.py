@@ -23,8 +23,8 @@ import torch
 
 from openrlhf_cov.cluster import cpu_host
 
-# ``--cov_log_probs`` -> training phase with KL-Cov over the bare model; see docs/performance.md.
-MEASURED = {"old": 0.74, "current": 0.94}
+# ``--cov_log_probs`` -> training phase with KL-Cov over the bare model, on an EPYC (Zen 4); see docs/performance.md.
+MEASURED = {"old": 0.69, "current": 0.85}
 # Largest ratio to the measured value that passes.
 LIMIT = 1.5
 SETTINGS = tuple(MEASURED)
