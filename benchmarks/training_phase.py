@@ -1,7 +1,9 @@
 """The training phase of a step against the arithmetic in it: the same micro-batches through the bare model.
 
 Policy ranks without Ray, as in ``selection.py``, on the embedded task's model with random weights, whose responses end
-anywhere. CPU seconds of all ranks and tokens, medians over alternating steps. Prints Markdown.
+anywhere. CPU microseconds of all ranks for a token, medians over alternating steps, and in brackets those of gloo's
+threads. On several ranks "bare, averaged" is the bare model with one all-reduce of the gradients before each update.
+Prints Markdown.
 
     OMP_NUM_THREADS=1 python benchmarks/training_phase.py guard     # under a minute; status 1 above the limit
     OMP_NUM_THREADS=1 python benchmarks/training_phase.py growth    # prompts x 1, 2, 4, 8
@@ -17,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import selection
 import torch
@@ -28,6 +31,16 @@ MEASURED = {"old": 0.69, "current": 0.85}
 # Largest ratio to the measured value that passes.
 LIMIT = 1.5
 SETTINGS = tuple(MEASURED)
+# The second one on several ranks alone.
+BASELINES = ("bare", "bare, averaged")
+
+
+class Used(NamedTuple):
+    """CPU seconds of all ranks."""
+
+    seconds: float
+    # Of threads other than the one that computes, with one OpenMP thread: those of gloo.
+    of_other_threads: float
 
 
 def main() -> None:
@@ -44,8 +57,11 @@ def main() -> None:
         problems, policy = selection.build(Path(folder), training_steps=1, update=update, own_rows=args.own_rows)
         base = selection.PROMPTS
         ranks = torch.distributed.get_world_size()
-        write("| ranks | prompts | tokens | bare | old | current | old, µs/token | old / bare | current / bare |")
-        write("|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
+        baselines = BASELINES if ranks > 1 else BASELINES[:1]
+        columns = ["ranks", "prompts", "tokens", *baselines, *SETTINGS]
+        columns += [f"{setting} / {baseline}" for setting in SETTINGS for baseline in baselines]
+        write(f"| {' | '.join(columns)} |")
+        write("|---:" * len(columns) + "|")
         for factor in (1,) if guard else (1, 2, 4, 8):
             selection.PROMPTS = factor * base // ranks
             ratios = measure(policy, problems, args.steps)
@@ -59,24 +75,28 @@ def main() -> None:
 
 def measure(policy, problems, steps: int) -> dict[str, float]:
     """Writes a row; the ratios of the phase to the bare model."""
-    seconds: dict[str, list[float]] = {name: [] for name in ("bare", *SETTINGS)}
     ranks = torch.distributed.get_world_size()
     rank = torch.distributed.get_rank()
+    baselines = BASELINES if ranks > 1 else BASELINES[:1]
+    used: dict[str, list[Used]] = {name: [] for name in (*baselines, *SETTINGS)}
     tokens = []
     for step in range(steps + 1):  # the first one warms up
+        samples = selection.roll_out(policy, problems, step * ranks + rank)
+        for baseline in baselines:
+            used[baseline].append(cpu_seconds(bare, policy, samples, baseline != "bare"))
         for setting in SETTINGS:
             samples = selection.roll_out(policy, problems, step * ranks + rank)
-            if setting == "old":
-                seconds["bare"].append(cpu_seconds(bare, policy, samples))
-            seconds[setting].append(cpu_seconds(selection.train, policy, samples, setting))
+            used[setting].append(cpu_seconds(selection.train, policy, samples, setting))
         tokens.append(over_ranks(sum(len(sample.tokens) for sample in samples)))
-    medians = {name: statistics.median(values[1:]) for name, values in seconds.items()}
-    ratios = {name: medians[name] / medians["bare"] for name in SETTINGS}
-    cells = [f"{value:.2f}" for value in medians.values()]
     read = statistics.median(tokens[1:])
-    cells += [f"{1e6 * medians['old'] / read:.0f}", *(f"{ratio:.2f}" for ratio in ratios.values())]
+    medians = {name: statistics.median(each.seconds for each in found[1:]) for name, found in used.items()}
+    cells = []
+    for name, found in used.items():
+        others = statistics.median(each.of_other_threads for each in found[1:])
+        cells.append(f"{1e6 * medians[name] / read:.0f} ({1e6 * others / read:.0f})")
+    cells += [f"{medians[setting] / medians[baseline]:.2f}" for setting in SETTINGS for baseline in baselines]
     write(f"| {ranks} | {ranks * selection.PROMPTS} | {read:.0f} | {' | '.join(cells)} |")
-    return ratios
+    return {setting: medians[setting] / medians["bare"] for setting in SETTINGS}
 
 
 def write(line: str) -> None:
@@ -93,8 +113,12 @@ def over_ranks(value: float) -> float:
     return float(total)
 
 
-def bare(policy, samples: Sequence) -> None:
-    """Forward, backward and AdamW of the micro-batches of a step, by torch and transformers alone."""
+def bare(policy, samples: Sequence, averages: bool) -> None:
+    """Forward, backward and AdamW of the micro-batches of a step, by torch and transformers alone.
+
+    With ``averages`` all ranks get the same gradient before each update, by one all-reduce, as data-parallel training
+    needs it; without it each rank trains for itself.
+    """
     from openrlhf_cov.trainer.records import MicroBatch
 
     model = copy.deepcopy(policy.engine.module)
@@ -106,16 +130,31 @@ def bare(policy, samples: Sequence) -> None:
         log_probs = logits.log_softmax(-1).gather(-1, batch.tokens[:, 1:, None])
         log_probs.mean().backward()
         if (number + 1) % layout.micro_batches == 0:
+            if averages:
+                average_gradients(list(model.parameters()))
             optimizer.step()
             optimizer.zero_grad()
 
 
-def cpu_seconds(function, *arguments) -> float:
-    """Return the CPU seconds of a call, of all threads and ranks."""
+def average_gradients(parameters: Sequence[torch.nn.Parameter]) -> None:
+    """Give all ranks the mean of their gradients."""
+    gradients = [each.grad for each in parameters if each.grad is not None]
+    joined = torch.cat([each.flatten() for each in gradients])
+    torch.distributed.all_reduce(joined)
+    joined /= torch.distributed.get_world_size()
+    for gradient, mean in zip(gradients, joined.split([each.numel() for each in gradients]), strict=True):
+        gradient.copy_(mean.view_as(gradient))
+
+
+def cpu_seconds(function, *arguments) -> Used:
+    """Return what a call takes on all ranks."""
     torch.distributed.barrier()
-    started = time.process_time()
+    process = time.process_time()
+    thread = time.thread_time()
     function(*arguments)
-    return over_ranks(time.process_time() - started)
+    thread = time.thread_time() - thread
+    process = time.process_time() - process
+    return Used(over_ranks(process), over_ranks(process - thread))
 
 
 if __name__ == "__main__":

@@ -54,8 +54,8 @@ class Sample:
     @property
     def response_length(self) -> int:
         """Tokens from the first to the last one that the policy sampled."""
-        places = self.action_mask.nonzero()
-        return int(places[-1] - places[0] + 1) if len(places) else 0
+        (places,) = self.action_mask.numpy().nonzero()
+        return int(places[-1] - places[0]) + 1 if len(places) else 0
 
 
 @dataclass(frozen=True)

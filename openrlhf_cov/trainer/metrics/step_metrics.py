@@ -1,6 +1,5 @@
 """The metrics of a step that its samples and its phases give: means, statistics, data sources and seconds."""
 
-import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -104,46 +103,45 @@ def source_metrics(samples: Sequence[Sample], trained: Sequence[TrainSample], re
     by_size = sorted(counts, key=lambda name: (-counts[name], name))
     named = by_size if len(by_size) <= MAX_SOURCES else by_size[: MAX_SOURCES - 1]
 
-    # Means over the graded tokens of the step, the centre of the covariance.
-    graded = [each for each in trained if not each.abstained] or trained
-    log_prob_mean = torch.cat([each.log_probs[each.action_mask].double() for each in graded]).mean()
-    advantage_mean = torch.cat([each.advantages[each.action_mask].double() for each in graded]).mean()
+    sources = [source if source in named else OTHER for source in sources]
+    scores = _column([each.score for each in trained])
+    graded = torch.tensor([not each.abstained for each in trained])
 
-    found: dict[str, list[dict[str, float]]] = {}
-    for source, each, reward in zip(sources, trained, rewards.tolist(), strict=True):
-        mask = each.action_mask
-        numbers = {"samples": 1.0, "length": float(mask.sum())}
-        if not each.abstained:
-            # (n,) of the n action tokens of this sample.
-            apart = each.log_probs[mask].double() - log_prob_mean
-            numbers |= {
-                "rewarded": 1.0,
-                "reward": reward,
-                "tokens": float(mask.sum()),
-                "entropy": float(each.entropy[mask].double().sum()),
-                "cov": float((apart * (each.advantages[mask].double() - advantage_mean)).sum()),
-            }
-            if not math.isnan(each.score):
-                numbers |= {"scored": 1.0, "passed": float(each.score > CORRECT)}
-        found.setdefault(source if source in named else OTHER, []).append(numbers)
+    # The action tokens of all samples one after another, n in all, and the place of the sample of each of them.
+    mask = torch.cat([each.action_mask for each in trained])
+    places = torch.arange(len(trained)).repeat_interleave(torch.tensor([len(each.action_mask) for each in trained]))
+    places = places[mask]
+    log_probs = torch.cat([each.log_probs for each in trained])[mask].double()
+    advantages = torch.cat([each.advantages for each in trained])[mask].double()
+    entropies = torch.cat([each.entropy for each in trained])[mask].double()
 
+    # The graded tokens, whose means are the centre of the covariance; all tokens if no sample is graded.
+    centred = graded[places] if graded.any() else torch.ones_like(places, dtype=torch.bool)
+    covariances = (log_probs - log_probs[centred].mean()) * (advantages - advantages[centred].mean())
+
+    def sums(values: Tensor) -> Tensor:
+        """Return the sum (N,) over the tokens of each sample of values (n,)."""
+        return torch.zeros(len(trained), dtype=torch.float64).index_add(0, places, values)
+
+    lengths = sums(torch.ones_like(log_probs))
+    entropies = sums(entropies)
+    covariances = sums(covariances)
     metrics: dict[str, float] = {}
-    for name in sorted(found):
-        # Sums over the samples of the source. A sample without a reward or a score lacks the key and is no part of
-        # that mean.
-        totals: Counter[str] = Counter()
-        for sample in found[name]:
-            totals.update(sample)
+    for name in sorted(set(sources)):
+        of_source = torch.tensor([source == name for source in sources])
         start = f"{OF_SOURCES}{name}/"
-        metrics[f"{start}samples"] = totals["samples"]
-        metrics[f"{start}response_length"] = totals["length"] / totals["samples"]
-        if totals["rewarded"]:
-            metrics[f"{start}reward"] = totals["reward"] / totals["rewarded"]
-        if totals["scored"]:
-            metrics[f"{start}pass_rate"] = totals["passed"] / totals["scored"]
-        if totals["tokens"]:
-            metrics[f"{start}entropy"] = totals["entropy"] / totals["tokens"]
-            metrics[f"{start}cov"] = totals["cov"] / totals["tokens"]
+        metrics[f"{start}samples"] = float(of_source.sum())
+        metrics[f"{start}response_length"] = float(lengths[of_source].mean())
+        of_graded = of_source & graded
+        if of_graded.any():
+            metrics[f"{start}reward"] = float(rewards[of_graded].double().mean())
+        of_scored = of_graded & ~scores.isnan()
+        if of_scored.any():
+            metrics[f"{start}pass_rate"] = float((scores[of_scored] > CORRECT).double().mean())
+        tokens = lengths[of_graded].sum()
+        if tokens:
+            metrics[f"{start}entropy"] = float(entropies[of_graded].sum() / tokens)
+            metrics[f"{start}cov"] = float(covariances[of_graded].sum() / tokens)
     return metrics
 
 
