@@ -1,20 +1,27 @@
-"""CPU seconds of a training step by process, of this project on the embedded task; prints Markdown.
+"""CPU seconds of a training step by part, of this project on the embedded task; prints Markdown.
 
+    pip install py-spy==0.4.3
     OMP_NUM_THREADS=1 python benchmarks/step_profile.py --folder runs/tiny_task --rounds 3
 
 ``--folder`` holds what ``make demo`` makes. CPU seconds depend less on other work of the host than wall-clock
-seconds do, least with one thread. To compare two versions, give both with ``--trees``: their runs alternate.
+seconds do. The seconds of a process are measured, and divided among its parts as the samples of py-spy are, which
+looks at the stack of every Python thread 100 times a second. With one OpenMP thread all work is done by these
+threads. To compare two versions, give both with ``--trees``: their runs alternate. An earlier commit gets a tree of
+its own by ``git worktree add --detach ../before COMMIT``.
 """
 
 import argparse
 import os
-import re
 import shlex
+import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -23,17 +30,50 @@ from race.race import STEP, TASKS, look
 REPOSITORY = Path(__file__).resolve().parents[1]
 # Steps that do not count: caches and pools fill.
 WARM_UP = 2
-# Start of a process's title -> its name in the table.
+SAMPLES_PER_SECOND = 100
+
+# Beginning of a process's title -> what the process does.
 PROCESSES = {
-    "ray::PolicyRole": "policy: update, scoring",
-    "ray::ReferenceRole": "reference: scoring",
+    "ray::PolicyRole": "policy",
+    "ray::ReferenceRole": "reference",
     # An engine was two processes in earlier commits.
-    "VLLM::EngineCore": "engine: generation, rewards",
-    "ray::CovRolloutActor": "engine: generation, rewards",
+    "VLLM::EngineCore": "engine",
+    "ray::CovRolloutActor": "engine",
     "ray::TrainingController": "controller",
 }
 OTHERS = "Ray and the driver"
-NAMES = list(dict.fromkeys([*PROCESSES.values(), OTHERS]))
+REST = "other"
+# Process -> its parts. A stack belongs to the first part with a function or file that is named in one of its frames.
+PARTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "policy": {
+        "scoring": ("Policy.score ",),
+        "optimizer step": ("DeepSpeedEngine.step ",),
+        "gradients into ZeRO-2's buffers": ("allreduce_gradients ", "grad_handling_hook "),
+        "backward pass": ("_engine_run_backward ",),
+        "forward pass": ("Policy.forward ",),
+        "plans, loss, diagnostics, batches": ("update_policy ",),
+        "weights to the engine": ("openrlhf_cov/trainer/weights/", "send_weights "),
+    },
+    "reference": {"scoring": ("ReferenceRole.score ",)},
+    "engine": {
+        "forward pass": ("GPUModelRunner._model_forward ",),
+        "sampling": ("sample_tokens ", "vllm/v1/sample/"),
+        "inputs of the model": ("GPUModelRunner.execute_model ",),
+        "scheduler": ("vllm/v1/core/", "EngineCore.step"),
+        "outputs, log-probs": ("OutputProcessor.process_outputs ",),
+        "reward": ("tiny_reward_func.py", "RewardExecutor._reward "),
+        "requests": ("RewardExecutor.execute ", "AsyncLLM.add_request ", "generate_responses "),
+        "new weights": ("carry_out_calls ", "update_weights ", "load_weights "),
+    },
+    "controller": {
+        "rollout": ("BatchStream.next ",),
+        "rest of the step": ("TrainingLoop.train_step ",),
+    },
+}
+# (process, part) -> CPU seconds of a step.
+Seconds = dict[tuple[str, str], float]
+# The rows of the table.
+ROWS = [(process, part) for process, parts in PARTS.items() for part in (*parts, REST)] + [(OTHERS, "")]
 
 
 def main() -> None:
@@ -41,24 +81,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("runs/tiny_task"))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=16)
     parser.add_argument(
         "--trees", type=Path, nargs="+", default=[REPOSITORY], help="working trees (default: this one)"
     )
     parser.add_argument("--figure", type=Path, help="also draw the medians into this SVG file")
     args = parser.parse_args()
-    found: dict[Path, list[dict[str, float]]] = {tree: [] for tree in args.trees}
-    for _ in range(args.rounds):
+    if shutil.which("py-spy") is None:
+        sys.exit("step_profile: there is no py-spy on the PATH; install it with: pip install py-spy==0.4.3")
+    found: dict[Path, list[Seconds]] = {tree: [] for tree in args.trees}
+    for number in range(args.rounds):
         for tree in args.trees:
             found[tree].append(measure(tree.resolve(), args.folder.resolve(), args.steps))
-            print(tree, found[tree][-1], file=sys.stderr, flush=True)
+            print(f"round {number + 1}, {tree}: {sum(found[tree][-1].values()):.2f} s", file=sys.stderr, flush=True)
     print(table(found))
     if args.figure:
         draw(found, args.figure)
 
 
-def measure(tree: Path, folder: Path, steps: int) -> dict[str, float]:
-    """Return the CPU seconds of a step of each process of one run, by its name in the table."""
+def measure(tree: Path, folder: Path, steps: int) -> Seconds:
+    """Return the CPU seconds of a step of one run for each (process, part)."""
     with tempfile.TemporaryDirectory() as output:
         command = [sys.executable, "-m", "openrlhf_cov.cli.train_ppo_ray", *flags(folder, Path(output), steps)]
         environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONWARNINGS": "ignore", "RAY_ADDRESS": "local"}
@@ -66,26 +108,67 @@ def measure(tree: Path, folder: Path, steps: int) -> dict[str, float]:
         with log.open("w") as file:
             run = subprocess.Popen(command, cwd=tree, env=environment, stdout=file, stderr=subprocess.STDOUT)
         used: dict[int, float] = {}
+        # What every process had used after the warm-up.
+        first: dict[int, float] = {}
+        last: dict[int, float] = {}
+        begun = 0
         names: dict[int, str] = {}
-        # What every process had used at the end of each step.
-        ends: list[dict[int, float]] = []
-        while run.poll() is None:
+        samplers: dict[int, Sampler] = {}
+        counted: dict[int, list[tuple[str, int]]] = {}
+        while run.poll() is None and not last:
             look(run.pid, used)
-            for pid in used:
-                # A worker of Ray gets its title when it becomes an actor.
-                if names.get(pid, OTHERS) == OTHERS:
-                    names[pid] = name_of(pid)
             finished = len(STEP.findall(log.read_text(errors="replace")))
-            ends += [dict(used)] * (finished - len(ends))
-            time.sleep(0.2)
-        if run.returncode or len(ends) <= WARM_UP:
+            if finished >= WARM_UP and not first:
+                first = dict(used)
+                begun = finished
+                names = {pid: name_of(pid) for pid in used}
+                samplers = {pid: Sampler(pid, Path(output)) for pid, name in names.items() if name != OTHERS}
+            if finished == steps:
+                last = dict(used)
+                counted = {pid: sampler.stacks() for pid, sampler in samplers.items()}
+            time.sleep(0.1)
+        if run.wait() or not last:
             sys.exit(f"step_profile: the run ended with status {run.returncode}\n{log.read_text()[-3000:]}")
-    seconds = dict.fromkeys(NAMES, 0.0)
-    first = ends[WARM_UP - 1]
-    last = ends[-1]
+    seconds: Seconds = dict.fromkeys(ROWS, 0.0)
     for pid, end in last.items():
-        seconds[names[pid]] += (end - first.get(pid, 0.0)) / (len(ends) - WARM_UP)
+        of_step = (end - first.get(pid, 0.0)) / (steps - begun)
+        name = names.get(pid, OTHERS)
+        if name == OTHERS:
+            seconds[OTHERS, ""] += of_step
+            continue
+        samples = Counter[str]()
+        for stack, count in counted[pid]:
+            samples[part_of(name, stack)] += count
+        for part, count in samples.items():
+            seconds[name, part] += of_step * count / samples.total()
     return seconds
+
+
+class Sampler:
+    """py-spy, which samples the threads of a process that compute until ``stacks`` is called."""
+
+    def __init__(self, pid: int, folder: Path) -> None:
+        self.path = folder / f"{pid}.txt"
+        rate = str(SAMPLES_PER_SECOND)
+        command = ["py-spy", "record", "--nonblocking", "--format", "raw", "--rate", rate, "--pid", str(pid)]
+        self.process = subprocess.Popen(
+            [*command, "--output", str(self.path)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+
+    def stacks(self) -> list[tuple[str, int]]:
+        """Return each stack, with its frames from the outermost to the innermost, and how often it was seen."""
+        self.process.send_signal(signal.SIGINT)
+        error = self.process.communicate()[1]
+        if not self.path.exists():
+            sys.exit(f"step_profile: py-spy failed; it may need to be run as root\n{error}")
+        lines = [line.rpartition(" ") for line in self.path.read_text().splitlines()]
+        return [(stack, int(count)) for stack, _, count in lines]
+
+
+def part_of(process: str, stack: str) -> str:
+    """Return the part of a process that a stack belongs to."""
+    names = (part for part, marks in PARTS[process].items() if any(mark in stack for mark in marks))
+    return next(names, REST)
 
 
 def flags(folder: Path, output: Path, steps: int) -> list[str]:
@@ -107,43 +190,49 @@ def flags(folder: Path, output: Path, steps: int) -> list[str]:
 
 
 def name_of(pid: int) -> str:
-    """Return the name of a process in the table."""
+    """Return what a process does."""
     try:
         title = " ".join(psutil.Process(pid).cmdline())
     except psutil.Error:
         return OTHERS
-    matches = (name for start, name in PROCESSES.items() if re.match(re.escape(start), title))
-    return next(matches, OTHERS)
+    return next((name for start, name in PROCESSES.items() if title.startswith(start)), OTHERS)
 
 
-def table(found: dict[Path, list[dict[str, float]]]) -> str:
-    """Return the medians of the rounds with the lowest and the highest value."""
-    lines = [f"| CPU seconds | {' | '.join(map(str, found))} |", f"|---|{'---:|' * len(found)}"]
-    for name in [*NAMES, "a step"]:
-        cells = []
-        for rounds in found.values():
-            values = [sum(each.values()) if name == "a step" else each[name] for each in rounds]
-            cells.append(f"{statistics.median(values):.2f} ({min(values):.2f}–{max(values):.2f})")
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+def medians(rounds: Sequence[Seconds]) -> dict[tuple[str, str], float]:
+    """Return the median of the rounds for each (process, part)."""
+    return {row: statistics.median(each[row] for each in rounds) for row in ROWS}
+
+
+def table(found: dict[Path, list[Seconds]]) -> str:
+    """Return the medians of the rounds with their shares of a step."""
+    lines = [f"| process | part | {' | '.join(map(str, found))} |", f"|---|---|{'---:|' * len(found)}"]
+    columns = [medians(rounds) for rounds in found.values()]
+    for row in ROWS:
+        cells = [f"{column[row]:.3f} ({column[row] / sum(column.values()):.0%})" for column in columns]
+        lines.append(f"| {' | '.join([*row, *cells])} |")
+    lines.append(f"| a step | | {' | '.join(f'{sum(column.values()):.2f}' for column in columns)} |")
     return "\n".join(lines)
 
 
-def draw(found: dict[Path, list[dict[str, float]]], path: Path) -> None:
-    """Draw a stacked bar for each working tree: the medians of its processes."""
+def draw(found: dict[Path, list[Seconds]], path: Path) -> None:
+    """Draw a bar for every part and working tree."""
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(8.4, 1.4 + 0.5 * len(found)), layout="constrained")
-    labels = [tree.name for tree in found]
-    ends = [0.0] * len(found)
-    for name in NAMES:
-        widths = [statistics.median(each[name] for each in rounds) for rounds in found.values()]
-        bars = axes.barh(labels, widths, left=ends, label=name)
-        axes.bar_label(bars, fmt="%.2f", label_type="center", fontsize=8, color="white")
-        ends = [end + width for end, width in zip(ends, widths, strict=True)]
+    columns = {tree.resolve().name: medians(rounds) for tree, rounds in found.items()}
+    shown = [row for row in ROWS if max(column[row] for column in columns.values()) >= 0.005]
+    figure, axes = plt.subplots(figsize=(8.4, 0.6 + 0.17 * len(shown) * (len(columns) + 0.5)), layout="constrained")
+    height = 0.8 / len(columns)
+    for number, (name, column) in enumerate(columns.items()):
+        places = [place + height * number for place in range(len(shown))]
+        widths = [column[row] for row in shown]
+        bars = axes.barh(places, widths, height=height, label=f"{name}, {sum(column.values()):.2f} s")
+        axes.bar_label(bars, fmt="%.2f", padding=2, fontsize=7)
+    middles = [place + height * (len(columns) - 1) / 2 for place in range(len(shown))]
+    axes.set_yticks(middles, [": ".join(filter(None, row)) for row in shown], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("CPU seconds of a step")
     axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside upper center", ncols=3, fontsize=8, frameon=False)
+    axes.legend(loc="lower right", fontsize=8, frameon=False)
     figure.savefig(path)
     plt.close(figure)
 
