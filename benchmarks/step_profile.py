@@ -4,14 +4,15 @@
     OMP_NUM_THREADS=1 python benchmarks/step_profile.py --folder runs/tiny_task --rounds 3
 
 ``--folder`` holds what ``make demo`` makes. CPU seconds depend less on other work of the host than wall-clock
-seconds do. The seconds of a process are measured, and divided among its parts as the samples of py-spy are, which
-looks at the stack of every Python thread 100 times a second. With one OpenMP thread all work is done by these
-threads. To compare two versions, give both with ``--trees``: their runs alternate. An earlier commit gets a tree of
-its own by ``git worktree add --detach ../before COMMIT``.
+seconds do. The seconds of every thread are measured, and divided among its parts as the samples of py-spy are, which
+looks at the stacks of Python 100 times a second. With one OpenMP thread nearly all work is done by threads of Python.
+To compare two versions, give both with ``--trees``: their runs alternate. An earlier commit gets a tree of its own by
+``git worktree add --detach ../before COMMIT``.
 """
 
 import argparse
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -108,13 +109,12 @@ def measure(tree: Path, folder: Path, steps: int) -> Seconds:
         with log.open("w") as file:
             run = subprocess.Popen(command, cwd=tree, env=environment, stdout=file, stderr=subprocess.STDOUT)
         used: dict[int, float] = {}
-        # What every process had used after the warm-up.
+        # What every process had used after the warm-up, and at the end of the last step.
         first: dict[int, float] = {}
         last: dict[int, float] = {}
         begun = 0
         names: dict[int, str] = {}
         samplers: dict[int, Sampler] = {}
-        counted: dict[int, list[tuple[str, int]]] = {}
         while run.poll() is None and not last:
             look(run.pid, used)
             finished = len(STEP.findall(log.read_text(errors="replace")))
@@ -125,44 +125,67 @@ def measure(tree: Path, folder: Path, steps: int) -> Seconds:
                 samplers = {pid: Sampler(pid, Path(output)) for pid, name in names.items() if name != OTHERS}
             if finished == steps:
                 last = dict(used)
-                counted = {pid: sampler.stacks() for pid, sampler in samplers.items()}
+                for sampler in samplers.values():
+                    sampler.stop()
             time.sleep(0.1)
         if run.wait() or not last:
             sys.exit(f"step_profile: the run ended with status {run.returncode}\n{log.read_text()[-3000:]}")
     seconds: Seconds = dict.fromkeys(ROWS, 0.0)
     for pid, end in last.items():
-        of_step = (end - first.get(pid, 0.0)) / (steps - begun)
-        name = names.get(pid, OTHERS)
-        if name == OTHERS:
-            seconds[OTHERS, ""] += of_step
-            continue
-        samples = Counter[str]()
-        for stack, count in counted[pid]:
-            samples[part_of(name, stack)] += count
-        for part, count in samples.items():
-            seconds[name, part] += of_step * count / samples.total()
+        process = names.get(pid, OTHERS)
+        found = samplers[pid].parts(process) if pid in samplers else {}
+        for part, value in found.items():
+            seconds[process, part] += value / (steps - begun)
+        rest = end - first.get(pid, 0.0) - sum(found.values())
+        seconds[process, "" if process == OTHERS else REST] += rest / (steps - begun)
     return seconds
 
 
 class Sampler:
-    """py-spy, which samples the threads of a process that compute until ``stacks`` is called."""
+    """The CPU seconds of the threads of a process from now on, and py-spy, which samples those that compute."""
 
     def __init__(self, pid: int, folder: Path) -> None:
+        self.pid = pid
         self.path = folder / f"{pid}.txt"
         rate = str(SAMPLES_PER_SECOND)
-        command = ["py-spy", "record", "--nonblocking", "--format", "raw", "--rate", rate, "--pid", str(pid)]
-        self.process = subprocess.Popen(
-            [*command, "--output", str(self.path)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        command = ["py-spy", "record", "--nonblocking", "--threads", "--format", "raw", "--rate", rate]
+        self.py_spy = subprocess.Popen(
+            [*command, "--pid", str(pid), "--output", str(self.path)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
+        self.first = seconds_of_threads(pid)
 
-    def stacks(self) -> list[tuple[str, int]]:
-        """Return each stack, with its frames from the outermost to the innermost, and how often it was seen."""
-        self.process.send_signal(signal.SIGINT)
-        error = self.process.communicate()[1]
+    def stop(self) -> None:
+        """End the measurement."""
+        self.last = seconds_of_threads(self.pid)
+        self.py_spy.send_signal(signal.SIGINT)
+        error = self.py_spy.communicate()[1]
         if not self.path.exists():
             sys.exit(f"step_profile: py-spy failed; it may need to be run as root\n{error}")
-        lines = [line.rpartition(" ") for line in self.path.read_text().splitlines()]
-        return [(stack, int(count)) for stack, _, count in lines]
+
+    def parts(self, process: str) -> dict[str, float]:
+        """Return the CPU seconds of each part."""
+        # Thread -> part -> samples.
+        samples: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        for line in self.path.read_text().splitlines():
+            # Frames from the outermost to the innermost, after the name of the thread.
+            stack, _, count = line.rpartition(" ")
+            thread = re.search(r"thread \((\d+)\)", stack)
+            if thread:
+                samples[int(thread[1])][part_of(process, stack)] += int(count)
+        seconds: defaultdict[str, float] = defaultdict(float)
+        for thread, parts in samples.items():
+            used = self.last.get(thread, 0.0) - self.first.get(thread, 0.0)
+            for part, count in parts.items():
+                seconds[part] += used * count / parts.total()
+        return seconds
+
+
+def seconds_of_threads(pid: int) -> dict[int, float]:
+    """Return the CPU seconds of each thread of a process so far."""
+    return {thread.id: thread.user_time + thread.system_time for thread in psutil.Process(pid).threads()}
 
 
 def part_of(process: str, stack: str) -> str:
@@ -198,6 +221,12 @@ def name_of(pid: int) -> str:
     return next((name for start, name in PROCESSES.items() if title.startswith(start)), OTHERS)
 
 
+def commit_of(tree: Path) -> str:
+    """Return the commit of a working tree."""
+    command = ["git", "-C", str(tree), "rev-parse", "--short=8", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def medians(rounds: Sequence[Seconds]) -> dict[tuple[str, str], float]:
     """Return the median of the rounds for each (process, part)."""
     return {row: statistics.median(each[row] for each in rounds) for row in ROWS}
@@ -218,20 +247,21 @@ def draw(found: dict[Path, list[Seconds]], path: Path) -> None:
     """Draw a bar for every part and working tree."""
     import matplotlib.pyplot as plt
 
-    columns = {tree.resolve().name: medians(rounds) for tree, rounds in found.items()}
+    columns = {commit_of(tree): medians(rounds) for tree, rounds in found.items()}
     shown = [row for row in ROWS if max(column[row] for column in columns.values()) >= 0.005]
     figure, axes = plt.subplots(figsize=(8.4, 0.6 + 0.17 * len(shown) * (len(columns) + 0.5)), layout="constrained")
     height = 0.8 / len(columns)
     for number, (name, column) in enumerate(columns.items()):
         places = [place + height * number for place in range(len(shown))]
         widths = [column[row] for row in shown]
-        bars = axes.barh(places, widths, height=height, label=f"{name}, {sum(column.values()):.2f} s")
+        bars = axes.barh(places, widths, height=height, label=f"commit {name}, {sum(column.values()):.2f} s")
         axes.bar_label(bars, fmt="%.2f", padding=2, fontsize=7)
     middles = [place + height * (len(columns) - 1) / 2 for place in range(len(shown))]
     axes.set_yticks(middles, [": ".join(filter(None, row)) for row in shown], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("CPU seconds of a step")
     axes.spines[["top", "right"]].set_visible(False)
+    axes.margins(y=0.01)
     axes.legend(loc="lower right", fontsize=8, frameon=False)
     figure.savefig(path)
     plt.close(figure)

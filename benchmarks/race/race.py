@@ -1,12 +1,12 @@
 """Train the same task with this project, stock OpenRLHF and TRL in turns on one host, and print Markdown.
 
     python benchmarks/race/race.py --task embedded --folder runs/tiny_task --rounds 5
-    python benchmarks/race/race.py --task smollm2 --folder runs --rounds 3 --steps 2 --prompts 4     # two hours
+    python benchmarks/race/race.py --task smollm2 --folder runs --rounds 3 --steps 2 --prompts 4
     python benchmarks/race/race.py --table runs/race/embedded.jsonl                      # of what was measured
 
-``--folder`` holds what ``make demo`` makes, or ``make smollm`` and ``openrlhf-cov prepare --output runs/gsm8k``. TRL
-gets an environment of its own from requirements-trl.txt, made the first time. Every run adds a line to the results,
-which an interrupted race continues.
+``--folder`` holds what ``make demo`` makes, or what ``make smollm`` and ``openrlhf-cov prepare --dataset gsm8k
+--template chat --output runs/gsm8k`` make. TRL gets an environment of its own from requirements-trl.txt, made the
+first time. Every run adds a line to the results, which an interrupted race continues.
 """
 
 import argparse
