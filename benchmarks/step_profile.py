@@ -164,12 +164,13 @@ class Sampler:
         error = self.py_spy.communicate()[1]
         if not self.path.exists():
             sys.exit(f"step_profile: py-spy failed; it may need to be run as root\n{error}")
+        self.samples = self.path.read_text().splitlines()
 
     def parts(self, process: str) -> dict[str, float]:
         """Return the CPU seconds of each part."""
         # Thread -> part -> samples.
         samples: defaultdict[int, Counter[str]] = defaultdict(Counter)
-        for line in self.path.read_text().splitlines():
+        for line in self.samples:
             # Frames from the outermost to the innermost, after the name of the thread.
             stack, _, count = line.rpartition(" ")
             thread = re.search(r"thread \((\d+)\)", stack)
