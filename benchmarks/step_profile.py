@@ -1,6 +1,5 @@
 """CPU seconds of a training step by part, of this project on the embedded task; prints Markdown.
 
-    pip install py-spy==0.4.3
     OMP_NUM_THREADS=1 python benchmarks/step_profile.py --folder runs/tiny_task --rounds 3
 
 ``--folder`` holds what ``make demo`` makes. CPU seconds depend less on other work of the host than wall-clock
@@ -14,7 +13,6 @@ import argparse
 import os
 import re
 import shlex
-import shutil
 import signal
 import statistics
 import subprocess
@@ -32,6 +30,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 # Steps that do not count: caches and pools fill.
 WARM_UP = 2
 SAMPLES_PER_SECOND = 100
+# Ray requires py-spy, so it is in the environment of the training.
+PY_SPY = Path(sys.executable).with_name("py-spy")
 
 # Beginning of a process's title -> what the process does.
 PROCESSES = {
@@ -88,8 +88,8 @@ def main() -> None:
     )
     parser.add_argument("--figure", type=Path, help="also draw the medians into this SVG file")
     args = parser.parse_args()
-    if shutil.which("py-spy") is None:
-        sys.exit("step_profile: there is no py-spy on the PATH; install it with: pip install py-spy==0.4.3")
+    if not PY_SPY.exists():
+        sys.exit(f"step_profile: there is no {PY_SPY}; requirements-cpu.txt has it")
     found: dict[Path, list[Seconds]] = {tree: [] for tree in args.trees}
     for number in range(args.rounds):
         for tree in args.trees:
@@ -148,7 +148,7 @@ class Sampler:
         self.pid = pid
         self.path = folder / f"{pid}.txt"
         rate = str(SAMPLES_PER_SECOND)
-        command = ["py-spy", "record", "--nonblocking", "--threads", "--format", "raw", "--rate", rate]
+        command = [str(PY_SPY), "record", "--nonblocking", "--threads", "--format", "raw", "--rate", rate]
         self.py_spy = subprocess.Popen(
             [*command, "--pid", str(pid), "--output", str(self.path)],
             stdout=subprocess.DEVNULL,
