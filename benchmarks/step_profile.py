@@ -88,6 +88,8 @@ def main() -> None:
     )
     parser.add_argument("--figure", type=Path, help="also draw the medians into this SVG file")
     args = parser.parse_args()
+    if args.steps <= WARM_UP:
+        parser.error(f"--steps {args.steps}: the first {WARM_UP} do not count, ask for more")
     if not PY_SPY.exists():
         sys.exit(f"step_profile: there is no {PY_SPY}; requirements-cpu.txt has it")
     found: dict[Path, list[Seconds]] = {tree: [] for tree in args.trees}
@@ -115,20 +117,24 @@ def measure(tree: Path, folder: Path, steps: int) -> Seconds:
         begun = 0
         names: dict[int, str] = {}
         samplers: dict[int, Sampler] = {}
-        while run.poll() is None and not last:
-            look(run.pid, used)
-            finished = len(STEP.findall(log.read_text(errors="replace")))
-            if finished >= WARM_UP and not first:
-                first = dict(used)
-                begun = finished
-                names = {pid: name_of(pid) for pid in used}
-                samplers = {pid: Sampler(pid, Path(output)) for pid, name in names.items() if name != OTHERS}
-            if finished == steps:
-                last = dict(used)
-                for sampler in samplers.values():
-                    sampler.stop()
-            time.sleep(0.1)
-        if run.wait() or not last:
+        try:
+            while run.poll() is None and not last:
+                look(run.pid, used)
+                finished = len(STEP.findall(log.read_text(errors="replace")))
+                if finished >= WARM_UP and not first:
+                    first = dict(used)
+                    begun = finished
+                    names = {pid: name_of(pid) for pid in used}
+                    samplers = {pid: Sampler(pid, Path(output)) for pid, name in names.items() if name != OTHERS}
+                if finished == steps:
+                    last = dict(used)
+                    for sampler in samplers.values():
+                        sampler.note_end()
+                time.sleep(0.1)
+        finally:
+            for sampler in samplers.values():
+                sampler.stop()
+        if run.wait() or not last or begun == steps:
             sys.exit(f"step_profile: the run ended with status {run.returncode}\n{log.read_text()[-3000:]}")
     seconds: Seconds = dict.fromkeys(ROWS, 0.0)
     for pid, end in last.items():
@@ -155,12 +161,15 @@ class Sampler:
             stderr=subprocess.PIPE,
             text=True,
         )
-        self.first = seconds_of_threads(pid)
+        self.first = self.last = seconds_of_threads(pid)
 
-    def stop(self) -> None:
-        """End the measurement."""
+    def note_end(self) -> None:
+        """Note the CPU seconds of the threads at the end of the measurement, and let py-spy write what it has."""
         self.last = seconds_of_threads(self.pid)
         self.py_spy.send_signal(signal.SIGINT)
+
+    def stop(self) -> None:
+        """Wait for the samples of py-spy, which ends with the process at the latest."""
         error = self.py_spy.communicate()[1]
         if not self.path.exists():
             sys.exit(f"step_profile: py-spy failed; it may need to be run as root\n{error}")
@@ -178,15 +187,20 @@ class Sampler:
                 samples[int(thread[1])][part_of(process, stack)] += int(count)
         seconds: defaultdict[str, float] = defaultdict(float)
         for thread, parts in samples.items():
-            used = self.last.get(thread, 0.0) - self.first.get(thread, 0.0)
+            # A thread that has ended counts as other work of its process.
+            used = max(0.0, self.last.get(thread, 0.0) - self.first.get(thread, 0.0))
             for part, count in parts.items():
                 seconds[part] += used * count / parts.total()
         return seconds
 
 
 def seconds_of_threads(pid: int) -> dict[int, float]:
-    """Return the CPU seconds of each thread of a process so far."""
-    return {thread.id: thread.user_time + thread.system_time for thread in psutil.Process(pid).threads()}
+    """Return the CPU seconds of each thread of a process so far; {} if it has ended."""
+    try:
+        threads = psutil.Process(pid).threads()
+    except psutil.Error:
+        return {}
+    return {thread.id: thread.user_time + thread.system_time for thread in threads}
 
 
 def part_of(process: str, stack: str) -> str:

@@ -85,7 +85,6 @@ def measure(policy, problems, steps: int) -> dict[str, float]:
         for baseline in baselines:
             used[baseline].append(cpu_seconds(bare, policy, samples, baseline != "bare"))
         for setting in SETTINGS:
-            samples = selection.roll_out(policy, problems, step * ranks + rank)
             used[setting].append(cpu_seconds(selection.train, policy, samples, setting))
         tokens.append(over_ranks(sum(len(sample.tokens) for sample in samples)))
     read = statistics.median(tokens[1:])
