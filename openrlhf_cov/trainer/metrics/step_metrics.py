@@ -113,19 +113,19 @@ def source_metrics(samples: Sequence[Sample], trained: Sequence[TrainSample], re
     places = places[mask]
     log_probs = torch.cat([each.log_probs for each in trained])[mask].double()
     advantages = torch.cat([each.advantages for each in trained])[mask].double()
-    entropies = torch.cat([each.entropy for each in trained])[mask].double()
+    token_entropies = torch.cat([each.entropy for each in trained])[mask].double()
 
-    # The graded tokens, whose means are the centre of the covariance; all tokens if no sample is graded.
-    centred = graded[places] if graded.any() else torch.ones_like(places, dtype=torch.bool)
-    covariances = (log_probs - log_probs[centred].mean()) * (advantages - advantages[centred].mean())
+    # The means over the graded tokens are the centre of the covariance. Without such tokens no source logs one.
+    is_graded = graded[places]
+    token_covariances = (log_probs - log_probs[is_graded].mean()) * (advantages - advantages[is_graded].mean())
 
     def sums(values: Tensor) -> Tensor:
         """Return the sum (N,) over the tokens of each sample of values (n,)."""
         return torch.zeros(len(trained), dtype=torch.float64).index_add(0, places, values)
 
     lengths = sums(torch.ones_like(log_probs))
-    entropies = sums(entropies)
-    covariances = sums(covariances)
+    entropies = sums(token_entropies)
+    covariances = sums(token_covariances)
     metrics: dict[str, float] = {}
     for name in sorted(set(sources)):
         of_source = torch.tensor([source == name for source in sources])

@@ -61,6 +61,11 @@ def test_an_abstention_has_a_length_alone():
     assert found["source/b/reward"] == 0.5
 
 
+def test_a_step_of_abstentions_has_lengths_alone():
+    found = source_metrics(*step_of([1, 3], [0.0, 0.0], "aa", abstained=[True, True]))
+    assert found == {"source/a/samples": 2.0, "source/a/response_length": 2.0}
+
+
 def test_without_a_named_source_nothing_is_logged():
     assert source_metrics(*step_of([1], [1.0], ["default"])) == {}
 
