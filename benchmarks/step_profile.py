@@ -254,7 +254,9 @@ def table(found: dict[Path, list[Seconds]]) -> str:
     for row in ROWS:
         cells = [f"{column[row]:.3f} ({column[row] / sum(column.values()):.0%})" for column in columns]
         lines.append(f"| {' | '.join([*row, *cells])} |")
-    lines.append(f"| a step | | {' | '.join(f'{sum(column.values()):.2f}' for column in columns)} |")
+    totals = [[sum(each.values()) for each in rounds] for rounds in found.values()]
+    cells = [f"{statistics.median(each):.2f} ({min(each):.2f}–{max(each):.2f})" for each in totals]
+    lines.append(f"| a step | | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
