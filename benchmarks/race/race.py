@@ -158,6 +158,7 @@ def command(name: str, args: argparse.Namespace, output: Path) -> tuple[list[str
     reward = HERE / "race_reward.py"
     if task.reward == "addition":
         reward = REPOSITORY / "openrlhf_cov" / "experiments" / "tiny_task" / "tiny_reward_func.py"
+    # ZeRO 0: one rank has nothing to shard, and TRL shards nothing.
     flags = f"""
         --actor.model_name_or_path {model} --data.prompt_dataset {data} --data.input_key {task.keys[0]}
         --data.label_key {task.keys[1]} --data.max_samples {args.steps * task.prompts} --reward.remote_url {reward}
@@ -168,7 +169,7 @@ def command(name: str, args: argparse.Namespace, output: Path) -> tuple[list[str
         --rollout.n_samples_per_prompt {task.samples} --rollout.micro_batch_size {2 * task.micro_batch}
         --train.batch_size {task.train_batch} --train.micro_batch_size {task.micro_batch}
         --data.max_len {task.max_len} --rollout.max_new_tokens {task.new_tokens} --actor.adam.lr {task.lr}
-        --actor.lr_scheduler constant --ds.zero_stage 2 --ds.attn_implementation sdpa
+        --actor.lr_scheduler constant --ds.zero_stage 0 --ds.attn_implementation sdpa
         --ckpt.output_dir {output} --ckpt.path {output}/checkpoints {task.upstream}
     """
     if name in OURS:

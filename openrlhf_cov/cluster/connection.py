@@ -27,7 +27,7 @@ from openrlhf_cov.cluster.ray_here import (
     rays_of_this_host,
     temporary_folder,
 )
-from openrlhf_cov.cluster.sizing.flag_sizes import CONTROLLER_CPUS, layout_of, processes
+from openrlhf_cov.cluster.sizing.flag_sizes import CONTROLLER_CPUS, layout_of
 from openrlhf_cov.cluster.workers import prepare_worker
 from openrlhf_cov.errors import UsageError, reason_of
 from openrlhf_cov.utils.cores import cores, most_processes
@@ -68,8 +68,6 @@ class Needs:
 
     # One bundle per GPU.
     bundles: list[dict[str, float]]
-    # Processes that train on one host, on a CPU host; they share its cores.
-    training_processes: int
     # The flags that lower the need, for messages.
     way_out: str
 
@@ -78,7 +76,7 @@ def needs_of_training(args: SimpleNamespace) -> Needs:
     """Return the needs of a training with these flags."""
     layout = layout_of(args)
     slots = sum(group.slots for group in layout.groups())
-    return Needs([{"GPU": 1.0, "CPU": 1.0}] * slots, processes(args.actor), way_out=layout.way_out)
+    return Needs([{"GPU": 1.0, "CPU": 1.0}] * slots, way_out=layout.way_out)
 
 
 def connect(needs: Needs) -> bool:
@@ -160,7 +158,7 @@ def _runtime_env(needs: Needs) -> dict:
     """Return the runtime environment that Ray gives to every worker of the run."""
     env_vars = {name: os.environ.get(name, default) for name, default in FORWARDED.items()}
     env_vars |= {name: os.environ[name] for name in FORWARDED_IF_SET if name in os.environ}
-    env_vars |= cpu_host.environment(needs.training_processes)
+    env_vars |= cpu_host.environment()
     # Ray refuses a variable that ``ray job submit --runtime-env-json`` set as well.
     job_config = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
     job_env_vars = (job_config.get("runtime_env") or {}).get("env_vars") or {}

@@ -93,15 +93,13 @@ def is_cpu_host() -> bool:
     return False
 
 
-def environment(training_processes: int) -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Return the environment variables for every process of a run on a CPU host; {} elsewhere.
 
-    Variables that are already set keep their values. Processes that train share the cores: more OpenMP threads than
-    cores spin against each other. ``torch.compile`` does nothing: vLLM's sampler, OpenRLHF's entropies and DeepSpeed's
-    Muon would compile small functions at each start, which needs g++ and makes a step no faster.
-
-    Args:
-        training_processes: Number of processes that train on this host at the same time.
+    Variables that are already set keep their values. Processes that compute at the same time share the OpenMP threads
+    (``share_of_threads``, ``prepare_engine``): more threads than cores spin against each other. ``torch.compile`` does
+    nothing: vLLM's sampler, OpenRLHF's entropies and DeepSpeed's Muon would compile small functions at each start,
+    which needs g++ and makes a step no faster.
     """
     if not is_cpu_host():
         return {}
@@ -110,7 +108,7 @@ def environment(training_processes: int) -> dict[str, str]:
         "DS_ACCELERATOR": "cpu",
         "TORCH_COMPILE_DISABLE": compile_disabled,
         "TORCHDYNAMO_DISABLE": compile_disabled,  # imports no part of the compiler for functions that are decorated
-        "OMP_NUM_THREADS": str(max(1, cores() // max(1, training_processes))),
+        "OMP_NUM_THREADS": str(cores()),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_NO_USAGE_STATS": "1",  # an engine takes a second of a core to collect them
     }

@@ -83,7 +83,7 @@ def test_a_worker_of_a_cpu_host_multiplies_with_the_faster_library_and_compiles_
         from torch._inductor import lowering  # all other modules find it
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
-    variables = os.environ | environment(training_processes=1)
+    variables = os.environ | environment()
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=variables)
     module, compiles_nothing, has_compiler = done.stdout.split()
     assert ("onednn_linear" in module) is is_cpu_host()

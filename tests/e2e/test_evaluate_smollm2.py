@@ -95,7 +95,7 @@ def server(task, forking_python):
         port = free.getsockname()[1]
     module = [forking_python, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)]
     settings = ["--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager", "--max-model-len", "40"]
-    environment = os.environ | cpu_host.environment(training_processes=1) | {cpu_host.KV_VARIABLE: "1"}
+    environment = os.environ | cpu_host.environment() | {cpu_host.KV_VARIABLE: "1"}
     process = subprocess.Popen([*module, "--model", task.model, *settings], env=environment)
     try:
         wait_until(

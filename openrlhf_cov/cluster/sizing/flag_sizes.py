@@ -110,6 +110,22 @@ def process_groups(args: SimpleNamespace) -> dict[str, SimpleNamespace]:
     return {name: getattr(args, name) for name, there in exists.items() if there}
 
 
+def scoring_processes(args: SimpleNamespace) -> int:
+    """Return how many processes score a rollout at the same time; the process reward model waits for the others."""
+    return sum(processes(group) for group in process_groups(args).values())
+
+
+def training_processes(args: SimpleNamespace) -> int:
+    """Return how many processes make updates at the same time.
+
+    Policy and critic train at once, unless one waits for the other (``--ds.enable_sleep``). The process reward model
+    trains before them.
+    """
+    groups = process_groups(args)
+    counts = [processes(groups[name]) for name in ("actor", "critic") if name in groups]
+    return max(counts) if args.ds.enable_sleep else sum(counts)
+
+
 def ranks_of(args: SimpleNamespace, name: str = "actor") -> int:
     """Return the number of data-parallel ranks of a model, at least 1.
 

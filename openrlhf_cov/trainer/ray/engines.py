@@ -36,7 +36,6 @@ def needs_of_engines(num_engines: int, tensor_parallel_size: int) -> Needs:
     """
     return Needs(
         [{"GPU": 1.0, "CPU": 1.0}] * (num_engines * tensor_parallel_size),
-        training_processes=1,
         way_out="lower --num_engines or --tensor_parallel_size",
     )
 

@@ -9,7 +9,6 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import ray
@@ -23,8 +22,8 @@ from torch import Tensor
 from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.cluster.cpu_adam import replay_bias_corrections
 from openrlhf_cov.cluster.extension_locks import remove_stale_locks
+from openrlhf_cov.cluster.sizing.flag_sizes import processes, scoring_processes, training_processes
 from openrlhf_cov.errors import RunStopped, reason_of
-from openrlhf_cov.models.cov_config import has_critic, has_reference, has_reward_model
 from openrlhf_cov.trainer.checkpoint.best_model import evaluation_settings
 from openrlhf_cov.trainer.checkpoint.checkpoints import (
     EVALUATION,
@@ -69,11 +68,6 @@ from openrlhf_cov.trainer.weights.weight_transfer import GlooWeightSender, trans
 from openrlhf_cov.utils import garbage_collection
 
 
-def scoring_models(args: SimpleNamespace) -> int:
-    """Return how many models of a run score its rollouts at the same time."""
-    return 1 + has_reference(args) + has_critic(args) + has_reward_model(args)
-
-
 def share_over_ranks(value: Any) -> list[Any]:
     """Return the argument of every rank in the order of the ranks; called on every rank."""
     values: list[Any] = [None] * torch.distributed.get_world_size()
@@ -110,9 +104,14 @@ class ModelRole(BaseModelActor):
         """The device on which the model of this rank computes."""
         return cpu_host.training_device()
 
-    def share_of_threads(self) -> Any:
-        """Return a context in which this process has its part of the cores; models score rollouts side by side."""
-        return cpu_host.share_of_threads(scoring_models(self.strategy.args))
+    def share_of_threads(self, computing: int) -> Any:
+        """Return a context in which this process has its part of the cores of a CPU host.
+
+        Args:
+            computing: Number of processes of models that compute at the same time, this one included. In asynchronous
+                training the engines generate meanwhile, with the other half of the cores.
+        """
+        return cpu_host.share_of_threads(computing * (2 if self.strategy.args.train.async_enable else 1))
 
 
 class ReferenceRole(ModelRole):
@@ -146,7 +145,7 @@ class ReferenceRole(ModelRole):
         merged = {}
         if image_inputs and self.model.is_vlm:
             merged = merge_mm_train_inputs(image_inputs, self.device)
-        with self.share_of_threads():
+        with self.share_of_threads(scoring_processes(self.strategy.args)):
             log_probs = self.model(
                 tokens.to(self.device),
                 action_mask.to(self.device),
@@ -178,7 +177,7 @@ class RewardRole(ModelRole):
             tokens: Token ids, int64 (B, T).
             attention_mask: 1 where a token is no padding, (B, T).
         """
-        with self.share_of_threads():
+        with self.share_of_threads(scoring_processes(self.strategy.args)):
             rewards = self.model(
                 tokens.to(self.device),
                 attention_mask.to(self.device),
@@ -376,7 +375,7 @@ class PolicyRole(TrainedRole):
             RunStopped: A method uses one of the last two and this model cannot compute it.
         """
         tokens, action_mask, attention_mask = (each.to(self.device) for each in (tokens, action_mask, attention_mask))
-        with self.share_of_threads():
+        with self.share_of_threads(scoring_processes(self.strategy.args)):
             scores = self.policy.score(
                 tokens, action_mask, attention_mask, image_inputs, with_entropy=True, with_vocabulary_scores=True
             )
@@ -425,7 +424,8 @@ class PolicyRole(TrainedRole):
             RunStopped: See ``update_policy``.
         """
         self.empty_cache()
-        result = update_policy(self.policy, settings, share.samples())
+        with self.share_of_threads(training_processes(self.strategy.args)):
+            result = update_policy(self.policy, settings, share.samples())
         self.empty_cache()
         return result
 
@@ -546,7 +546,7 @@ class CriticRole(TrainedRole):
             attention_mask: 1 where a token is no padding, (B, T).
         """
         self.engine.eval()
-        with self.share_of_threads():
+        with self.share_of_threads(scoring_processes(self.strategy.args)):
             values = self.engine(
                 tokens.to(self.device),
                 action_mask.to(self.device),
@@ -559,7 +559,8 @@ class CriticRole(TrainedRole):
     def update(self, settings: StepSettings, share: RankSamples) -> StepResult:
         """Train the critic on the samples of this rank; see ``PolicyRole.update`` and ``update_critic``."""
         self.empty_cache()
-        result = update_critic(self.critic, settings, share.samples())
+        with self.share_of_threads(training_processes(self.strategy.args)):
+            result = update_critic(self.critic, settings, share.samples())
         self.empty_cache()
         return result
 
@@ -614,19 +615,21 @@ class ProcessRewardRole(TrainedRole):
             attention_mask: 1 where a token is no padding, (B, T).
         """
         self.prm.model.eval()
-        # No other model scores at the same time: this one has all threads.
-        log_probs = self.prm.model(
-            tokens.to(self.device),
-            action_mask.to(self.device),
-            attention_mask.to(self.device),
-            ring_attn_group=self.strategy.ring_attn_group,
-        )
+        # No other model scores at the same time.
+        with self.share_of_threads(processes(self.strategy.args.actor)):
+            log_probs = self.prm.model(
+                tokens.to(self.device),
+                action_mask.to(self.device),
+                attention_mask.to(self.device),
+                ring_attn_group=self.strategy.ring_attn_group,
+            )
         return log_probs.float().cpu()
 
     def update(self, settings: StepSettings, share: RankSamples) -> StepResult:
         """Train on the samples of this rank, once; see ``PolicyRole.update`` and ``update_process_reward``."""
         self.empty_cache()
-        result = update_process_reward(self.prm, settings, share.samples())
+        with self.share_of_threads(processes(self.strategy.args.actor)):
+            result = update_process_reward(self.prm, settings, share.samples())
         self.empty_cache()
         return result
 

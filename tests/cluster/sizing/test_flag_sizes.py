@@ -5,8 +5,10 @@ from openrlhf_cov.cluster.sizing.flag_sizes import (
     model_names,
     ranks_of,
     roles_of,
+    scoring_processes,
     scoring_tokens,
     step_of,
+    training_processes,
     training_tokens,
 )
 from openrlhf_cov.cluster.sizing.model_shape import KNOWN
@@ -39,6 +41,23 @@ def test_layout(flags):
     assert layout_of(flags(ALL | changes)) == GpuLayout(
         actor=16, engines=8, ref=4, critic=8, reward=8, colocate_all=True, asynchronous=True
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "scoring", "training"),
+    [
+        ({}, 8, 8),
+        # Policy, reference, critic and reward model score; policy and critic train.
+        (ALL | {"ds.enable_sleep": False}, 32, 16),
+        (ALL | {"ds.enable_sleep": False, "critic.num_gpus_per_node": 2}, 26, 10),
+        (ALL | {"ds.enable_sleep": True, "critic.num_gpus_per_node": 2}, 26, 8),  # one after the other
+        ({"actor.num_nodes": 2}, 16, 16),
+    ],
+)
+def test_processes_that_compute_at_the_same_time(flags, changes, scoring, training):
+    args = flags(changes)
+    assert scoring_processes(args) == scoring
+    assert training_processes(args) == training
 
 
 def test_a_process_reward_model_has_the_size_and_the_start_of_the_policy(flags):

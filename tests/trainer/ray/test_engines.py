@@ -116,7 +116,6 @@ def test_images_get_a_limit_and_the_tokens_of_their_places(monkeypatch):
 def test_an_engine_needs_a_gpu_for_each_of_its_parts(gpus, count, parallel):
     assert engines.needs_of_engines(count, parallel) == Needs(
         [{"GPU": 1.0, "CPU": 1.0}] * gpus,
-        training_processes=1,
         way_out="lower --num_engines or --tensor_parallel_size",
     )
 

@@ -34,7 +34,6 @@ from openrlhf_cov.trainer.ray.roles import (
     ProcessRewardRole,
     ReferenceRole,
     RewardRole,
-    scoring_models,
 )
 from openrlhf_cov.trainer.records import RankSamples
 from openrlhf_cov.trainer.rollout.sampler_state_file import write_state
@@ -157,29 +156,41 @@ def test_a_process_reward_model_scores_without_dropout(tmp_path):
     assert not prm.model.calls[0].training
 
 
+@pytest.fixture
+def eight_threads(monkeypatch):
+    """This process has eight threads on a CPU host, and as many as before after the test."""
+    monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: True)
+    before = torch.get_num_threads()
+    torch.set_num_threads(8)
+    yield
+    torch.set_num_threads(before)
+
+
+CRITIC = {"critic__model_name_or_path": "m"}
+ASYNCHRONOUS = {"async_enable": True}
+
+
+@pytest.mark.usefixtures("eight_threads")
 @pytest.mark.parametrize(
-    ("changes", "models"),
+    ("changes", "threads"),
     [
-        ({}, 1),
-        ({"init_coef": 0.1}, 2),
-        ({"init_coef": 0.1, "critic__model_name_or_path": "m", "reward__remote_url": None}, 4),
+        ({}, 8),
+        ({"init_coef": 0.1}, 4),
+        ({"init_coef": 0.1, "reward__remote_url": None} | CRITIC, 2),
+        ({"actor__num_gpus_per_node": 2}, 4),
+        # The engines have the other half.
+        (ASYNCHRONOUS, 4),
+        (ASYNCHRONOUS | {"init_coef": 0.1}, 2),
     ],
 )
-def test_models_that_score_side_by_side_share_the_cores(tmp_path, monkeypatch, changes, models):
+def test_models_that_score_side_by_side_share_the_cores(tmp_path, changes, threads):
     args = flags(tmp_path, **changes)
-    assert scoring_models(args) == models
-    monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: True)
     policy = make_policy(args)
     seen = []
     policy.actor.register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
-    before = torch.get_num_threads()
-    torch.set_num_threads(8)
-    try:
-        make_role(PolicyRole, args, policy=policy).score(TOKENS, ACTIONS, ATTENTION)
-        assert seen == [8 // models]
-        assert torch.get_num_threads() == 8
-    finally:
-        torch.set_num_threads(before)
+    make_role(PolicyRole, args, policy=policy).score(TOKENS, ACTIONS, ATTENTION)
+    assert seen == [threads]
+    assert torch.get_num_threads() == 8
 
 
 ROLES = {
@@ -187,6 +198,32 @@ ROLES = {
     "critic": (CriticRole, make_critic, update_critic, CovConfig()),
     "prm": (ProcessRewardRole, make_process_reward, update_process_reward, CovConfig(method="prime")),
 }
+
+
+@pytest.mark.usefixtures("eight_threads")
+@pytest.mark.parametrize(
+    ("name", "changes", "threads"),
+    [
+        ("policy", {}, 8),
+        ("policy", {"init_coef": 0.1}, 8),  # the reference has scored before
+        ("policy", CRITIC, 4),
+        ("policy", CRITIC | {"enable_sleep": True}, 8),  # one trains after the other
+        ("policy", {"actor__num_gpus_per_node": 4}, 2),
+        ("policy", ASYNCHRONOUS, 4),
+        ("policy", ASYNCHRONOUS | CRITIC, 2),
+        ("critic", CRITIC, 4),
+        ("prm", {"actor__num_gpus_per_node": 2}, 4),
+        ("prm", ASYNCHRONOUS, 4),
+    ],
+)
+def test_models_that_train_side_by_side_share_the_cores(tmp_path, monkeypatch, name, changes, threads):
+    kind, make, update, config = ROLES[name]
+    args = flags(tmp_path, config, **changes)
+    seen = []
+    monkeypatch.setattr(roles, update.__name__, lambda *_: seen.append(torch.get_num_threads()))
+    make_role(kind, args, **{name: make(args)}).update(None, RankSamples.of([]))
+    assert seen == [threads]
+    assert torch.get_num_threads() == 8
 
 
 # Role -> the attribute of its record that has a mode of training and one of evaluation.
