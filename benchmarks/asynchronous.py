@@ -1,27 +1,38 @@
 """Synchronous and asynchronous training in turns, on the embedded task; prints Markdown.
 
-    OMP_NUM_THREADS=1 python benchmarks/asynchronous.py --folder runs/tiny_task
+    python benchmarks/asynchronous.py --folder runs/tiny_task
     python benchmarks/asynchronous.py --table runs/asynchronous/results.jsonl      # of what was measured
 
-``--folder`` holds what ``make demo`` makes. With one thread per process, engine and policy have a core each on a host
-with two cores. Both ways train on the same number of samples with the same seeds. The reward is the mean over the last
-fifth of the steps, and its difference is paired by seed. A benchmark that was broken off goes on where it ended.
+``--folder`` holds what ``make demo`` makes. On a host with two cores, engine and policy of asynchronous training have
+one each. In synchronous training they take turns on both cores, or on one (``OMP_NUM_THREADS=1``). All ways train on
+the same number of samples with the same seeds. The reward is the mean over the last fifth of the steps, and its
+differences are paired by seed. A benchmark that was broken off goes on where it ended.
 """
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from race.race import command, measure_command, read, steps_of, task_of
 
 from openrlhf_cov.experiments.study.seed_estimates import mean_over_seeds
 
-MODES = {
-    "synchronous": [],
-    "asynchronous, queue of 1": ["--train.async_enable", "--train.async_queue_size", "1"],
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+QUEUE = ("--train.async_enable", "--train.async_queue_size")
+# Way of training -> its flags, and variables of its environment.
+SYNCHRONOUS: dict[str, tuple[Sequence[str], dict[str, str]]] = {
+    "synchronous": ((), {}),
+    "synchronous, one thread": ((), ONE_THREAD),
 }
+ASYNCHRONOUS: dict[str, tuple[Sequence[str], dict[str, str]]] = {
+    "asynchronous, queue of 1": ((*QUEUE, "1"), {}),
+    "asynchronous, queue of 2": ((*QUEUE, "2"), {}),
+}
+MODES = SYNCHRONOUS | ASYNCHRONOUS
 
 
 def main() -> None:
@@ -54,10 +65,11 @@ def main() -> None:
 
 def measure(mode: str, seed: int, args: argparse.Namespace) -> dict[str, float]:
     """Return what one run took, its reward at the end, and its staleness."""
-    folder = args.output / f"{mode.split(',')[0]}-{seed}"
+    folder = args.output / f"{mode.replace(',', '').replace(' ', '-')}-{seed}"
     argv, variables = command(args.method, args, folder)
-    argv = [*argv, *MODES[mode], "--train.seed", str(seed)]
-    found = measure_command(mode, argv, variables, folder, task_of(args).warm_up)
+    flags, more = MODES[mode]
+    argv = [*argv, *flags, "--train.seed", str(seed)]
+    found = measure_command(mode, argv, variables | more, folder, task_of(args).warm_up)
     steps = steps_of((folder / "log.txt").read_text(errors="replace"))
     last = steps[-(len(steps) // 5) :]
     return found | {
@@ -95,14 +107,18 @@ def table(rows: list[dict]) -> str:
             high = format(max(values), style)
             cells.append(format(statistics.median(values), style) + (f" ({low}–{high})" if low != high else ""))
         lines.append(f"| {mode} | {' | '.join(cells)} | {len(runs)} |")
-    synchronous, asynchronous = by_mode.values()
-    seeds = sorted(synchronous.keys() & asynchronous.keys())
-    if len(seeds) > 1:
-        gains = [asynchronous[seed]["tokens"] / synchronous[seed]["tokens"] for seed in seeds]
-        change = mean_over_seeds([asynchronous[seed]["reward"] - synchronous[seed]["reward"] for seed in seeds])
-        lines.append("")
-        lines.append(f"Tokens per second: {min(gains):.2f} to {max(gains):.2f} times those of synchronous training.")
-        lines.append(f"Reward: {change.estimate:+.2f} [{change.low:+.2f}, {change.high:+.2f}] (95 %, paired by seed).")
+    lines.append("")
+    for mode, other in itertools.product(ASYNCHRONOUS, SYNCHRONOUS):
+        runs, others = by_mode[mode], by_mode[other]
+        seeds = sorted(runs.keys() & others.keys())
+        if len(seeds) < 2:
+            continue
+        gains = [runs[seed]["tokens"] / others[seed]["tokens"] for seed in seeds]
+        change = mean_over_seeds([runs[seed]["reward"] - others[seed]["reward"] for seed in seeds])
+        lines.append(
+            f"- {mode}, against {other}: {min(gains):.2f} to {max(gains):.2f} times the tokens per second; reward "
+            f"{change.estimate:+.2f} [{change.low:+.2f}, {change.high:+.2f}] (95 %, paired by seed)."
+        )
     return "\n".join(lines)
 
 
