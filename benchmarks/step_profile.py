@@ -1,4 +1,4 @@
-"""CPU seconds of a training step by part, of this project on the embedded task; prints Markdown.
+"""CPU seconds of a training step by part, of a run of the race on the embedded task; prints Markdown.
 
     OMP_NUM_THREADS=1 python benchmarks/step_profile.py --folder runs/tiny_task --rounds 3
 
@@ -12,7 +12,6 @@ To compare two versions, give both with ``--trees``: their runs alternate. An ea
 import argparse
 import os
 import re
-import shlex
 import signal
 import statistics
 import subprocess
@@ -24,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
-from race.race import STEP, TASKS, look
+from race.race import OURS, STEP, command, look
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 # Steps that do not count: caches and pools fill.
@@ -83,6 +82,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/tiny_task"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--method", choices=OURS, default="none", help="a run of race.py (default: none)")
     parser.add_argument(
         "--trees", type=Path, nargs="+", default=[REPOSITORY], help="working trees (default: this one)"
     )
@@ -90,26 +90,30 @@ def main() -> None:
     args = parser.parse_args()
     if args.steps <= WARM_UP:
         parser.error(f"--steps {args.steps}: the first {WARM_UP} do not count, ask for more")
+    args.task = "embedded"
+    args.prompts = None
     if not PY_SPY.exists():
         sys.exit(f"step_profile: there is no {PY_SPY}; requirements-cpu.txt has it")
     found: dict[Path, list[Seconds]] = {tree: [] for tree in args.trees}
     for number in range(args.rounds):
         for tree in args.trees:
-            found[tree].append(measure(tree.resolve(), args.folder.resolve(), args.steps))
+            found[tree].append(measure(tree.resolve(), args))
             print(f"round {number + 1}, {tree}: {sum(found[tree][-1].values()):.2f} s", file=sys.stderr, flush=True)
     print(table(found))
     if args.figure:
         draw(found, args.figure)
 
 
-def measure(tree: Path, folder: Path, steps: int) -> Seconds:
+def measure(tree: Path, args: argparse.Namespace) -> Seconds:
     """Return the CPU seconds of a step of one run for each (process, part)."""
+    steps = args.steps
     with tempfile.TemporaryDirectory() as output:
-        command = [sys.executable, "-m", "openrlhf_cov.cli.train_ppo_ray", *flags(folder, Path(output), steps)]
-        environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONWARNINGS": "ignore", "RAY_ADDRESS": "local"}
+        argv, variables = command(args.method, args, Path(output))
+        variables |= {"PYTHONPATH": str(tree), "PYTHONWARNINGS": "ignore", "RAY_ADDRESS": "local"}
+        environment = os.environ | variables
         log = Path(output) / "log.txt"
         with log.open("w") as file:
-            run = subprocess.Popen(command, cwd=tree, env=environment, stdout=file, stderr=subprocess.STDOUT)
+            run = subprocess.Popen(argv, cwd=tree, env=environment, stdout=file, stderr=subprocess.STDOUT)
         used: dict[int, float] = {}
         # What every process had used after the warm-up, and at the end of the last step.
         first: dict[int, float] = {}
@@ -207,24 +211,6 @@ def part_of(process: str, stack: str) -> str:
     """Return the part of a process that a stack belongs to."""
     names = (part for part, marks in PARTS[process].items() if any(mark in stack for mark in marks))
     return next(names, REST)
-
-
-def flags(folder: Path, output: Path, steps: int) -> list[str]:
-    """Return the command line: KL-Cov on 32 prompts × 8 samples with 8 updates and a reference."""
-    task = TASKS["embedded"]
-    reward = REPOSITORY / "openrlhf_cov" / "experiments" / "tiny_task" / "tiny_reward_func.py"
-    return shlex.split(f"""
-        --actor.model_name_or_path {folder / task.model} --data.prompt_dataset {folder / task.data}
-        --data.input_key {task.keys[0]} --data.label_key {task.keys[1]} --data.max_samples {steps * task.prompts}
-        --reward.remote_url {reward} --actor.num_gpus_per_node 1 --ref.num_gpus_per_node 1 --train.colocate_actor_ref
-        --vllm.num_engines 1 --algo.advantage.estimator group_norm --algo.kl.use_loss --algo.kl.estimator k3
-        --algo.kl.init_coef {task.kl_coef} --rollout.batch_size {task.prompts}
-        --rollout.n_samples_per_prompt {task.samples} --rollout.micro_batch_size {2 * task.micro_batch}
-        --train.batch_size {task.train_batch} --train.micro_batch_size {task.micro_batch} --data.max_len {task.max_len}
-        --rollout.max_new_tokens {task.new_tokens} --actor.adam.lr {task.lr} --actor.lr_scheduler constant
-        --cov_type kl_cov --kl_cov_ratio 2e-2 --rollout_seeded --ckpt.output_dir {output}
-        --ckpt.path {output}/checkpoints
-    """)
 
 
 def name_of(pid: int) -> str:

@@ -3,7 +3,8 @@
 Policy ranks without Ray, as in ``selection.py``, on the embedded task's model with random weights, whose responses end
 anywhere. CPU microseconds of all ranks for a token, medians over alternating steps, and in brackets those of gloo's
 threads. On several ranks "bare, averaged" is the bare model with one all-reduce of the gradients before each update.
-Prints Markdown.
+"Read" is the number of tokens that pass through the model for a token of the samples: less than 1 where samples share
+the row of their prompt, more with padding and with the passes that ``current`` adds. Prints Markdown.
 
     OMP_NUM_THREADS=1 python benchmarks/training_phase.py guard     # under a minute; status 1 above the limit
     OMP_NUM_THREADS=1 python benchmarks/training_phase.py growth    # prompts x 1, 2, 4, 8
@@ -19,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import selection
 import torch
@@ -33,6 +34,24 @@ LIMIT = 1.5
 SETTINGS = tuple(MEASURED)
 # The second one on several ranks alone.
 BASELINES = ("bare", "bare, averaged")
+
+
+class TokensRead:
+    """Counts the tokens that a model reads while the body runs, padding included."""
+
+    def __init__(self, model: Any) -> None:
+        self.embeddings = model.get_input_embeddings()
+        self.count = 0
+
+    def __enter__(self) -> "TokensRead":
+        self.hook = self.embeddings.register_forward_hook(self._add)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.hook.remove()
+
+    def _add(self, _module: torch.nn.Module, arguments: tuple[torch.Tensor], _output: torch.Tensor) -> None:
+        self.count += arguments[0].numel()
 
 
 class Used(NamedTuple):
@@ -60,6 +79,7 @@ def main() -> None:
         baselines = BASELINES if ranks > 1 else BASELINES[:1]
         columns = ["ranks", "prompts", "tokens", *baselines, *SETTINGS]
         columns += [f"{setting} / {baseline}" for setting in SETTINGS for baseline in baselines]
+        columns += [f"read, {setting}" for setting in SETTINGS]
         write(f"| {' | '.join(columns)} |")
         write("|---:" * len(columns) + "|")
         for factor in (1,) if guard else (1, 2, 4, 8):
@@ -80,21 +100,25 @@ def measure(policy, problems, steps: int) -> dict[str, float]:
     baselines = BASELINES if ranks > 1 else BASELINES[:1]
     used: dict[str, list[Used]] = {name: [] for name in (*baselines, *SETTINGS)}
     tokens = []
+    read: dict[str, list[float]] = {setting: [] for setting in SETTINGS}
     for step in range(steps + 1):  # the first one warms up
         samples = selection.roll_out(policy, problems, step * ranks + rank)
         for baseline in baselines:
             used[baseline].append(cpu_seconds(bare, policy, samples, baseline != "bare"))
-        for setting in SETTINGS:
-            used[setting].append(cpu_seconds(selection.train, policy, samples, setting))
         tokens.append(over_ranks(sum(len(sample.tokens) for sample in samples)))
-    read = statistics.median(tokens[1:])
+        for setting in SETTINGS:
+            with TokensRead(policy.engine.module) as tokens_read:
+                used[setting].append(cpu_seconds(selection.train, policy, samples, setting))
+            read[setting].append(over_ranks(tokens_read.count) / tokens[-1])
+    of_step = statistics.median(tokens[1:])
     medians = {name: statistics.median(each.seconds for each in found[1:]) for name, found in used.items()}
     cells = []
     for name, found in used.items():
         others = statistics.median(each.of_other_threads for each in found[1:])
-        cells.append(f"{1e6 * medians[name] / read:.0f} ({1e6 * others / read:.0f})")
+        cells.append(f"{1e6 * medians[name] / of_step:.0f} ({1e6 * others / of_step:.0f})")
     cells += [f"{medians[setting] / medians[baseline]:.2f}" for setting in SETTINGS for baseline in baselines]
-    write(f"| {ranks} | {ranks * selection.PROMPTS} | {read:.0f} | {' | '.join(cells)} |")
+    cells += [f"{statistics.median(read[setting][1:]):.3f}" for setting in SETTINGS]
+    write(f"| {ranks} | {ranks * selection.PROMPTS} | {of_step:.0f} | {' | '.join(cells)} |")
     return {setting: medians[setting] / medians["bare"] for setting in SETTINGS}
 
 
