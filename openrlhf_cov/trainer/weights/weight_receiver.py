@@ -1,5 +1,8 @@
 """The side of the engines of ``weight_transfer.py``: weights in buckets over gloo, loaded into a vLLM worker."""
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,7 +80,9 @@ class GlooWeightTransferEngine(WeightTransferEngine[GlooInitInfo, Bucket]):
         An output head that shares the embedding's weight is loaded with the embedding, and vLLM's reload then leaves
         the head's own packed copy, which CPU kernels compute with, as it was: it is packed again here.
         """
-        finalize_layerwise_reload(self.model, self.model_config)
+        head_is_tied = getattr(self.model_config.hf_config, "tie_word_embeddings", False)
+        with _expected_layers_without_weights(head_is_tied):
+            finalize_layerwise_reload(self.model, self.model_config)
         for layer in self.model.modules():
             if isinstance(layer, ParallelLMHead):
                 layer.quant_method.process_weights_after_loading(layer)
@@ -85,6 +90,29 @@ class GlooWeightTransferEngine(WeightTransferEngine[GlooInitInfo, Bucket]):
     def shutdown(self) -> None:
         """Leave the group."""
         self._group = None
+
+
+@contextmanager
+def _expected_layers_without_weights(head_is_tied: bool) -> Iterator[None]:
+    """Drop vLLM's warning "Failed to load weights" for layers that no weights are sent for, while the body runs.
+
+    The tables of rotary embeddings are computed, and a tied output head has the weight of the embedding.
+
+    Args:
+        head_is_tied: True if the output head shares the weight of the embedding.
+    """
+    names = ("RotaryEmbedding", "ParallelLMHead") if head_is_tied else ("RotaryEmbedding",)
+
+    def is_unexpected(record: logging.LogRecord) -> bool:
+        layer, _, rest = record.getMessage().partition(": ")
+        return rest != "Failed to load weights" or not layer.endswith(names)
+
+    log = logging.getLogger(finalize_layerwise_reload.__module__)
+    log.addFilter(is_unexpected)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_unexpected)
 
 
 WeightTransferEngineFactory.register_engine(BACKEND, GlooWeightTransferEngine)

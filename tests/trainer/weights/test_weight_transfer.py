@@ -1,4 +1,6 @@
+import logging
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -7,6 +9,8 @@ from hypothesis import strategies as st
 from played_ray import Now, PlayedActor
 from torch import nn
 from vllm.config import VllmConfig, WeightTransferConfig
+from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload.layerwise import record_metadata_for_reloading
 
 from openrlhf_cov.trainer.weights import weight_transfer
 from openrlhf_cov.trainer.weights.weight_receiver import GlooInitInfo, GlooWeightTransferEngine
@@ -141,3 +145,38 @@ def test_the_engine_loads_what_the_trainer_has(connected, monkeypatch, bucket_by
     for (_, received), (_, param) in zip(loaded[1:-1], expected, strict=True):
         assert received.dtype == param.dtype
         assert torch.equal(received, param)
+
+
+class Llama3RotaryEmbedding(nn.Module):
+    """A layer whose table is computed."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("cos_sin_cache", torch.ones(3))
+
+
+class ParallelLMHead(nn.Module):
+    """A layer with a weight, of the name that vLLM's output heads have."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+
+class Projection(ParallelLMHead):
+    """A layer with a weight."""
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_vllm_warns_of_missing_weights_but_not_where_none_are_sent(caplog, is_tied):
+    model = nn.Sequential(Llama3RotaryEmbedding(), ParallelLMHead(), Projection())
+    receiver = GlooWeightTransferEngine(WeightTransferConfig(), VllmConfig(), torch.device("cpu"), model)
+    receiver.model_config = SimpleNamespace(hf_config=SimpleNamespace(tie_word_embeddings=is_tied))
+    record_metadata_for_reloading(model)
+    initialize_layerwise_reload(model)  # no weights follow
+    receiver.finish_weight_update()
+    layers = ["Projection"] if is_tied else ["ParallelLMHead", "Projection"]
+    name = "vllm.model_executor.model_loader.reload.layerwise"
+    warnings = [record.getMessage() for record in caplog.records if record.name == name]
+    assert warnings == [f"{layer}: Failed to load weights" for layer in layers]
+    assert not logging.getLogger(name).filters
