@@ -12,6 +12,7 @@ differences are paired by seed. A benchmark that was broken off goes on where it
 import argparse
 import itertools
 import json
+import os
 import statistics
 import sys
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 QUEUE = ("--train.async_enable", "--train.async_queue_size")
 # Way of training -> its flags, and variables of its environment.
 SYNCHRONOUS: dict[str, tuple[Sequence[str], dict[str, str]]] = {
-    "synchronous": ((), {}),
+    "synchronous, all cores": ((), {}),
     "synchronous, one thread": ((), ONE_THREAD),
 }
 ASYNCHRONOUS: dict[str, tuple[Sequence[str], dict[str, str]]] = {
@@ -48,6 +49,8 @@ def main() -> None:
     if args.table:
         print(table(read(args.table)))
         return
+    if "OMP_NUM_THREADS" in os.environ:
+        parser.error("unset OMP_NUM_THREADS: the modes have threads of their own")
     args.task = "embedded"
     args.prompts = None
     args.output.mkdir(parents=True, exist_ok=True)

@@ -58,7 +58,7 @@ def main() -> None:
     args = parser.parse_args()
     cpu_host.install()
     hook = f"{prepare_worker.__module__}.{prepare_worker.__name__}"
-    runtime_env = {"worker_process_setup_hook": hook, "env_vars": cpu_host.environment(training_processes=1)}
+    runtime_env = {"worker_process_setup_hook": hook, "env_vars": cpu_host.environment()}
     ray.init(num_gpus=2, num_cpus=4, include_dashboard=False, log_to_driver=False, runtime_env=runtime_env)
     try:
         with tempfile.NamedTemporaryFile("w", suffix=".py") as reward:

@@ -48,7 +48,7 @@ PARTS: dict[str, dict[str, tuple[str, ...]]] = {
     "policy": {
         "scoring": ("Policy.score ",),
         "optimizer step": ("DeepSpeedEngine.step ",),
-        "gradients into ZeRO-2's buffers": ("allreduce_gradients ", "grad_handling_hook "),
+        "reduction of gradients": ("allreduce_gradients ", "grad_handling_hook "),
         "backward pass": ("_engine_run_backward ",),
         "forward pass": ("Policy.forward ",),
         "plans, loss, diagnostics, batches": ("update_policy ",),
@@ -109,6 +109,7 @@ def measure(tree: Path, args: argparse.Namespace) -> Seconds:
     steps = args.steps
     with tempfile.TemporaryDirectory() as output:
         argv, variables = command(args.method, args, Path(output))
+        argv.append("--rollout_seeded")  # all trees train on the same samples
         variables |= {"PYTHONPATH": str(tree), "PYTHONWARNINGS": "ignore", "RAY_ADDRESS": "local"}
         environment = os.environ | variables
         log = Path(output) / "log.txt"

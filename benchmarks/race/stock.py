@@ -43,7 +43,7 @@ def main() -> None:
     cpu_host.install()
     import ray
 
-    variables = cpu_host.environment(training_processes=1)
+    variables = cpu_host.environment()
     variables = variables if tuned else {name: variables[name] for name in NEEDED}
     # GiB; vLLM would take a fifth of the memory for the cache of keys and values.
     variables.setdefault(cpu_host.KV_VARIABLE, "1")

@@ -87,15 +87,14 @@ def connect(needs: Needs) -> bool:
     the same GPUs.
 
     Args:
-        needs: The resources that the run requests. They size a Ray that is started on a CPU host, and the threads of
-            its processes.
+        needs: The resources that the run requests. They size a Ray that is started on a CPU host.
 
     Raises:
         UsageError: The Ray that RAY_ADDRESS names, or that of this host, cannot be joined, or no Ray can be started,
             for example because a CPU host has too few cores.
     """
     address = os.environ.get("RAY_ADDRESS")
-    runtime_env = _runtime_env(needs)
+    runtime_env = _runtime_env()
     if not address and (address := ray_of_this_host()):
         logger.warning(
             f"joining the Ray of this host at {address}; RAY_ADDRESS=local would start another one beside it"
@@ -154,7 +153,7 @@ def _start(settings: dict[str, Any]) -> None:
             logger.warning(f"{error}; trying again")
 
 
-def _runtime_env(needs: Needs) -> dict:
+def _runtime_env() -> dict:
     """Return the runtime environment that Ray gives to every worker of the run."""
     env_vars = {name: os.environ.get(name, default) for name, default in FORWARDED.items()}
     env_vars |= {name: os.environ[name] for name in FORWARDED_IF_SET if name in os.environ}

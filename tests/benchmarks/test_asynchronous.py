@@ -31,7 +31,9 @@ def test_runs_are_paired_by_seed(asynchronous):
     ]
     lines = asynchronous.table(rows).splitlines()
     # The median of two values is their mean; equal values have no range.
-    assert lines[2].startswith("| synchronous | 1.90 (1.80–2.00) | 0.50 | 0.25 | 1.00 | 2.00 | 1,500 (1,000–2,000) |")
+    assert lines[2].startswith(
+        "| synchronous, all cores | 1.90 (1.80–2.00) | 0.50 | 0.25 | 1.00 | 2.00 | 1,500 (1,000–2,000) |"
+    )
     # Nothing else was measured, so there is one comparison.
     # Differences -0.1 and +0.1: mean 0, standard deviation sqrt(0.02), t(0.975, 1) = 12.706: 12.706 * 0.1 = 1.27.
     assert lines[-2:] == [

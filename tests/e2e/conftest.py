@@ -134,7 +134,7 @@ def ray():
         write_program(program)
         with ExitStack() as stack:
             without_warnings = {"PYTHONWARNINGS": "ignore"}
-            wait = stack.enter_context(serving(program, without_warnings | cpu_host.environment(1)))
+            wait = stack.enter_context(serving(program, without_warnings | cpu_host.environment()))
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(sys, "executable", str(program))  # beside which its ``ray`` is looked for
                 address = stack.enter_context(local_ray(num_gpus=3, num_cpus=8, log=Path(folder, "ray.log")))

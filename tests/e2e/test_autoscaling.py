@@ -53,7 +53,7 @@ import sys, time
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.cluster import connection
 
-needs = connection.Needs([{"GPU": 1.0, "CPU": 1.0}] * 2, 1, way_out="less")
+needs = connection.Needs([{"GPU": 1.0, "CPU": 1.0}] * 2, way_out="less")
 assert not connection.connect(needs)
 for _ in range(60):  # the monitor reports every few seconds
     if connection.autoscales():

@@ -22,7 +22,7 @@ from openrlhf_cov.cluster.ray_here import protect_own_ray
 protect_own_ray()
 import ray
 from openrlhf_cov.cluster import connection
-started = connection.connect(connection.Needs([{"GPU": 1.0, "CPU": 1.0}], 1, way_out=""))
+started = connection.connect(connection.Needs([{"GPU": 1.0, "CPU": 1.0}], way_out=""))
 print("found", started, "RAY_AUTH_TOKEN" in os.environ, ray.get_runtime_context().gcs_address, flush=True)
 input()
 """

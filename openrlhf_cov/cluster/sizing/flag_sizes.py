@@ -111,15 +111,18 @@ def process_groups(args: SimpleNamespace) -> dict[str, SimpleNamespace]:
 
 
 def scoring_processes(args: SimpleNamespace) -> int:
-    """Return how many processes score a rollout at the same time; the process reward model waits for the others."""
+    """Return how many processes, on all nodes, score a rollout at the same time.
+
+    The process reward model waits for the others.
+    """
     return sum(processes(group) for group in process_groups(args).values())
 
 
 def training_processes(args: SimpleNamespace) -> int:
-    """Return how many processes make updates at the same time.
+    """Return how many processes, on all nodes, make updates at the same time.
 
-    Policy and critic train at once, unless one waits for the other (``--ds.enable_sleep``). The process reward model
-    trains before them.
+    Policy and critic train at once, unless one waits for the other (``--ds.enable_sleep``): then it is the number of
+    processes of the larger one. The process reward model trains before them.
     """
     groups = process_groups(args)
     counts = [processes(groups[name]) for name in ("actor", "critic") if name in groups]

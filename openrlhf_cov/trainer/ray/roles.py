@@ -109,7 +109,8 @@ class ModelRole(BaseModelActor):
 
         Args:
             computing: Number of processes of models that compute at the same time, this one included. In asynchronous
-                training the engines generate meanwhile, with the other half of the cores.
+                training the engines generate meanwhile, with the other half of the cores. The reference, which scores
+                the next rollout during updates there, is not counted.
         """
         return cpu_host.share_of_threads(computing * (2 if self.strategy.args.train.async_enable else 1))
 
@@ -400,12 +401,13 @@ class PolicyRole(TrainedRole):
         actor.temperature = 1.0
         log_probs: list[float] = []
         try:
-            for text in texts:
-                tokens = torch.tensor([text], device=self.device)
-                ones = torch.ones_like(tokens)
-                scores = self.policy.score(tokens, ones[:, 1:], ones, None, with_entropy=False)
-                # One text at a time, without padding: the numbers are compared with those of the engine.
-                log_probs += scores.log_probs[0].float().tolist()
+            with self.share_of_threads(processes(self.strategy.args.actor)):
+                for text in texts:
+                    tokens = torch.tensor([text], device=self.device)
+                    ones = torch.ones_like(tokens)
+                    scores = self.policy.score(tokens, ones[:, 1:], ones, None, with_entropy=False)
+                    # One text at a time, without padding: the numbers are compared with those of the engine.
+                    log_probs += scores.log_probs[0].float().tolist()
         finally:
             actor.temperature = temperature
         return log_probs
@@ -615,7 +617,7 @@ class ProcessRewardRole(TrainedRole):
             attention_mask: 1 where a token is no padding, (B, T).
         """
         self.prm.model.eval()
-        # No other model scores at the same time.
+        # The other models have scored before.
         with self.share_of_threads(processes(self.strategy.args.actor)):
             log_probs = self.prm.model(
                 tokens.to(self.device),

@@ -193,6 +193,62 @@ def test_models_that_score_side_by_side_share_the_cores(tmp_path, changes, threa
     assert torch.get_num_threads() == 8
 
 
+def small_reference(args):
+    """A role, its attributes, and the module that scores."""
+    model = Unigrams().eval()
+    return ReferenceRole, {"model": model}, model
+
+
+def small_reward_model(args):
+    model = RewardModel()
+    return RewardRole, {"model": model}, model
+
+
+def small_critic(args):
+    critic = make_critic(args)
+    return CriticRole, {"critic": critic}, critic.engine
+
+
+def small_process_reward(args):
+    prm = make_process_reward(args)
+    return ProcessRewardRole, {"prm": prm}, prm.model
+
+
+ALL_MODELS = {"init_coef": 0.1, "reward__remote_url": None} | CRITIC
+
+
+@pytest.mark.usefixtures("eight_threads")
+@pytest.mark.parametrize(
+    ("make", "changes", "threads"),
+    [
+        (small_reference, ALL_MODELS, 2),
+        (small_reward_model, ALL_MODELS, 2),
+        (small_critic, ALL_MODELS, 2),
+        # It scores when the others are done, on as many ranks as the policy has.
+        (small_process_reward, {"actor__num_gpus_per_node": 2}, 4),
+    ],
+)
+def test_every_model_scores_with_its_part_of_the_threads(tmp_path, make, changes, threads):
+    args = flags(tmp_path, CovConfig(method="prime"), **changes)
+    kind, attributes, model = make(args)
+    seen = []
+    model.register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
+    masks = (ATTENTION,) if kind is RewardRole else (ACTIONS, ATTENTION)
+    make_role(kind, args, **attributes).score(TOKENS, *masks)
+    assert seen == [threads]
+    assert torch.get_num_threads() == 8
+
+
+@pytest.mark.usefixtures("eight_threads")
+def test_the_ranks_of_the_policy_share_the_threads_when_they_score_texts(tmp_path):
+    args = flags(tmp_path, actor__num_gpus_per_node=4)
+    policy = make_policy(args)
+    seen = []
+    policy.actor.register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
+    make_role(PolicyRole, args, policy=policy).score_texts([[5, 2, 3], [0, 1]])
+    assert seen == [2, 2]
+
+
 ROLES = {
     "policy": (PolicyRole, make_policy, update_policy, CovConfig()),
     "critic": (CriticRole, make_critic, update_critic, CovConfig()),

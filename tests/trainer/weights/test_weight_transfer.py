@@ -147,7 +147,7 @@ def test_the_engine_loads_what_the_trainer_has(connected, monkeypatch, bucket_by
         assert torch.equal(received, param)
 
 
-class Llama3RotaryEmbedding(nn.Module):
+class MRotaryEmbeddingInterleaved(nn.Module):
     """A layer whose table is computed."""
 
     def __init__(self):
@@ -169,7 +169,7 @@ class Projection(ParallelLMHead):
 
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_vllm_warns_of_missing_weights_but_not_where_none_are_sent(caplog, is_tied):
-    model = nn.Sequential(Llama3RotaryEmbedding(), ParallelLMHead(), Projection())
+    model = nn.Sequential(MRotaryEmbeddingInterleaved(), ParallelLMHead(), Projection())
     receiver = GlooWeightTransferEngine(WeightTransferConfig(), VllmConfig(), torch.device("cpu"), model)
     receiver.model_config = SimpleNamespace(hf_config=SimpleNamespace(tie_word_embeddings=is_tied))
     record_metadata_for_reloading(model)
