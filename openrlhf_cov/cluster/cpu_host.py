@@ -96,10 +96,10 @@ def is_cpu_host() -> bool:
 def environment() -> dict[str, str]:
     """Return the environment variables for every process of a run on a CPU host; {} elsewhere.
 
-    Variables that are already set keep their values. OMP_NUM_THREADS is the number of threads that the processes share
-    which compute at the same time (``share_of_threads``, ``prepare_engine``): more threads than cores spin against each
-    other. ``torch.compile`` does nothing: vLLM's sampler, OpenRLHF's entropies and DeepSpeed's Muon would compile small
-    functions at each start, which needs g++ and makes a step no faster.
+    Variables that are already set keep their values. OMP_NUM_THREADS is the number of threads that processes which
+    compute at the same time share (``share_of_threads``, ``prepare_engine``): more threads than cores spin against
+    each other. ``torch.compile`` does nothing: vLLM's sampler, OpenRLHF's entropies and DeepSpeed's Muon would compile
+    small functions at each start, which needs g++ and makes a step no faster.
     """
     if not is_cpu_host():
         return {}
@@ -246,8 +246,9 @@ def prepare_engine(arguments: dict[str, Any], computing: int) -> None:
     """Prepare this process for the engine that it is about to start; does nothing on other hosts.
 
     An engine of one rank computes in this process, see ``engine_in_process``, in the thread that calls this function.
-    It gets its part of the threads; the processes of a larger engine take all threads each. If its model, in a local folder, is small, it gets at most
-    ``THREADS_OF_SMALL_MODEL``, and other calls of the engine, such as those that receive weights, compute in one.
+    It gets its part of the threads; the processes of a larger engine take all threads each. If its model, in a local
+    folder, is small, it gets at most ``THREADS_OF_SMALL_MODEL``, and other calls of the engine, such as those that
+    receive weights, compute in one.
 
     Args:
         arguments: The arguments of the engine, as ``engine_arguments`` returns them.
