@@ -303,7 +303,7 @@ class Watch(App[None]):
 
     def _place(self) -> None:
         """Put the parts where the size of the terminal has room for them."""
-        if not self.query("#side"):  # before and after it is on the screen
+        if not self._is_whole:
             return
         place = self.place
         self.query_one("#body").set_class(place.side, "side")
@@ -315,6 +315,11 @@ class Watch(App[None]):
         side.styles.width = place.side_width or "1fr"
         side.styles.max_height = "100%" if place.side else place.text_lines
         self._show_words()
+
+    @property
+    def _is_whole(self) -> bool:
+        """True while all widgets are there: not yet while they are mounted, no longer while they are removed."""
+        return all(self.query(f"#{name}") for name in ("status", "alerts", "body", "curves", "side", "panels"))
 
     @property
     def place(self) -> Layout:
@@ -332,7 +337,7 @@ class Watch(App[None]):
             chart.show(curve_panel(CURVES[place], curves, self.view, has_numbers=len(self.states) > 1))
 
     def _show_words(self) -> None:
-        if not self.query("#side"):
+        if not self._is_whole:
             return
         now = self.clock()
         place = self.place

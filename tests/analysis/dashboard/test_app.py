@@ -96,6 +96,22 @@ def test_a_run_that_grows(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["status", "alerts", "body", "curves", "side", "panels"])
+def test_a_screen_that_is_taken_down_is_not_written_to(folder, name):
+    run = folder().add(1, 2)
+
+    async def steps(app, pilot):
+        await app.query_one(f"#{name}").remove()
+        before = app.states[0]
+        run.add(3)
+        await until(pilot, lambda: app.states[0] is not before)  # the news has come
+        await pilot.resize_terminal(90, 24)
+        await pilot.pause()
+
+    drive([run.path], (80, 24), steps)
+
+
+@pytest.mark.slow
 def test_more_alerts_than_have_room_are_counted(folder):
     bad = folder().add(1, 2, reward__error_frac=0.5, ppo__ratio_p99=3.0, ppo__skipped_updates=1.0)
     bad.add(3, reward__timeout_frac=0.5)
