@@ -81,7 +81,7 @@ class GlooWeightTransferEngine(WeightTransferEngine[GlooInitInfo, Bucket]):
         the head's own packed copy, which CPU kernels compute with, as it was: it is packed again here.
         """
         head_is_tied = getattr(self.model_config.hf_config, "tie_word_embeddings", False)
-        with _expected_layers_without_weights(head_is_tied):
+        with _without_expected_warnings(head_is_tied):
             finalize_layerwise_reload(self.model, self.model_config)
         for layer in self.model.modules():
             if isinstance(layer, ParallelLMHead):
@@ -93,7 +93,7 @@ class GlooWeightTransferEngine(WeightTransferEngine[GlooInitInfo, Bucket]):
 
 
 @contextmanager
-def _expected_layers_without_weights(head_is_tied: bool) -> Iterator[None]:
+def _without_expected_warnings(head_is_tied: bool) -> Iterator[None]:
     """Drop vLLM's warning "Failed to load weights" for layers that no weights are sent for, while the body runs.
 
     The tables of rotary embeddings are computed, and a tied output head has the weight of the embedding.
