@@ -22,7 +22,7 @@ case $size in
   *) fail "SIZE $size: no such model; use 7b or 32b" ;;
 esac
 
-ray job submit --address "${RAY_DASHBOARD:-http://127.0.0.1:8265}" \
+"$(dirname "$0")/submit.sh" --address "${RAY_DASHBOARD:-http://127.0.0.1:8265}" \
   --runtime-env-json '{"env_vars": {"VLLM_LOGGING_LEVEL": "ERROR"}}' \
   -- python -m openrlhf_cov.cli.evaluate \
   --model "${MODEL:-$hub}" --benchmarks "${BENCHMARKS:-paper}" --protocol paper --template qwen-boxed \

@@ -3,8 +3,27 @@
 # submitted: the command after -- runs here, and needs neither a Ray nor a GPU. It then plans for the hosts that the recipe
 # is for, DRY_RUN_NODES of 8 GPUs with 80 GB each, unless flags name other hosts (--dry_run_nodes) or RAY_ADDRESS a cluster.
 set -euo pipefail
+
+# Ray makes one line of the command's words, and the shell of the cluster reads it again. Ray puts quotation marks around
+# words with blanks and a backslash before quotation marks in words, but leaves $, *, <, | and others to that shell.
+quoted_for_the_cluster() { # WORD
+  local special='[^A-Za-z0-9_@%+=:,./"-]'
+  [[ "$1" != *[[:blank:]]* ]] || special='[$`\\]'
+  printf %s "$1" | LC_ALL=C sed "s|$special|\\\\&|g"
+}
+
 if [[ " $* " != *" --dry_run "* ]]; then
-  ray job submit "$@"
+  options=()
+  while [[ "$1" != -- ]]; do
+    options+=("$1")
+    shift
+  done
+  shift
+  command=()
+  for word in "$@"; do
+    command+=("$(quoted_for_the_cluster "$word")")
+  done
+  ray job submit "${options[@]}" -- "${command[@]}"
   exit
 fi
 hosts=()

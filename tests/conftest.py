@@ -210,12 +210,14 @@ def needs_sandbox() -> None:
 
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
+# Ray makes one line of a job's words, and a shell on the cluster reads this line.
 RAY = """#!{python}
-import json, sys
+import json, subprocess, sys
 words = sys.argv[1:]
 assert words[:3] == ["job", "submit", "--address"], words
 json.loads(words[words.index("--runtime-env-json") + 1])
-command = words[words.index("--") + 1:]
+line = subprocess.list2cmdline(words[words.index("--") + 1:])
+command = subprocess.check_output(["sh", "-c", r"printf '%s\\0' " + line], text=True).split("\\0")[:-1]
 assert command[1] == "-m", command
 open({output!r}, "w").write(json.dumps(command[2:]))
 """
