@@ -1,7 +1,7 @@
 """Find training problems that are also in an evaluation set."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,10 @@ from openrlhf_cov.data.normal_form import letters, words
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.json_lines import parse_json, read_rows
 from openrlhf_cov.utils.record_checks import OPEN, checked_value
+
+# An evaluation problem of at least so many words, but fewer than ``ngram``, is found by all its words in a row.
+# Shorter ones, such as "What is the value of x?", stand inside other problems as well.
+FEWEST_WORDS = 8
 
 
 @dataclass(frozen=True)
@@ -37,13 +41,15 @@ class EvaluationSets:
     """The problems of all evaluation sets, in which training problems are searched.
 
     A problem is found by its ``letters`` and, with ``ngram`` above 0, by any ``ngram`` words in a row that it shares
-    with one of them. Problems are called ``set/id``.
+    with one of them, or by all words of a shorter one. Problems are called ``set/id``.
     """
 
     ngram: int = 0
     files: list[EvaluationSet] = field(default_factory=list)
     _by_letters: dict[str, list[str]] = field(default_factory=dict)
     _by_words: dict[str, list[str]] = field(default_factory=dict)
+    # Numbers of words in a row that are looked for.
+    _lengths: set[int] = field(default_factory=set)
 
     def add(self, name: str, problem: str) -> None:
         """Add a problem.
@@ -53,7 +59,12 @@ class EvaluationSets:
             problem: Text of the problem.
         """
         self._by_letters.setdefault(letters(problem), []).append(name)
-        for run in set(_runs(problem, self.ngram)):
+        found = words(problem)
+        if not self.ngram or len(found) < min(self.ngram, FEWEST_WORDS):
+            return
+        length = min(self.ngram, len(found))
+        self._lengths.add(length)
+        for run in set(_runs(found, length)):
             self._by_words.setdefault(run, []).append(name)
 
     def same(self, problem: str) -> list[str]:
@@ -61,9 +72,13 @@ class EvaluationSets:
         return self._by_letters.get(letters(problem), [])
 
     def similar(self, problem: str) -> list[str]:
-        """Return the names of the problems that share ``ngram`` words in a row, in the order of the runs."""
-        found = (name for run in _runs(problem, self.ngram) for name in self._by_words.get(run, ()))
-        return list(dict.fromkeys(found))
+        """Return the names of the problems that share ``ngram`` words in a row, or all their fewer words."""
+        found = words(problem)
+        names: dict[str, None] = {}
+        for length in sorted(self._lengths, reverse=True):
+            for run in _runs(found, length):
+                names.update(dict.fromkeys(self._by_words.get(run, ())))
+        return list(names)
 
 
 def read_evaluation_sets(folder: Path, ngram: int) -> EvaluationSets:
@@ -92,8 +107,7 @@ def read_evaluation_sets(folder: Path, ngram: int) -> EvaluationSets:
     return sets
 
 
-def _runs(problem: str, ngram: int) -> Iterator[str]:
-    if ngram:
-        found = words(problem)
-        for start in range(len(found) - ngram + 1):
-            yield " ".join(found[start : start + ngram])
+def _runs(found: Sequence[str], length: int) -> Iterator[str]:
+    """Yield every ``length`` words in a row."""
+    for start in range(len(found) - length + 1):
+        yield " ".join(found[start : start + length])

@@ -16,7 +16,7 @@ REASONS = {
     "empty": "no problem, or no answer",
     "bad_label": "the grader cannot read the answer",
     "evaluation": "same letters and digits as an evaluation problem",
-    "evaluation_ngram": "as many words in a row as --eval_ngram shared with an evaluation problem",
+    "evaluation_ngram": "as many words in a row as --eval_ngram, or all words, shared with an evaluation problem",
     "conflict": "the same statement comes with different answers",
     "duplicate": "same letters and digits, and same answer, as an earlier row",
 }
@@ -60,7 +60,7 @@ def select(rows: Iterable[Row], evaluation: EvaluationSets) -> Selection:
         if drop:
             selection.drops[number] = drop
         else:
-            repeats.add(number, row.name, row.problem, row.answer)
+            repeats.add(number, row.name, row.problem, row.answer, row.source)
     selection.drops |= {number: Drop("duplicate", of) for number, of in repeats.duplicates().items()}
     selection.drops |= {number: Drop("conflict", about) for number, about in repeats.conflicts().items()}
     return selection

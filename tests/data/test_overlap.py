@@ -31,6 +31,16 @@ def test_so_many_words_in_a_row_are_similar(sets):
     assert sets.similar("A plane climbs, then goes west at fifty knots.") == []
 
 
+def test_a_problem_of_fewer_words_is_found_by_all_of_them():
+    sets = EvaluationSets(ngram=20)
+    sets.add("aime/1", TRAINS)  # 14 words
+    sets.add("amc/8", "Find the sum of all primes below 9.")  # 8 words
+    sets.add("amc/9", "What is the value of x + y?")  # 7 words, which stand in many problems
+    assert sets.similar(f"{TRAINS} When does it arrive? Find the sum of all primes below 9!") == ["aime/1", "amc/8"]
+    assert sets.similar("A train leaves Boston at noon and goes west at fifty miles an") == []
+    assert sets.similar("Let x = 1 and y = 2. What is the value of x + y?") == []
+
+
 def test_all_files_of_a_folder_are_read_in_order(tmp_path):
     content = json.dumps({"id": 3, "problem": TRAINS}) + "\n\n" + json.dumps({"id": "x/4", "problem": "2"}) + "\n"
     (tmp_path / "b.jsonl").write_text(content)

@@ -4,11 +4,11 @@ from hypothesis import strategies as st
 from openrlhf_cov.data.repeats import Repeats
 
 
-def seen(*rows):
+def seen(*rows, source="math"):
     """The rows (problem, answer), called r0, r1, …"""
     repeats = Repeats()
     for number, (problem, answer) in enumerate(rows):
-        repeats.add(number, f"r{number}", problem, answer)
+        repeats.add(number, f"r{number}", problem, answer, source)
     return repeats
 
 
@@ -37,6 +37,35 @@ def test_other_signs_with_another_answer_are_another_problem():
     repeats = seen(("Sum $2n - 1$.", "7"), ("Sum $2n + 1$.", "9"), ("Sum $2n-1$", "7"))
     assert repeats.conflicts() == {}
     assert repeats.duplicates() == {2: "r0"}
+
+
+def test_a_conflict_takes_no_row_with_another_statement_and_another_answer():
+    repeats = seen(("Find 2n+1.", "5"), ("Find 2n+1.", "7"), ("Find 2n-1.", "3"), ("Find (2n)+1.", "7.0"))
+    assert repeats.conflicts() == dict.fromkeys([0, 1, 3], "r0 (5) and r1 (7)")
+
+
+def test_every_statement_of_a_group_can_be_in_conflict():
+    repeats = seen(("2n+1", "5"), ("2n-1", "3"), ("2n+1", "7"), ("2n-1", "1"))
+    assert repeats.conflicts() == {
+        0: "r0 (5) and r2 (7)",
+        2: "r0 (5) and r2 (7)",
+        1: "r1 (3) and r3 (1)",
+        3: "r1 (3) and r3 (1)",
+    }
+
+
+def test_other_tests_of_the_same_program_are_no_other_answer():
+    one, two = '{"inputs": ["1"], "outputs": ["#### 2"]}', '{"inputs": ["3"], "outputs": ["#### 2"]}'
+    repeats = seen(("Print n + 1.", one), ("print n + 1", two), ("Print n - 1.", two), source="code/taco")
+    assert repeats.conflicts() == {}
+    assert repeats.duplicates() == {1: "r0"}
+
+
+def test_options_are_compared_by_their_letter():
+    repeats = seen(("Which?", "A"), ("Which?", "(a)"), ("Which?", "A. 12"), source="choice/aqua")
+    assert repeats.conflicts() == {}
+    assert repeats.duplicates() == {1: "r0", 2: "r0"}
+    assert seen(("Which?", "A"), ("Which?", "(B)"), source="choice/aqua").conflicts().keys() == {0, 1}
 
 
 def test_whole_solutions_are_compared_by_what_follows_the_mark():
