@@ -8,7 +8,15 @@ from pathlib import Path
 import numpy as np
 
 from openrlhf_cov.analysis.naming import Renaming, renaming
-from openrlhf_cov.analysis.table import EMPTY, Rows, Table, join, to_numbers, to_table
+from openrlhf_cov.analysis.table import (
+    EMPTY,
+    Rows,
+    Table,
+    join,
+    to_numbers,
+    to_table,
+    without_abandoned_evaluations,
+)
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.json_lines import parse_object, read_bounded
 from openrlhf_cov.utils.metric_table import ENTROPY, STEP, TIME
@@ -172,7 +180,7 @@ def read_events(
     names = renaming(events.Tags()[SCALARS], mapping)
     _check_known(folder, names, columns)
     always = {names.training.get(ours) for ours in ALWAYS}
-    series = {}
+    rows_of_tags = {}
     warnings = []
     for tag in sorted(_used(names, columns)):
         steps, times, values = zip(
@@ -180,10 +188,18 @@ def read_events(
         )
         numbers, odd = to_numbers(values)
         odd = odd if tag in always else int(np.isinf(values).sum())
-        rows = Rows(np.array(steps, dtype=np.float64), {TIME: np.array(times), VALUE: numbers})
+        rows_of_tags[tag] = Rows(np.array(steps, dtype=np.float64), {TIME: np.array(times), VALUE: numbers})
+        warnings += (
+            [f"{folder.name}: {tag}: values that are not finite numbers taken as missing, {odd}"] if odd else []
+        )
+    training_rows = [rows_of_tags[tag] for tag in names.training.values() if tag in rows_of_tags]
+    series = {}
+    for tag, rows in rows_of_tags.items():
+        left_out: list[str] = []
+        if tag in names.evaluation.values():
+            rows, left_out = without_abandoned_evaluations(rows, training_rows)
         series[tag], found = to_table(rows, whole_rows=True)
-        found += [f"values that are not finite numbers taken as missing, {odd}"] if odd else []
-        warnings += [f"{folder.name}: {tag}: {warning}" for warning in found]
+        warnings += [f"{folder.name}: {tag}: {warning}" for warning in (*left_out, *found)]
     training, evaluations = (
         _aligned({ours: series[tag] for ours, tag in naming.items() if tag in series})
         for naming in (names.training, names.evaluation)
@@ -234,7 +250,7 @@ def _split(rows: Rows, names: Renaming, warnings: list[str], source: str) -> Tab
         (names.evaluation, steps_of_evaluations, np.ones_like(is_evaluation)),
     )
     clock = rows.columns.get(names.training.get(TIME, ""))
-    tables = []
+    found_parts = []
     for naming, steps, may_be_of_part in parts:
         columns = {ours: rows.columns[name] for ours, name in naming.items() if name in rows.columns and ours != TIME}
         # A row without any value of this kind is one of the other kind. All rows have a time.
@@ -242,11 +258,15 @@ def _split(rows: Rows, names: Renaming, warnings: list[str], source: str) -> Tab
         there = there & may_be_of_part
         if clock is not None:
             columns[TIME] = clock
-        part = Rows(steps[there], {name: values[there] for name, values in columns.items()})
-        table, found = to_table(part, whole_rows=False)
-        tables.append(table)
-        warnings = warnings + [f"{source}: {warning}" for warning in found]
-    return tables[0], tables[1], warnings
+        found_parts.append(Rows(steps[there], {name: values[there] for name, values in columns.items()}))
+    training, evaluations = found_parts
+    left_out: list[str] = []
+    if clock is not None:
+        evaluations, left_out = without_abandoned_evaluations(evaluations, [training])
+    training_table, found = to_table(training, whole_rows=False)
+    evaluation_table, found_of_evaluations = to_table(evaluations, whole_rows=False)
+    warnings = warnings + [f"{source}: {warning}" for warning in (*found, *left_out, *found_of_evaluations)]
+    return training_table, evaluation_table, warnings
 
 
 def _aligned(series: Mapping[str, Table]) -> Table:

@@ -114,19 +114,45 @@ def _merged(
 
 
 def _abandoned(steps: Floats, times: Floats) -> NDArray[np.bool_]:
-    """Return the mask (n,) of the rows that a resumed run abandoned: a later row goes back to a lower step.
-
-    The clock must agree that the row is later.
-    A row copied to the end of the file carries an old time and abandons nothing.
-    """
-    before = np.maximum.accumulate(np.concatenate([[-np.inf], np.nan_to_num(steps, nan=-np.inf)]))[:-1]
-    clock = np.maximum.accumulate(np.concatenate([[-np.inf], np.nan_to_num(times, nan=-np.inf)]))[:-1]
-    goes_back = (steps < before) & (times > clock)
+    """Return the mask (n,) of the rows that a resumed run abandoned: a later row goes back to a lower step."""
+    goes_back = _goes_back(steps, times)
     if not goes_back.any():
         return np.zeros(len(steps), dtype=bool)
     lowest = np.where(goes_back, steps, np.inf)
     after = np.minimum.accumulate(lowest[::-1])[::-1]  # the lowest step that is gone back to, here or later
     return steps > np.append(after[1:], np.inf)
+
+
+def _goes_back(steps: Floats, times: Floats) -> NDArray[np.bool_]:
+    """Return the mask (n,) of the rows that go back to a lower step than one before them.
+
+    The clock must agree that the row is later.
+    A row copied to the end of the file carries an old time and goes back to nothing.
+    """
+    before = np.maximum.accumulate(np.concatenate([[-np.inf], np.nan_to_num(steps, nan=-np.inf)]))[:-1]
+    clock = np.maximum.accumulate(np.concatenate([[-np.inf], np.nan_to_num(times, nan=-np.inf)]))[:-1]
+    return (steps < before) & (times > clock)
+
+
+def without_abandoned_evaluations(evaluations: Rows, training: Sequence[Rows]) -> tuple[Rows, list[str]]:
+    """Return the evaluations that a resumed run has not left behind, and a warning about the others.
+
+    An evaluation is left behind if a later row of the training goes back to a step before it. Its own rows may not
+    tell: the resumed run has perhaps not come to its next evaluation yet.
+
+    Args:
+        evaluations: The rows of the evaluations.
+        training: Rows of the training, in the order in which they were written, all with a ``time``.
+    """
+    left = np.zeros(len(evaluations.steps), dtype=bool)
+    for rows in training:
+        times = rows.columns[TIME]
+        for place in np.flatnonzero(_goes_back(rows.steps, times)):
+            left |= (evaluations.steps > rows.steps[place]) & (evaluations.columns[TIME] < times[place])
+    if not left.any():
+        return evaluations, []
+    kept = Rows(evaluations.steps[~left], {name: values[~left] for name, values in evaluations.columns.items()})
+    return kept, [f"evaluations from before the run was resumed left out, {left.sum()}"]
 
 
 def missing_steps(steps: NDArray[np.int64]) -> tuple[int, int]:

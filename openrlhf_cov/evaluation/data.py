@@ -100,17 +100,17 @@ def _check_rules(place: str, problems: Iterable[Problem]) -> None:
             raise UsageError(f"{place}: problem {problem.id}: {error}") from error
 
 
-def ungradable(benchmark: Benchmark, problems: Iterable[Problem]) -> list[str]:
-    """Return the ids of the problems whose gold answer the rule of a benchmark cannot read.
+def ungradable(rule: str, problems: Iterable[Problem]) -> list[str]:
+    """Return the ids of the problems whose gold answer the rule of their benchmark cannot read.
 
     Any response to them counts as incorrect. They stay in the benchmark, so that its size is what others report; the
     caller says how many they are.
 
     Args:
-        benchmark: The benchmark, whose rule reads the answers.
-        problems: Its problems, or a part of them.
+        rule: The rule of the benchmark, which reads the answers, or ``row`` if each problem names its own.
+        problems: The problems of the benchmark, or a part of them.
     """
-    config = RewardConfig(reward_source=benchmark.grader)
+    config = RewardConfig(reward_source=rule)
     return [problem.id for problem in problems if not _can_reward(source_of(problem.source, config), problem.answer)]
 
 

@@ -141,6 +141,10 @@ class AskedProblem:
         """
         return cls(benchmark=benchmark, **asdict(problem))
 
+    def without_benchmark(self) -> Problem:
+        """Return the problem without the name of its benchmark."""
+        return Problem(id=self.id, problem=self.problem, answer=self.answer, source=self.source)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Response:

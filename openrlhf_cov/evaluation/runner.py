@@ -10,6 +10,7 @@ from typing import Any
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.evaluation.data import ungradable
 from openrlhf_cov.evaluation.plan import Completion, EvaluationPlan, Request
 from openrlhf_cov.evaluation.response_records import (
     PROBLEMS_FILE,
@@ -271,16 +272,22 @@ def regrade(folder: Path, config: RewardConfig, workers: int, packages: Mapping[
     settings = read_settings(folder)
     responses = read_responses(folder)
     rules = {each.name: each.grader for each in settings.benchmarks}
-    grader = Grader(read_problems(folder), rules, config, settings.template_text)
+    problems = read_problems(folder)
+    grader = Grader(problems, rules, config, settings.template_text)
     for each in responses:
         if (each.benchmark, each.id) not in grader.problems or each.benchmark not in grader.configs:
             raise UsageError(f"{folder}: there is a response to {each.id!r} of {each.benchmark}, but no such problem")
     with ThreadPoolExecutor(workers) as threads:
         graded = list(threads.map(grader.again, responses))
+    # Another version of the grader may read other gold answers.
+    benchmarks = []
+    for each in settings.benchmarks:
+        own = [problem.without_benchmark() for problem in problems if problem.benchmark == each.name]
+        benchmarks.append(replace(each, ungradable=tuple(ungradable(each.grader, own))))
     with writing(folder):
         write_records(folder / RESPONSES_FILE, graded)
         versions = settings.packages | dict(packages or {})
-        write_settings(folder, replace(settings, **graded_by(config), packages=versions))
+        write_settings(folder, replace(settings, **graded_by(config), packages=versions, benchmarks=tuple(benchmarks)))
     return sum(replace(old, published=new.published) != new for old, new in zip(responses, graded, strict=True))
 
 

@@ -69,6 +69,27 @@ def test_a_resumed_run_leaves_rows_behind_by_the_clock_of_wandb(table):
     assert any("before the run was resumed" in warning for warning in warnings)
 
 
+def test_evaluations_that_a_resumed_run_has_not_come_to_again_are_left_out(table):
+    # Steps 1 to 4 with evaluations at 2 and 4; resumed after step 2, now at step 3, before the one of 4.
+    rows = [(1, 10, ""), (2, 20, 0.2), (3, 30, ""), (4, 40, 0.4), (3, 50, "")]
+    text = "".join(f"{step},{time},0.5,{step / 10},{score}\n" for step, time, score in rows)
+    path = table("step,time,entropy,reward,eval/math500/avg@1\n" + text)
+    training, evaluations, warnings = read_csv(path)
+    assert training.steps.tolist() == [1, 2, 3]
+    assert evaluations.steps.tolist() == [2]
+    assert any("evaluations from before the run was resumed left out, 1" in warning for warning in warnings)
+
+
+def test_a_late_evaluation_leaves_no_training_behind(table):
+    # The evaluation of step 1 ends when step 3 is done, and has a row of its own.
+    path = table(
+        "step,time,entropy,reward,eval/math500/avg@1\n1,10,0.5,0.1,\n2,20,0.5,0.2,\n3,30,0.5,0.3,\n1,35,,,0.4\n"
+    )
+    training, evaluations, _ = read_csv(path)
+    assert training.steps.tolist() == [1, 2, 3]
+    assert evaluations.steps.tolist() == [1]
+
+
 def test_two_columns_of_one_name_are_refused_where_one_is_read(table):
     path = table("step,entropy,reward,other,other\n1,0.9,0.2,5,6\n")
     training, _, _ = read_csv(path, columns=["entropy/mean", "reward"])
@@ -182,6 +203,14 @@ def test_events_of_a_resumed_run(events):
     training, _, warnings = read_events(folder)
     assert training.column("reward").tolist() == [0.25, 7.0]
     assert "before the run was resumed" in warnings[0]
+
+
+def test_evaluations_of_events_that_a_resumed_run_left_behind(events):
+    events([*SCALARS, ("eval/eval_math_pass1", 3, 0.9, 350.0)])
+    folder = events([("train/reward", 2, 7.0, 400.0), ("train/entropy/mean", 2, 7.0, 400.0)])
+    _, evaluations, warnings = read_events(folder)
+    assert evaluations.steps.tolist() == [2]
+    assert any("eval_math_pass1: evaluations from before the run was resumed left out, 1" in each for each in warnings)
 
 
 def test_folders_of_events(events, tmp_path):

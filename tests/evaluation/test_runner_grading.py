@@ -8,7 +8,7 @@ import pytest
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.evaluation.plan import Completion, Request
-from openrlhf_cov.evaluation.response_records import AskedProblem, read_responses, read_settings
+from openrlhf_cov.evaluation.response_records import AskedProblem, read_responses, read_settings, write_settings
 from openrlhf_cov.evaluation.runner import Grader, regrade
 from openrlhf_cov.rewards import reward_func
 
@@ -29,6 +29,14 @@ class TestRegrade:
         assert {new[key].status for key in small.too_long} == {"prompt_too_long"}
         regrade(folder, small.config, workers=2)
         assert small.files(folder) == small.files(straight)
+
+    def test_gold_answers_that_an_earlier_version_could_not_read_are_looked_at_again(self, again, straight, small):
+        folder = again()
+        shutil.copytree(straight, folder)
+        first, *others = small.settings.benchmarks
+        write_settings(folder, replace(small.settings, benchmarks=(replace(first, ungradable=("p0",)), *others)))
+        regrade(folder, small.config, workers=2)
+        assert read_settings(folder) == small.settings
 
     def test_both_graders_are_asked_where_both_are_wanted(self, again, straight, small):
         folder = again()
