@@ -127,6 +127,9 @@ def policy_loss(
             loss = loss + aggregate(
                 penalty, batch.action_mask, token_level_loss=ppo_loss.token_level_loss, **normalizers
             )
+    if not normalizers and not mask.any():
+        # Upstream divides by the tokens of this micro-batch, and 0 / 0 would reach all weights.
+        loss = batch.log_probs.masked_fill(~mask, 0.0).sum()
     record = LossRecord(
         batch=replace(batch, log_probs=batch.log_probs.detach()),
         advantages=advantages,

@@ -268,6 +268,8 @@ def plan_step(config: CovConfig, window: Window) -> list[list[Plan]]:
         window: The tokens of the optimizer step. Every rank must call this function with its own micro-batches.
     """
     of_slots = [slot.plan(config, window) for slot in config.token_slots]
+    if not of_slots:
+        return [[] for _ in window.items]
     return [list(plans) for plans in zip(*of_slots, strict=True)]
 
 

@@ -241,3 +241,14 @@ def test_selection_leaves_the_global_random_state_alone():
     torch.manual_seed(0)
     draws(band_loss())
     assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("settings", [{}, {"cov_type": "kl_cov", "cov_scope": "micro_batch"}, {"method": "cispo"}])
+def test_a_micro_batch_without_tokens_has_neither_loss_nor_gradient(settings):
+    loss = MethodLoss(CovConfig(**settings), policy_loss=PolicyLoss(), aggregate=aggregate_loss)
+    log_probs = torch.full((2, 3), -1.0, requires_grad=True)
+    none = torch.zeros(2, 3, dtype=torch.long)
+    value, *_ = loss(log_probs, log_probs.detach(), torch.ones(2, 3), action_mask=none)
+    value.backward()
+    assert value.item() == 0.0
+    assert log_probs.grad.tolist() == [[0.0] * 3] * 2

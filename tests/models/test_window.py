@@ -9,10 +9,11 @@ from planned import select_given, select_step, window_of
 from simulated_ranks import Simulated
 
 import openrlhf_cov.models.window as window_module
+from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.models.covariance import token_covariance
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.ranking import NOT_A_CANDIDATE, token_keys
-from openrlhf_cov.models.window import kth_largest
+from openrlhf_cov.models.window import Window, WindowItem, kth_largest, plan_step
 
 UNCLIPPED = (math.inf, math.inf)
 
@@ -199,3 +200,9 @@ def test_a_rank_moves_the_sums_and_its_best_scores(cov_config, cov_type, sizes):
     # 8 bytes of a count, 16 of two largest values, 16 of two sums; the quota is floor(0.2 * 40) = 8 or floor(8.2) = 8
     # scores of 8 bytes, from the rank with one token as well, which pads
     assert group.moved == [8 + 16 + 16 + 8 * 8] * len(sizes)
+
+
+def test_without_a_method_every_micro_batch_has_an_empty_list_of_plans():
+    items = [WindowItem(batch([[0.0, 0.0]], [[1.0, 1.0]]), torch.arange(2).view(1, 2)) for _ in range(3)]
+    window = Window(items, UNCLIPPED)
+    assert plan_step(CovConfig(), window) == [[], [], []]
