@@ -45,6 +45,12 @@ def about_the_mean(rewards: Tensor) -> Tensor:
     return (rewards - rewards.mean(1, keepdim=True)).masked_fill(are_equal(rewards), 0.0)
 
 
+def about_the_others(rewards: Tensor) -> Tensor:
+    """Return the rewards (G, K) less the mean of the others of their group; exactly 0 in groups of equal rewards."""
+    others = (rewards.sum(1, keepdim=True) - rewards) / (rewards.shape[1] - 1)
+    return (rewards - others).masked_fill(are_equal(rewards), 0.0)
+
+
 def needs_several_responses(method_flag: str, flags: Mapping[str, Any]) -> str | None:
     """Return why an estimator that compares the responses to a prompt refuses the flags; None if it does not.
 
@@ -108,11 +114,12 @@ def group_deviations(rewards: Tensor, graded: Tensor) -> Tensor:
 
 
 # --algo.advantage.estimator -> advantages (G, K) of the rewards (G, K) of G prompts. Other estimators keep the reward.
+# Equal rewards give exactly 0: rounding would have a sign, by which methods select tokens.
 BY_GROUP: dict[str, Callable[[Tensor], Tensor]] = {
     "group_norm": group_normalised,
-    "rloo": lambda rewards: rewards - (rewards.sum(1, keepdim=True) - rewards) / (rewards.shape[1] - 1),
-    "reinforce_baseline": lambda rewards: rewards - rewards.mean(1, keepdim=True),
-    "dr_grpo": lambda rewards: rewards - rewards.mean(1, keepdim=True),
+    "rloo": about_the_others,
+    "reinforce_baseline": about_the_mean,
+    "dr_grpo": about_the_mean,
 }
 
 

@@ -63,7 +63,7 @@ def estimate_advantages(
     graded = torch.tensor([not sample.abstained for sample in samples]).view_as(groups)
 
     # 2. Responses (N,); NaN is left out. Of the estimators, only Entrocraft uses the entropy.
-    entropy = mean_entropy([each.entropy for each in scores], [sample.action_mask for sample in samples])
+    entropy = mean_entropy([each.entropy for each in scores], [sample.graded_mask for sample in samples])
     log_probs = None
     if config.estimator is not None:  # upstream's estimators take the rewards alone
         found = [
@@ -107,7 +107,8 @@ def penalised_rewards(samples: Sequence[Sample], scores: Sequence[Scores], args:
     # What upstream's function reads and writes of a batch.
     batch = SimpleNamespace(
         rewards=torch.tensor(rewards, dtype=torch.float32),
-        response_length=torch.tensor([sample.response_length for sample in samples]),
+        # --rollout.max_new_tokens, which upstream compares this with, is the limit of a turn.
+        response_length=torch.tensor([sample.longest_turn for sample in samples]),
         truncated=torch.tensor([sample.truncated for sample in samples]),
         info={},
     )

@@ -54,11 +54,13 @@ def update_critic(critic: TrainedModel, settings: StepSettings, samples: Sequenc
                     return_output=True,
                     ring_attn_group=critic.strategy.ring_attn_group,
                 )
+                # Samples whose reward function abstained have no return to learn.
+                graded = micro_batch.graded_mask
                 loss = value_loss(
                     values,
                     micro_batch.values,
                     micro_batch.returns,
-                    action_mask=micro_batch.action_mask,
+                    action_mask=graded,
                     **normalizers,
                 )
                 total = loss
@@ -67,10 +69,10 @@ def update_critic(critic: TrainedModel, settings: StepSettings, samples: Sequenc
                     share = len(micro_batch.tokens) / samples_of_window if layout.dynamic else 1.0
                     total = loss + output.aux_loss * args.actor.aux_loss_coef * share
                 critic.end_micro_batch(total, micro_batch, step=settings.step, ends_update=ends_update)
-                tokens = micro_batch.action_mask.sum()
+                tokens = graded.sum()
                 metrics.add(
                     *means_over_updates({"critic_loss": loss}, tokens, len(micro_batches), layout.dynamic),
-                    *means_over_tokens({"values": masked_mean(values, micro_batch.action_mask)}, tokens),
+                    *means_over_tokens({"values": masked_mean(values, graded)}, tokens),
                 )
                 if ends_update:
                     metrics.add(

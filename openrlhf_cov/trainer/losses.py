@@ -60,7 +60,7 @@ def whole_loss(
     bonus: float | None,
     share: float,
     normalizers: dict,
-) -> tuple[Tensor, dict[str, Tensor | None], dict[str, Tensor | None]]:
+) -> tuple[Tensor, dict[str, Tensor | None], dict[str, Tensor | None], Tensor | None]:
     """Return policy loss + KL loss + balancing loss of experts - entropy bonus, and what the log has of them.
 
     Args:
@@ -68,8 +68,8 @@ def whole_loss(
         share: Share of the samples of the window that the balancing loss of the micro-batch stands for.
 
     Returns:
-        The loss; its parts as ``means_over_updates`` takes them; and numbers as ``means_over_tokens`` takes them. All
-        are 0-d.
+        The loss; its parts as ``means_over_updates`` takes them; numbers of the graded tokens as
+        ``means_over_tokens`` takes them; and the mean log-ratio to the reference over all action tokens. All are 0-d.
     """
     args = policy.args
     kl, logprobs_diff = kl_loss(args, micro_batch, forward.log_probs, normalizers)
@@ -90,13 +90,12 @@ def whole_loss(
         "ppo_clip_ratio": result.clip_frac,
         "ppo_kl": result.ppo_kl,
         "vllm_kl": kl_of_engine(micro_batch) if result.rollout_kl is None else result.rollout_kl,
-        "logprobs_diff": logprobs_diff,
     }
-    return loss, losses, numbers
+    return loss, losses, numbers, logprobs_diff
 
 
 def token_batch(micro_batch: MicroBatch, log_probs: Tensor) -> TokenBatch:
-    """Return the tensors of a micro-batch that the policy loss takes.
+    """Return the tensors of a micro-batch that the policy loss takes, without the tokens of abstained samples.
 
     Args:
         micro_batch: The samples, with the log-probs of the policy before the updates of the step.
@@ -106,13 +105,13 @@ def token_batch(micro_batch: MicroBatch, log_probs: Tensor) -> TokenBatch:
         log_probs,
         micro_batch.log_probs,
         micro_batch.advantages,
-        micro_batch.action_mask,
+        micro_batch.graded_mask,
         micro_batch.rollout_log_probs,
     )
 
 
 def kl_of_engine(micro_batch: MicroBatch) -> Tensor | None:
-    """Return the mean over action tokens of log-prob in the engine less log-prob in training, 0-d.
+    """Return the mean over graded tokens of log-prob in the engine less log-prob in training, 0-d.
 
     The tokens are samples of the engine, so the mean estimates KL(engine || trained policy), in nats. It compares the
     same weights in two programs: anything beyond rounding is a mismatch between vLLM and training. None where the
@@ -121,7 +120,7 @@ def kl_of_engine(micro_batch: MicroBatch) -> Tensor | None:
     if micro_batch.rollout_log_probs is None:
         return None
     gap = micro_batch.rollout_log_probs.float() - micro_batch.log_probs.float()
-    return masked_mean(gap, micro_batch.action_mask)
+    return masked_mean(gap, micro_batch.graded_mask)
 
 
 def filter_share(share: Tensor | None, action_mask: Tensor, of_sequences: bool) -> list[Mean]:
@@ -132,10 +131,13 @@ def filter_share(share: Tensor | None, action_mask: Tensor, of_sequences: bool) 
         action_mask: Action tokens (B, A) of the micro-batch.
         of_sequences: True if the correction filters whole sequences, False if it filters tokens.
     """
-    numbers = {"is_filter_ratio": share}
-    if of_sequences:
-        return means_over_sequences(numbers, action_mask)
-    return means_over_tokens(numbers, action_mask.sum())
+    if share is None or not of_sequences:
+        return means_over_tokens({"is_filter_ratio": share}, action_mask.sum())
+    # Upstream counts a sequence without tokens as filtered, because its statistic is NaN.
+    sequences = action_mask.bool().any(1).sum()
+    empty = len(action_mask) - sequences
+    filtered = (share * len(action_mask) - empty) / sequences.clamp(min=1)
+    return means_over_sequences({"is_filter_ratio": filtered}, action_mask)
 
 
 def means_over_updates(

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -56,6 +57,19 @@ class Sample:
         """Tokens from the first to the last one that the policy sampled."""
         (places,) = self.action_mask.numpy().nonzero()
         return int(places[-1] - places[0]) + 1 if len(places) else 0
+
+    @property
+    def longest_turn(self) -> int:
+        """Largest number of tokens in a row that the policy sampled: those of a turn, or of the whole response."""
+        # A turn begins where the mask rises from 0 to 1, and ends where it falls.
+        steps = np.diff(self.action_mask.numpy().astype(np.int8), prepend=0, append=0)
+        lengths = np.flatnonzero(steps < 0) - np.flatnonzero(steps > 0)
+        return int(lengths.max(initial=0))
+
+    @property
+    def graded_mask(self) -> Tensor:
+        """The action tokens (A,), none of them if the reward function abstained."""
+        return torch.zeros_like(self.action_mask) if self.abstained else self.action_mask
 
 
 @dataclass(frozen=True)

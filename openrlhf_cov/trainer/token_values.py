@@ -1,6 +1,6 @@
 """Compute the advantages and returns of tokens from the advantages of their responses."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -68,12 +68,12 @@ def token_values(
     reward = reward.masked_fill(~counted, 0.0)
     if settings.estimator == "gae" and not by_method:
         critic = padded([each.values for each in scores]).masked_fill(~mask, 0.0)
-        advantages = generalised_advantages(critic, reward, settings.gamma, settings.lambd)
+        advantages = over_actions(generalised_advantages, mask, critic, reward, settings.gamma, settings.lambd)
         returns = advantages + critic
-        # A sample that is left out must not train the critic. With its own value as the target its loss is 0.
+        # A sample that is left out has no return, and the critic leaves it out.
         returns = torch.where(counted, returns, critic)
     else:
-        returns = discounted_returns(reward, 1.0 if by_method else settings.gamma)
+        returns = over_actions(discounted_returns, mask, reward, 1.0 if by_method else settings.gamma)
         advantages = returns
     # Back to one tensor (A,) of its own length for each sample.
     rows = zip(
@@ -90,6 +90,27 @@ def token_values(
         TokenValues(advantage[:width], target[:width], seen[:width], *numbers)
         for width, advantage, target, seen, *numbers in rows
     ]
+
+
+def over_actions(estimate: Callable[..., Tensor], mask: Tensor, *arguments: Any) -> Tensor:
+    """Apply a recursion over tokens to the action tokens alone, as if nothing stood between them.
+
+    The tokens of an environment between two turns are no steps of the policy: the last token of a turn is followed by
+    the first token of the next one.
+
+    Args:
+        estimate: Tensors (B, A) and other arguments -> (B, A).
+        mask: True for action tokens (B, A).
+        arguments: The arguments of ``estimate``. Tensors among them are (B, A).
+
+    Returns:
+        What ``estimate`` gives for the action tokens, at their places; 0 elsewhere.
+    """
+    # Places (B, A) of the action tokens in their order, and then those of all others.
+    places = (~mask).byte().argsort(dim=1, stable=True)
+    closed_up = [each.gather(1, places) if isinstance(each, Tensor) else each for each in arguments]
+    found = estimate(*closed_up)
+    return torch.zeros_like(found).scatter(1, places, found).masked_fill(~mask, 0.0)
 
 
 def whitened(values: Sequence[TokenValues], by_deviation: bool) -> list[TokenValues]:

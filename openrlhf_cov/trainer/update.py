@@ -98,7 +98,7 @@ def update_policy(policy: Policy, settings: StepSettings, samples: Sequence[Trai
                 result = policy_loss(config, ppo_loss, aggregate_loss, batch, plans, update=update, **of_graded)
                 # DeepSpeed divides by the number of static micro-batches. Dynamic ones have shares of their own.
                 share = len(micro_batch.tokens) / samples_of_window if policy.layout.dynamic else 1.0
-                loss, losses, numbers = whole_loss(
+                loss, losses, numbers, logprobs_diff = whole_loss(
                     policy, settings, micro_batch, forward, result, bonus=bonus, share=share, normalizers=normalizers
                 )
                 policy.backward(loss)
@@ -110,9 +110,10 @@ def update_policy(policy: Policy, settings: StepSettings, samples: Sequence[Trai
                 diagnostics.observe(micro_batch.sample_ids, result.record)
                 tokens = micro_batch.action_mask.sum()
                 diagnostics.add(*means_over_updates(losses, tokens, len(micro_batches), policy.layout.dynamic))
-                diagnostics.add(*means_over_tokens(numbers, tokens))
+                diagnostics.add(*means_over_tokens({"logprobs_diff": logprobs_diff}, tokens))
+                diagnostics.add(*means_over_tokens(numbers, batch.action_mask.sum()))
                 of_sequences = args.algo.advantage.is_correction_level == "seq"
-                diagnostics.add(*filter_share(result.filtered_frac, micro_batch.action_mask, of_sequences))
+                diagnostics.add(*filter_share(result.filtered_frac, batch.action_mask, of_sequences))
             moved = True
 
     # One reduction over the ranks for all metrics.

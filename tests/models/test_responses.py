@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from openrlhf_cov.models.responses import group_normalised, is_two_valued
+from openrlhf_cov.models.responses import BY_GROUP, group_normalised, is_two_valued
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,7 @@ def test_a_single_response_has_no_advantage():
     assert group_normalised(torch.tensor([[1.0], [0.0]])).tolist() == [[0.0], [0.0]]  # its deviation would be 0 / 0
 
 
-@pytest.mark.parametrize("reward", [-0.3, -0.1, 0.7])
-def test_equal_rewards_are_no_advantage(reward):
-    assert not group_normalised(torch.full((2, 8), reward)).any()  # off by rounding, the mean and the deviation
+@pytest.mark.parametrize("estimator", BY_GROUP)
+@pytest.mark.parametrize("reward", [-0.3, -0.1, 0.1, 0.7])
+def test_equal_rewards_are_no_advantage(reward, estimator):
+    assert not BY_GROUP[estimator](torch.full((2, 8), reward)).any()  # off by rounding, the mean and the deviation

@@ -11,7 +11,7 @@ from scored_samples import flags, sample, scores
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.cov_config import CovConfig
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
-from openrlhf_cov.trainer.advantages import estimate_advantages
+from openrlhf_cov.trainer.advantages import estimate_advantages, penalised_rewards
 from openrlhf_cov.trainer.metrics.step_metrics import rollout_statistics, sample_means
 from openrlhf_cov.trainer.records import StepSettings
 
@@ -203,6 +203,35 @@ def test_a_method_knows_the_mean_entropy_of_the_rollouts():
     within = rows(estimated(eight(), flags(), method="entrocraft", entrocraft_low=0.4, entrocraft_high=0.6))
     assert [set(row) for row in below] == [{0.0} if reward else {-1.0} for reward in REWARDS]
     assert within == rows(estimated(eight(), flags()))
+
+
+def test_the_entropy_of_the_rollouts_is_that_of_graded_samples():
+    # 0.5, within the band, without the abstained sample of entropy 9.
+    samples = eight(left_out=[7])
+    found = scores(samples)
+    found[7] = replace(found[7], entropy=found[7].entropy * 18)
+    config = CovConfig(method="entrocraft", entrocraft_low=0.4, entrocraft_high=0.6)
+    args = flags()
+    batch = estimate_advantages(samples, found, AdvantageSettings.of(args), StepSettings(0, config, 0.0), args)
+    assert rows(batch)[:4] == rows(estimated(eight(), args))[:4]
+
+
+@pytest.mark.parametrize(
+    ("turns", "expected"),
+    [
+        # A turn may have 64 tokens, and loses up to 1 of its reward within the last 16.
+        ([40], 1.0),
+        ([40, 40], 1.0),
+        ([10, 10], 1.0),
+        ([10, 56], 0.5),
+        ([64], 0.0),
+    ],
+)
+def test_the_longest_turn_of_a_conversation_is_penalised(turns, expected):
+    args = flags("reinforce", group=1, rollout__max_new_tokens=64, reward__overlong_buffer_len=16)
+    mask = [entry for turn in turns for entry in [*[False] * 30, *[True] * turn]]
+    samples = [sample(0, 1.0, mask)]
+    assert penalised_rewards(samples, scores(samples), args).tolist() == [expected]
 
 
 @pytest.mark.parametrize("method", ["qae", "passk", "psr", "nsr", "w_reinforce", "entrocraft", "maxrl", "ucpo"])

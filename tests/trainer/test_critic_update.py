@@ -53,6 +53,21 @@ def test_a_micro_batch_without_action_tokens_leaves_no_trace_in_the_metrics(tmp_
     assert all(math.isfinite(value) for value in metrics.values())
 
 
+def test_a_sample_that_abstained_trains_no_critic_in_any_epoch(tmp_path):
+    tables = []
+    metrics = []
+    # Both samples have the token 1, so that the critic moves away from the value that the abstained one had.
+    graded, abstained = with_returns(1.0, 0.0)
+    for samples in ([graded], [graded, replace(abstained, abstained=True)]):
+        args = flags(tmp_path, micro_batch_size=1, train__batch_size=len(samples), value_clip=None, max_epochs=4)
+        critic = make_critic(args)
+        metrics.append(update_critic(critic, order_of(args), samples).metrics)
+        tables.append(critic.engine.table.tolist())
+    assert tables[1] == pytest.approx(tables[0], rel=1e-6)
+    assert tables[0][1] != 0.0
+    assert metrics[1] == pytest.approx(metrics[0], rel=1e-5)
+
+
 @pytest.mark.parametrize("on_nan", ["stop", "skip"])
 def test_updates_of_a_critic_whose_gradient_is_nan_are_counted_kept_and_end_the_run(tmp_path, on_nan):
     args = flags(tmp_path, micro_batch_size=1, train__batch_size=1, max_epochs=1, tensor_parallel_size=2)

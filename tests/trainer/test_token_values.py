@@ -26,6 +26,7 @@ from openrlhf_cov.trainer.advantages import estimate_advantages
 from openrlhf_cov.trainer.metrics.step_metrics import rollout_statistics, sample_means
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.records import StepSettings
+from openrlhf_cov.trainer.token_values import over_actions
 
 pytestmark = pytest.mark.usefixtures("played_ray")
 
@@ -92,12 +93,13 @@ def by_sample(experiences, name):
     }
 
 
-# Masks of responses after prompts of at least one token; some have observations of an agent among them.
-MASKS = st.builds(
-    lambda prompt, response: [False] * prompt + [True, *response],
-    st.integers(0, 3),
-    st.lists(st.booleans(), max_size=6),
-)
+def masks(actions):
+    """Masks of responses after prompts of at least one token; ``actions`` draws the entries after the first action."""
+    return st.builds(
+        lambda prompt, response: [False] * prompt + [True, *response], st.integers(0, 3), st.lists(actions, max_size=6)
+    )
+
+
 REWARDS = st.integers(-20, 20).map(lambda value: value / 10)
 
 
@@ -106,17 +108,24 @@ def steps(draw):
     """Return samples, flags and the KL coefficient of a step, and whether a reward model gives the rewards."""
     group, prompts = draw(st.integers(2, 4)), draw(st.integers(1, 4))
     copies = draw(st.sampled_from([1, 2]))
+    gamma = draw(st.sampled_from([1.0, 0.9]))
+    lambd = draw(st.sampled_from([1.0, 0.95]))
+    overlong = draw(st.sampled_from([None, 3]))
+    # Upstream takes the observations of an agent for steps of the policy and for tokens of its turn. That makes a
+    # difference with a discount, or a limit of the length.
+    may_have_observations = gamma == lambd == 1.0 and overlong is None
+    of_samples = masks(st.booleans() if may_have_observations else st.just(True))
     args = flags(
         draw(st.sampled_from(ESTIMATORS)),
         group=group,
-        algo__advantage__gamma=draw(st.sampled_from([1.0, 0.9])),
-        algo__advantage__lambd=draw(st.sampled_from([1.0, 0.95])),
+        algo__advantage__gamma=gamma,
+        algo__advantage__lambd=lambd,
         algo__advantage__no_std_norm=draw(st.booleans()),
         algo__kl__estimator=draw(st.sampled_from(["k1", "k2", "k3"])),
         algo__kl__use_loss=draw(st.booleans()),
         algo__kl__init_coef=draw(st.sampled_from([0.0, 0.1])),
         reward__clip_range=draw(st.sampled_from([(-10, 10), (-0.5, 0.5), None])),
-        reward__overlong_buffer_len=draw(st.sampled_from([None, 3])),
+        reward__overlong_buffer_len=overlong,
         reward__stop_properly_penalty_coef=draw(st.sampled_from([None, 0.5, -0.5])),
         rollout__max_new_tokens=5,
         rollout__micro_batch_size=draw(st.integers(1, 3)),
@@ -127,7 +136,7 @@ def steps(draw):
     )
     with_reward_model = draw(st.booleans())
     samples = [
-        sample(number, None if with_reward_model else draw(REWARDS), draw(MASKS), truncated=draw(st.booleans()))
+        sample(number, None if with_reward_model else draw(REWARDS), draw(of_samples), truncated=draw(st.booleans()))
         for number in range(group * prompts)
     ]
     kl_coef = args.algo.kl.init_coef * draw(st.sampled_from([1.0, 3.0]))
@@ -168,6 +177,18 @@ def test_advantages_and_returns_are_those_of_upstream(step):
         assert means[name] == pytest.approx(float(values.double().mean())), name
     found = rollout_statistics(samples, batch.numbers["reward"])
     assert found == {name: pytest.approx(value, abs=1e-5) for name, value in statistics.items()}
+
+
+def test_observations_are_no_steps_of_the_policy():
+    # A critic that is right: V = 1 everywhere, and the reward is 1 at the last action. Nothing is to be
+    # learned, however many observations lie between the turns.
+    mask = torch.tensor([[0, 1, 1, 0, 0, 0, 1, 1], [0, 1, 1, 1, 1, 0, 0, 0]]).bool()
+    values = mask.float()
+    rewards = torch.tensor([[0.0] * 7 + [1.0], [0.0] * 4 + [1.0] + [0.0] * 3])
+    assert not over_actions(generalised_advantages, mask, values, rewards, 1.0, 0.95).any()
+    # Discounted by the number of actions to the end: 3, 2, 1 and 0.
+    expected = [0, 0.125, 0.25, 0, 0, 0, 0.5, 1]
+    assert over_actions(discounted_returns, mask, rewards, 0.5)[0].tolist() == expected
 
 
 # Upstream's loops over the columns, which ours replaces by sums of whole tensors, bit for bit.

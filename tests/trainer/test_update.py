@@ -529,11 +529,17 @@ def test_a_sample_that_abstained_changes_no_update(tmp_path, config, mode):
     samples = make_samples()
     graded = [each for place, each in enumerate(samples) if place not in ABSTAINED]
     moved = []
+    metrics = []
     for some in (graded, with_abstentions(samples)):
         sizes = dict.fromkeys(("train__batch_size", "rollout__batch_size", "train__micro_batch_size"), len(some))
         policy = make_policy(flags(tmp_path, config, **sizes, max_epochs=1, loss_agg_mode=mode, **UNCLIPPED))
         before = policy.actor.logits.detach().clone()
-        update_policy(policy, order_of(policy.args), some)
+        metrics.append(update_policy(policy, order_of(policy.args), some).metrics)
         moved.append(policy.actor.logits.detach() - before)
     assert moved[0].abs().max() > 1e-3
     torch.testing.assert_close(moved[1], moved[0], rtol=1e-5, atol=1e-7)
+    # The metrics of the policy loss are of graded samples, too. kl and logprobs_diff are of all.
+    of_graded = {name for name in metrics[0] if name.startswith(("cov/", "gradient/", "method/", "ppo"))}
+    assert {name: metrics[1][name] for name in of_graded} == pytest.approx(
+        {name: metrics[0][name] for name in of_graded}, rel=1e-4, abs=1e-6, nan_ok=True
+    )

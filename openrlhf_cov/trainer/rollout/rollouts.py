@@ -114,17 +114,35 @@ def number_samples(samples: Sequence[Sample]) -> list[Sample]:
 
     Numbers follow the text and the label of the prompts. The order in which groups were kept may differ from run to
     run, and selection breaks ties by these numbers. Responses to one prompt have consecutive numbers, in the order in
-    which they were asked for. Equal prompts with equal labels keep their order.
+    which they were asked for, even if an agent gave them prompts of different texts: the first response of a group
+    stands for it. Equal prompts with equal labels keep their order.
 
     Samples of a recorded rollout keep the numbers that they have, because their labels were not recorded.
     """
     if all(sample.sample_id >= 0 for sample in samples):
         return list(samples)
-    order = sorted(range(len(samples)), key=lambda place: (samples[place].prompt, repr(samples[place].label)))
+
+    def text_and_label(place: int) -> tuple[str, str]:
+        return samples[place].prompt, repr(samples[place].label)
+
+    groups: list[list[int]] = []
+    for place, sample in enumerate(samples):
+        if groups and _is_same_prompt(samples[groups[-1][0]], sample):
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+    groups.sort(key=lambda group: text_and_label(group[0]))
     numbered = list(samples)
-    for number, place in enumerate(order):
+    for number, place in enumerate(place for group in groups for place in group):
         numbered[place] = replace(samples[place], sample_id=number)
     return numbered
+
+
+def _is_same_prompt(one: Sample, other: Sample) -> bool:
+    """Return True if two samples that lie together are responses to one prompt."""
+    if one.prompt_number >= 0:
+        return one.prompt_number == other.prompt_number
+    return (one.prompt, repr(one.label)) == (other.prompt, repr(other.label))
 
 
 def scores_of(samples: Sequence[Sample]) -> list[float]:

@@ -119,6 +119,12 @@ def test_numbers_follow_text_and_label_wherever_a_group_stands():
     assert [(sample.prompt, sample.reward) for sample in numbered] == [(s.prompt, s.reward) for s in samples]
 
 
+def test_a_group_has_consecutive_numbers_whatever_texts_an_agent_gave_its_prompts():
+    texts = ["tone B: q2", "tone A: q2", "tone A: q1", "tone C: q1"]
+    samples = [make(text, prompt_number=place // 2) for place, text in enumerate(texts)]
+    assert [sample.sample_id for sample in number_samples(samples)] == [2, 3, 0, 1]
+
+
 def test_samples_are_checked_completed_and_numbered():
     samples = [
         make("b", reward=1.0, metrics={"n": 1.0, "reward/error_frac": 0.0}),
