@@ -4,6 +4,7 @@ The sources are ``studies/results/`` and the specs. Runs that are not finished a
 are. In docs/study.md, the text between the comments "numbers NAME" and "end of NAME" is replaced.
 """
 
+import math
 import re
 from dataclasses import replace
 from functools import cache
@@ -383,6 +384,9 @@ def tuned_chart() -> Chart:
     for title, found in zip(TUNED_UPDATES, cells, strict=True):
         places = [place for place, method in ticks.items() if method in found]
         middle, low, high = zip(*(ends_of(found[ticks[place]][HALF_WAY]) for place in places), strict=True)
+        # A mean without an interval gets whiskers of no length.
+        low = np.where(np.isnan(low), middle, low)
+        high = np.where(np.isnan(high), middle, high)
         look = Look("#0072b2", marker="circle", size=7.0)
         marks = (Mark("dots", look, middle, places, low=low, high=high, whiskers="x"),)
         panels.append(Panel(marks, Axis("accuracy at 50 %, minus GRPO", zero=True), y, title))
@@ -408,8 +412,9 @@ def speed_and_entropy() -> Chart:
 
 
 def ends_of(cell: str) -> tuple[float, float, float]:
-    """Return the estimate and the ends of the interval of "+0.10 [+0.07, +0.14]"."""
-    middle, low, high = (float(each) for each in re.findall(r"[-+]?\d+\.\d+", cell))
+    """Return the estimate and the ends of the interval of "+0.10 [+0.07, +0.14]"; NaN ends without an interval."""
+    middle, *ends = (float(each) for each in re.findall(r"[-+]?\d+\.\d+", cell))
+    low, high = ends or (math.nan, math.nan)
     return middle, low, high
 
 

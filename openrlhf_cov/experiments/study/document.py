@@ -51,8 +51,9 @@ HOW = (
     "Entropies are means over the run in nats, of all tokens and of the first token of a response, which is the "
     "decision token. Seconds per step are CPU seconds in the lab, wall-clock seconds through Ray.",
     "Brackets are 95 % intervals over seeds (Student's t), cut at 0 and 1 for shares such as accuracy, and at 0 and "
-    "100 for percentages. Differences are paired by seed. The intervals describe other seeds of the same task and "
-    "base policy. They are not corrected for the number of methods, so one of twenty true ties shows a difference. "
+    "100 for percentages. Differences are paired by seed; one that is equal in all seeds has no interval. "
+    "The intervals describe other seeds of the same task and base policy. They are not corrected for the number of "
+    "methods, so one of twenty true ties shows a difference. "
     "The interval over questions resamples the test questions of the same runs.",
 )
 WHAT = (

@@ -9,7 +9,7 @@ from openrlhf_cov.analysis.end_forecast import END_SHARE, EndForecast, forecast_
 from openrlhf_cov.analysis.pages.chart import Axis, Chart, Mark, Panel, look_of
 from openrlhf_cov.experiments.study.answer import Runs, shown
 from openrlhf_cov.experiments.study.document import Document, Section
-from openrlhf_cov.experiments.study.seed_estimates import mean_over_seeds
+from openrlhf_cov.experiments.study.seed_estimates import mean_difference, mean_over_seeds
 from openrlhf_cov.experiments.study.study_law import points
 from openrlhf_cov.experiments.study.study_summary import joined
 from openrlhf_cov.utils.estimates import Interval
@@ -188,7 +188,7 @@ def difference(forecasts: Mapping[str, Mapping[int, EndForecast]]) -> Interval:
     """Return the error of the law minus that of the sigmoid, over the seeds of all methods."""
     law = errors_by_seed(forecasts.values(), "law")
     sigmoid = errors_by_seed(forecasts.values(), "sigmoid")
-    return mean_over_seeds([law[seed] - sigmoid[seed] for seed in law])
+    return mean_difference([law[seed] - sigmoid[seed] for seed in law])
 
 
 def _study_row(study: StudyErrors, share: float, name: str, methods: Sequence[str]) -> tuple[str, ...]:

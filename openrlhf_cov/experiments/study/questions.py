@@ -14,12 +14,13 @@ from openrlhf_cov.experiments.study.answer import (
     Runs,
     differs,
     finished_runs,
+    lacks_interval,
     listed,
     shown,
     verdict,
 )
 from openrlhf_cov.experiments.study.run_results import Floats, Result, score_of
-from openrlhf_cov.experiments.study.seed_estimates import PERCENT, difference_of_means, mean_over_seeds
+from openrlhf_cov.experiments.study.seed_estimates import FEWEST, PERCENT, difference_of_means, mean_over_seeds
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.study_law import law, theory
 from openrlhf_cov.experiments.study.table_rows import NUMBERS, PASS_AT, MethodRow, mean_number, paired
@@ -98,7 +99,7 @@ def cost_of_collapse(spec: Spec, results: Sequence[Result]) -> Answer:
             apart = difference_of_means(found[0], found[1])
             means = (f"{shown(mean_number(name, kind))} of {len(kind)}" for kind in groups)
             rows.append((place, steps, name, *means, shown(apart, signed=True)))
-            if by == MIDDLE and math.isfinite(apart.low):
+            if by == MIDDLE and math.isfinite(apart.estimate):
                 said.append(f"at learning rate {place}, {name} {verdict(apart, 'is lower', 'is higher')}")
     if not said:
         text = f"{NOT_ENOUGH}: {counts[0].lower()}{counts[1:]}. A comparison needs two runs of each kind at one rate."
@@ -147,6 +148,9 @@ def who_ends_higher(rows: Sequence[MethodRow]) -> Answer:
         above = [method for method, apart in seen if apart.estimate > 0]
         below = [method for method, apart in seen if apart.estimate < 0]
         said.append(f"Higher {words} than {rows[0].method}: {listed(above)}. Lower: {listed(below)}.")
+        equal = [row.method for row in others if lacks_interval(row.differences[name])]
+        if equal:
+            said.append(f"The same difference in every seed, so without an interval: {listed(equal)}.")
     text = " ".join(said)
     return Answer(question, f'{text} No other difference is significant. The intervals are in "{AGAINST}".')
 
@@ -174,9 +178,9 @@ def scope(spec: Spec, runs: Runs) -> Answer | None:
         found = {
             name: paired(NUMBERS[name], first, second) for name in ("mean first-token entropy", "accuracy", "pass@8")
         }
-        if not math.isfinite(found["accuracy"].low):
-            continue
         pairs = len(set(first) & set(second))
+        if pairs < FEWEST:
+            continue
         rows.append((method.name, method.at, str(pairs), *(shown(each, signed=True) for each in found.values())))
         said.append(
             f"{method.name} compared with {method.at}: accuracy {verdict(found['accuracy'], 'lower', 'higher')}"
@@ -332,7 +336,7 @@ def agreement(ours: Runs, others: Runs) -> Answer:
             groups = (runs.values(), others.get(method, {}).values())
             first, second = ([NUMBERS[name](each) for each in group] for group in groups)
             apart = difference_of_means(first, second)
-            if not math.isfinite(apart.low):
+            if not math.isfinite(apart.estimate):
                 continue
             compared += 1
             means = (f"{shown(mean_number(name, group))} of {len(group)}" for group in groups)

@@ -13,6 +13,8 @@ from openrlhf_cov.utils.estimates import LEVEL, SEED, Interval, interval_of
 
 # Seeds below which there is no interval.
 FEWEST = 2
+# Differences of shares and entropies that are equal as fractions differ by less than this in float64.
+ROUNDING = 1e-12
 # Lowest and highest possible value of a number.
 Bounds = tuple[float, float]
 UNBOUNDED: Bounds = (-math.inf, math.inf)
@@ -46,6 +48,26 @@ def mean_over_seeds(values: ArrayLike, bounds: Bounds = UNBOUNDED) -> Interval:
     return Interval(mean, float(low), float(high), LEVEL)
 
 
+def mean_difference(differences: ArrayLike) -> Interval:
+    """Return the mean of paired differences, one for each seed, with Student's interval.
+
+    Args:
+        differences: One difference (n,) for each seed.
+
+    Returns:
+        The mean and its interval. The ends are NaN for fewer than two seeds, and for differences without spread: a few
+        equal differences do not show that other seeds have the same one.
+    """
+    found = mean_over_seeds(differences)
+    return found if has_spread(differences) else Interval(found.estimate, math.nan, math.nan, LEVEL)
+
+
+def has_spread(values: ArrayLike) -> bool:
+    """Return True if values (n,) differ by more than rounding; False for no value."""
+    values = np.asarray(values, dtype=np.float64)
+    return len(values) > 0 and bool(np.ptp(values) > ROUNDING)
+
+
 def mean_over_questions(scores: Sequence[NDArray[np.float64]]) -> Interval:
     """Return the mean of scores (N,) of each seed over questions, with the percentile interval of a bootstrap.
 
@@ -67,16 +89,15 @@ def difference_of_means(first: ArrayLike, second: ArrayLike) -> Interval:
 
     Returns:
         The difference and its interval. All are NaN for a group of fewer than two values, and for values that are not
-        finite, such as pass@32 of a test with fewer samples.
+        finite, such as pass@32 of a test with fewer samples. The ends are NaN for two groups without spread.
     """
     groups = [np.asarray(each, dtype=np.float64) for each in (first, second)]
     if min(map(len, groups)) < FEWEST or not all(np.isfinite(group).all() for group in groups):
         return Interval(math.nan, math.nan, math.nan, LEVEL)
-    errors = [group.var(ddof=1) / len(group) for group in groups]
     difference = float(groups[0].mean() - groups[1].mean())
-    # Two groups without any spread: Welch's degrees of freedom would be 0 / 0.
-    if not sum(errors):
-        return Interval(difference, difference, difference, LEVEL)
+    if not any(map(has_spread, groups)):
+        return Interval(difference, math.nan, math.nan, LEVEL)
+    errors = [group.var(ddof=1) / len(group) for group in groups]
     freedom = sum(errors) ** 2 / sum(e**2 / (len(g) - 1) for e, g in zip(errors, groups, strict=True))
     half = student_quantile(freedom, LEVEL) * math.sqrt(sum(errors))
     return Interval(difference, difference - half, difference + half, LEVEL)
@@ -141,16 +162,14 @@ def paired_p_value(differences: ArrayLike) -> float:
         differences: One difference (n,) for each seed.
 
     Returns:
-        The p-value of "the mean difference is 0"; NaN for fewer than two seeds. Differences that are all alike give 1
-        if they are 0, else 0, which claims more than so few seeds show.
+        The p-value of "the mean difference is 0". NaN for fewer than two seeds and for differences without spread,
+        from which the test cannot estimate an error.
     """
     values = np.asarray(differences, dtype=np.float64)
-    if len(values) < FEWEST:
+    if len(values) < FEWEST or not has_spread(values):
         return math.nan
     mean = float(values.mean())
     error = float(values.std(ddof=1)) / math.sqrt(len(values))
-    if not error:
-        return 1.0 if not mean else 0.0
     freedom = len(values) - 1
     squared = (mean / error) ** 2
     # P(|T| > t) is the regularized incomplete beta function at n / (n + t^2).
@@ -167,11 +186,11 @@ def smallest_detectable_effect(differences: ArrayLike, level: float = LEVEL, pow
 
     Returns:
         ``(t_level + t_power) s / sqrt(n)``, with s the standard deviation of the differences and both quantiles those
-        of Student's t with n - 1 degrees of freedom; NaN for fewer than two seeds. A smaller difference may exist and
-        not be seen.
+        of Student's t with n - 1 degrees of freedom; NaN for fewer than two seeds and for differences without spread.
+        A smaller difference may exist and not be seen.
     """
     values = np.asarray(differences, dtype=np.float64)
-    if len(values) < FEWEST:
+    if len(values) < FEWEST or not has_spread(values):
         return math.nan
     freedom = len(values) - 1
     # The one-sided quantile of ``power`` is the two-sided one of 2 * power - 1.

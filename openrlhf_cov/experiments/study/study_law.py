@@ -6,7 +6,7 @@ from openrlhf_cov.analysis.law import LawFit, LawPoints, fit_law, forecast
 from openrlhf_cov.analysis.theory import check_theorem
 from openrlhf_cov.experiments.study.answer import NOT_ENOUGH, Answer, Runs, differs, listed, shown
 from openrlhf_cov.experiments.study.run_results import Result
-from openrlhf_cov.experiments.study.seed_estimates import CORRELATION, SHARE, mean_over_seeds
+from openrlhf_cov.experiments.study.seed_estimates import CORRELATION, SHARE, mean_difference, mean_over_seeds
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.table_rows import NUMBERS, paired
 
@@ -37,7 +37,7 @@ def law(spec: Spec, runs: Runs) -> Answer:
         if len(fits) < 2:
             continue
         errors = [ahead for each in runs[method.name].values() if (ahead := forecast_errors(each))]
-        shift = mean_over_seeds([off_line(each, base[s]) for s, each in runs[method.name].items() if s in base])
+        shift = mean_difference([off_line(each, base[s]) for s, each in runs[method.name].items() if s in base])
         entropy = paired(NUMBERS["entropy"], runs[method.name], runs[spec.methods[0].name])
         r2 = mean_over_seeds([fit.r2 for fit in fits], SHARE)
         ends = [mean_over_seeds([pair[place] for pair in errors]) for place in (0, 1)]

@@ -7,6 +7,7 @@ from openrlhf_cov.analysis.regression import student_quantile
 from openrlhf_cov.experiments.study.seed_estimates import (
     SHARE,
     difference_of_means,
+    mean_difference,
     mean_over_questions,
     mean_over_seeds,
     paired_p_value,
@@ -36,7 +37,20 @@ def test_a_difference_of_groups_by_hand():
     half = student_quantile(2.941176470588235, 0.95) * math.sqrt(5 / 3)
     assert (found.estimate, found.low, found.high) == pytest.approx((-2, -2 - half, -2 + half), abs=1e-9)
     assert math.isnan(difference_of_means([1.0], [1.0, 2.0]).low)
-    assert difference_of_means([1.0, 1.0], [0.0, 0.0]).low == 1.0
+    assert difference_of_means([1.0, 1.0], [0.0, 0.0]).estimate == 1.0
+
+
+def test_equal_differences_have_neither_interval_nor_test():
+    # The second list is 0.2 in all seeds, apart from rounding.
+    for values in ([0.71875] * 3, [0.7 - 0.5, 0.8 - 0.6, 0.9 - 0.7]):
+        found = mean_difference(values)
+        assert found.estimate == pytest.approx(values[0])
+        assert math.isnan(found.low)
+        assert math.isnan(found.high)
+        assert math.isnan(paired_p_value(values))
+        assert math.isnan(smallest_detectable_effect(values))
+    assert mean_difference([0.0, 0.1, 0.2]) == mean_over_seeds([0.0, 0.1, 0.2])
+    assert math.isnan(difference_of_means([1.0, 1.0], [0.0, 0.0]).low)
 
 
 def test_values_that_are_not_finite_have_no_difference():
@@ -89,8 +103,6 @@ def test_a_paired_p_value_by_hand():
     # Mean 0.1, s = 0.1, error 0.1 / sqrt(3) = 0.057735: t = 1.732051. With two degrees of freedom the two-sided
     # p-value is 1 - t / sqrt(2 + t^2) = 1 - sqrt(3 / 5) = 0.225403.
     assert paired_p_value([0.0, 0.1, 0.2]) == pytest.approx(1 - math.sqrt(3 / 5), abs=1e-9)
-    assert paired_p_value([0.0, 0.0]) == 1.0
-    assert paired_p_value([0.5, 0.5]) == 0.0
     assert math.isnan(paired_p_value([0.5]))
 
 

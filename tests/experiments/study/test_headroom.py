@@ -61,7 +61,24 @@ def test_the_table_by_hand(spec, results):
     assert passk[8].startswith("+0.10 [")
     assert passk[9:] == ("0.451", "0.31")
     assert psr[3] == "20"
-    assert psr[8:] == ("+0.00 [+0.00, +0.00]", "1.000", "0.00")
+    # The differences of PSR have no spread, so they show neither an interval nor a p-value.
+    assert psr[8:] == ("+0.00", "-", "-")
+
+
+def test_equal_differences_have_no_p_value(spec, make_result):
+    accuracies = {"GRPO": (0.3, 0.3, 0.3), "pass@k": (1.0, 1.0, 1.0), "PSR": (0.5, 0.6, 0.7)}
+    runs = [
+        make_result(StudyRun(method, REPORT, (), seed), accuracy)
+        for method, by_seed in accuracies.items()
+        for seed, accuracy in enumerate(by_seed)
+    ]
+    for each in runs:
+        each.evaluations.columns["greedy_hard"] = each.evaluations.columns["greedy"]
+    *_, passk, psr = headroom_answer(spec, runs).rows
+    assert passk[8:] == ("+0.70", "-", "-")
+    # Differences 0.2, 0.3 and 0.4: t = 5.19615, p = 1 - t / sqrt(2 + t^2) = 0.03509. Both methods were compared, so
+    # Holm's correction doubles it.
+    assert psr[9] == "0.070"
 
 
 def test_steps_to_a_share(results):

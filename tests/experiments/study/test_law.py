@@ -7,7 +7,8 @@ from openrlhf_cov.experiments.study.study_law import fitted, forecast_errors, la
 
 def test_the_law_is_found_and_its_line_moved_or_not(spec, make_runs):
     steady = [dict(accuracy=0.5, entropy=0.2)] * 3
-    runs = make_runs(GRPO=steady, **{"KL-Cov": [dict(accuracy=0.5, entropy=0.6)] * 3, "by micro-batch": []})
+    varied = [dict(accuracy=0.5, entropy=entropy) for entropy in (0.59, 0.6, 0.61)]
+    runs = make_runs(GRPO=steady, **{"KL-Cov": varied, "by micro-batch": []})
     # the rewards lie on 0.9 - 0.2 exp(H), apart from noise of 1e-3
     fit = fitted(runs["GRPO"][0])
     assert fit.a.estimate == pytest.approx(0.2, abs=0.005)
