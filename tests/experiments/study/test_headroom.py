@@ -57,9 +57,9 @@ def test_the_table_by_hand(spec, results):
     assert passk[:4] == ("pass@k", "3 of 3", "1.00 [0.29, 1.00]", "40")
     assert passk[7].startswith("0.25")
     # Differences 0.2, 0.1, 0.0: p = 1 - sqrt(3 / 5) = 0.225, twice as large for two comparisons; the smallest
-    # detectable difference is (4.3027 + 1.0607) 0.1 / sqrt(3) = 0.31.
+    # detectable difference is 5.6535 * 0.1 / sqrt(3) = 0.33.
     assert passk[8].startswith("+0.10 [")
-    assert passk[9:] == ("0.451", "0.31")
+    assert passk[9:] == ("0.451", "0.33")
     assert psr[3] == "20"
     # The differences of PSR have no spread, so they show neither an interval nor a p-value.
     assert psr[8:] == ("+0.00", "-", "-")
@@ -98,7 +98,7 @@ def test_the_page_has_the_table_only_where_the_spec_says_what_is_learned(spec, r
 
 
 def test_different_correct_answers_are_a_column_where_a_task_has_them(spec, results):
-    assert headroom_answer(spec, results).head[-1] == "smallest detectable"
+    assert headroom_answer(spec, results).head[-1] == "smallest detectable, one test"
     for number, result in enumerate(results):
         # The base policy of even seeds has 8 and that of odd ones 6; in the end there are 1, 2, ...
         start = 8.0 - 2 * (result.run.seed % 2)
