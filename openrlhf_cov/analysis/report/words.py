@@ -245,7 +245,8 @@ def law_facts(run: RunReport, options: Options) -> list[tuple[str, str]]:
     fit = run.law.accepted
     if fit is None:
         return []
-    worth = f", worth {fit.effective_points:,.0f} independent points" if fit.effective_points < fit.points else ""
+    worth = f"{fit.independent_points:,.0f}"
+    worth = f", worth {worth} independent points" if worth != f"{fit.points:,}" else ""
     slope = [(f"dR/dH at H = {number(run.entropy.last)}", with_interval(run.slope))] if run.slope else []
     return [
         ("ceiling, R at H = 0", f"{number(fit.ceiling.estimate)}, {share(LEVEL)} interval {ends(fit.ceiling)}"),
