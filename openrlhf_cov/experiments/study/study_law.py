@@ -57,7 +57,12 @@ def law(spec: Spec, runs: Runs) -> Answer:
             along.append(method.name)
     r2 = mean_over_seeds([fit.r2 for fit in base.values()])
     slope = mean_over_seeds([fit.a.estimate for fit in base.values()])
-    holds = "reward rises as entropy is spent" if slope.low > 0 else "reward does not rise as entropy is spent"
+    if slope.low > 0:
+        holds = "reward rises as entropy is spent"
+    elif slope.high < 0:
+        holds = "reward falls as entropy is spent"
+    else:
+        holds = "the interval does not show whether reward rises or falls as entropy is spent"
     text = (
         f"For {spec.methods[0].name}, a is {shown(slope)} ({holds}), and the law explains {r2.estimate:.0%} of the "
         f"variance of the reward. Methods whose reward differs from this line at equal entropy: {listed(moved)}. "
