@@ -15,7 +15,7 @@ import numpy as np
 from openrlhf_cov.analysis.pages.chart import FAINT, STEPS, Axis, Chart, Look, Mark, Panel, bands, look_of
 from openrlhf_cov.analysis.pages.picture import write_pictures
 from openrlhf_cov.experiments.study import study_numbers
-from openrlhf_cov.experiments.study.answer import AGAINST, NOT_ENOUGH, Runs, finished_runs
+from openrlhf_cov.experiments.study.answer import AGAINST, NOT_ENOUGH, Runs, finished_runs, rule
 from openrlhf_cov.experiments.study.answer import shown as shown_number
 from openrlhf_cov.experiments.study.document import (
     HOW,
@@ -72,10 +72,10 @@ TUNED_COLUMNS = {
 TUNED_TITLE = "Methods at equal tuning"
 TUNED_ABOUT = (
     "Each value is the mean difference from GRPO on the commands task, with eight fresh seeds after tuning the "
-    "learning rate and the main setting. An asterisk marks a 95 % interval without zero. Mean entropy is that of the "
-    "decision token, averaged over the run, in nats. A dash means that the method was not "
-    "run. The task is small, with five tokens per response, and GRPO ends at 0.98, so final accuracy leaves no room "
-    "for a gain."
+    "learning rate and the main setting. An asterisk marks a difference of at least 0.005 whose 95 % interval "
+    "excludes zero. Mean entropy is that of the decision token, averaged over the run, in nats. A dash means that the "
+    "method was not run. The task is small, with five tokens per response, and GRPO ends at 0.98, so final accuracy "
+    "leaves no room for a gain."
 )
 # A difference of less than this is no more than one question of a test.
 LEAST_DIFFERENCE = 0.005
@@ -360,8 +360,7 @@ def tuned_summary() -> str:
     off_policy, on_policy = (joined(list(gains(found, HALF_WAY).values())) for found in tuned_cells())
     return (
         f"{first}. With eight updates per rollout, {off_policy} are ahead at 50 % of training. On-policy, {on_policy} "
-        "are ahead. Numbers in brackets are differences from GRPO; a difference counts if its 95 % interval over "
-        "eight seeds excludes zero."
+        f"are ahead. Numbers in brackets are differences from GRPO; a difference counts if {rule('eight seeds')}."
     )
 
 

@@ -49,6 +49,15 @@ def differs(apart: Interval) -> bool:
     return apart.low * apart.high > 0 and abs(apart.estimate) >= SHOWN
 
 
+def rule(over: str = "") -> str:
+    """Return the words for when ``differs`` is true, to follow "a difference counts if ".
+
+    Args:
+        over: What the interval is over, such as "8 seeds"; nothing if the text says it elsewhere.
+    """
+    return f"its 95 % interval{over and f' over {over}'} excludes zero and its size is at least {SHOWN:g}"
+
+
 def lacks_interval(apart: Interval) -> bool:
     """Return True if a table with two digits shows a difference, but no interval because all seeds have the same one.
 

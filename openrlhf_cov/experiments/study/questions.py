@@ -16,6 +16,7 @@ from openrlhf_cov.experiments.study.answer import (
     finished_runs,
     lacks_interval,
     listed,
+    rule,
     shown,
     verdict,
 )
@@ -152,7 +153,8 @@ def who_ends_higher(rows: Sequence[MethodRow]) -> Answer:
         if equal:
             said.append(f"The same difference in every seed, so without an interval: {listed(equal)}.")
     text = " ".join(said)
-    return Answer(question, f'{text} No other difference is significant. The intervals are in "{AGAINST}".')
+    counts = f"A difference counts if {rule()}; no other one does."
+    return Answer(question, f'{text} {counts} The intervals are in "{AGAINST}".')
 
 
 def scope(spec: Spec, runs: Runs) -> Answer | None:
@@ -345,5 +347,5 @@ def agreement(ours: Runs, others: Runs) -> Answer:
                 differing.append(f"{method}: {name}")
     if not rows:
         return Answer(question, f"{NOT_ENOUGH}: no method has two finished seeds in both.")
-    text = f"Of {compared} differences, these have an interval that excludes 0: {listed(differing)}."
+    text = f"Of {compared} differences, these count: {listed(differing)}. A difference counts if {rule()}."
     return Answer(question, text, ("method", "measure", "trainer", "lab", "difference"), tuple(rows))

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from openrlhf_cov.experiments.study.answer import NOT_ENOUGH, differs, lacks_interval
+from openrlhf_cov.experiments.study.answer import NOT_ENOUGH, differs, lacks_interval, rule
 from openrlhf_cov.experiments.study.questions import words_of
 from openrlhf_cov.experiments.study.run_results import Result
 from openrlhf_cov.experiments.study.seed_estimates import FEWEST
@@ -66,7 +66,7 @@ def summary_of_rows(spec: Spec, rows: Sequence[MethodRow]) -> str:
         sentences.append(f"{who} faster, by the area under the learning curve (AUC).")
     pairs = sorted({row.pairs for row in compared})
     seeds = str(pairs[0]) if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]}"
-    counts = f"difference counts if its 95 % interval over {seeds} seeds excludes zero."
+    counts = f"difference counts if {rule(f'{seeds} seeds')}."
     if higher or lower or faster:
         sentences.append(f"Numbers in brackets are differences from {baseline.method}; a {counts}")
     else:

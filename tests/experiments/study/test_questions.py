@@ -132,6 +132,7 @@ def test_two_studies_side_by_side(make_runs):
     )
     answer = agreement(ours, others)
     assert "CISPO: accuracy" in answer.text
+    assert "A difference counts if its 95 % interval excludes zero and its size is at least 0.005." in answer.text
     assert "GRPO" not in answer.text
     assert answer.rows[0][:4] == ("GRPO", "accuracy", "0.60 [0.35, 0.85] of 3", "0.60 [0.35, 0.85] of 3")
     assert agreement(ours, {}).text.startswith(NOT_ENOUGH)

@@ -50,6 +50,8 @@ def test_a_difference_whose_interval_contains_zero_does_not_count(untuned, make_
     found = summary(spec_of(untuned), runs_of(make_result, accuracies))
     assert missing(found, "No method", "accuracy", "No method", "AUC", "95 %", "3 seeds") == []
     assert not any(name in found for name in ("Alpha", "Beta", "Gamma"))
+    # The rule has the threshold of ``differs``, too.
+    assert found.endswith("its 95 % interval over 3 seeds excludes zero and its size is at least 0.005.")
 
 
 def test_controls_with_a_random_reward_are_left_out(untuned, make_result):
