@@ -20,7 +20,7 @@ from openrlhf_cov.experiments.study.answer import (
     shown,
     verdict,
 )
-from openrlhf_cov.experiments.study.run_results import Floats, Result, score_of
+from openrlhf_cov.experiments.study.run_results import DIGITS, Floats, Result, score_of
 from openrlhf_cov.experiments.study.seed_estimates import FEWEST, PERCENT, difference_of_means, mean_over_seeds
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.study_law import law, theory
@@ -216,7 +216,8 @@ def held_target(runs: Runs) -> Answer | None:
     text = (
         "Means over the steps in nats: the absolute distance of a rollout's entropy from the target, also of methods "
         "without a closed loop, and target minus entropy. The last column is the share of steps after which the "
-        "controlled value did not change: it was at a bound, the entropy was within the band, or a gate was closed."
+        f"controlled value did not change in its first {DIGITS} digits: it was at a bound, the entropy was within the "
+        "band, or a gate was closed."
     )
     head = ("method", "runs", "distance from target", "target minus entropy", "value unchanged, %")
     return Answer(question, text, head, tuple(rows))
@@ -233,10 +234,14 @@ def target_of(result: Result) -> Floats:
 
 
 def unchanged_share(result: Result) -> float:
-    """Return the share of steps that are off the target and leave the controlled value as it is; NaN without one."""
+    """Return the share of steps that are off the target and leave the controlled value as it is; NaN without one.
+
+    Values are rounded as packed runs are, so that a run from a folder has the same share as the run from a file.
+    """
     if not follows_target(result):
         return math.nan
-    value, gap = (result.metrics.column(f"control/{name}") for name in ("value", "gap"))
+    value = np.array([float(f"{each:.{DIGITS}g}") for each in result.metrics.column("control/value")])
+    gap = result.metrics.column("control/gap")
     return float(((np.diff(value) == 0) & (gap[:-1] != 0)).mean())
 
 

@@ -14,10 +14,12 @@ from openrlhf_cov.experiments.study.questions import (
     learning_rates,
     rate_of,
     scope,
+    unchanged_share,
     who_ends_higher,
     words_of,
 )
 from openrlhf_cov.experiments.study.run_plan import REPORT, StudyRun
+from openrlhf_cov.experiments.study.run_results import pack, unpack
 from openrlhf_cov.experiments.study.seed_estimates import difference_of_means
 from openrlhf_cov.experiments.study.spec_file import spec_of
 from openrlhf_cov.experiments.study.table_rows import main_rows
@@ -224,3 +226,14 @@ def test_a_study_without_arms_at_the_point_of_others_is_not_asked_about_them(con
     before = asked()
     del content["arms"][2]
     assert asked() == before - 1
+
+
+def test_a_packed_run_has_the_same_share_of_unchanged_values(make_result, tmp_path):
+    run = make_result(StudyRun("loop", REPORT, (), 0), 0.5)
+    # The value moves in every step, by less than the digits that a packed run keeps.
+    run.metrics.columns["control/value"] = 0.1234 + 2e-6 * np.arange(len(run.metrics))
+    run.metrics.columns["control/gap"] = np.full(len(run.metrics), 1e-3)
+    file = tmp_path / "runs.jsonl.xz"
+    pack([run], file, lambda _: [])
+    [packed] = unpack(file)
+    assert unchanged_share(packed) == unchanged_share(run) > 0.9
