@@ -5,7 +5,16 @@ from html_page import Page
 from texts import missing
 
 from openrlhf_cov.experiments.study import study_charts
-from openrlhf_cov.experiments.study.document import UNTUNED, document, how_tuned, in_short, markdown, mixed, page
+from openrlhf_cov.experiments.study.document import (
+    UNTUNED,
+    document,
+    how_tuned,
+    in_short,
+    markdown,
+    mixed,
+    page,
+    tuning_table,
+)
 from openrlhf_cov.experiments.study.run_plan import FINAL, REPORT, SCREEN, StudyRun
 from openrlhf_cov.experiments.study.spec_file import spec_of
 
@@ -127,3 +136,19 @@ def test_base_policies_that_differ_are_said_with_the_runs_of_the_fewest(spec, re
     # what a packed file has rounded is the same
     values[0] = column[0] * (1 + 1e-8)
     assert mixed(spec, [*results[:4], changed, *results[5:]]) == []
+
+
+def test_the_table_of_tuning_has_the_digits_that_decide(content, make_result):
+    content["tuning"] = {"seeds": [100, 101], "grid": {"--actor.adam.lr": [1e-4, "3e-4"]}}
+    spec = spec_of(content | {"arms": [{"name": "GRPO"}]})
+    first, second = spec.methods[0].configurations
+    # With two digits, the second configuration looks better: 0.87 and 0.75 against 0.88 and 0.75.
+    ends = {first: (0.874, 0.754), second: (0.876, 0.746)}
+    runs = [
+        make_result(StudyRun("GRPO", SCREEN, configuration, seed), accuracy)
+        for configuration, accuracies in ends.items()
+        for seed, accuracy in zip((100, 101), accuracies, strict=True)
+    ]
+    rows = tuning_table(spec, runs)
+    assert [row[2:4] for row in rows] == [("0.87, 0.75", "0.8140"), ("0.88, 0.75", "0.8110")]
+    assert [row[1].endswith("*") for row in rows] == [True, False]
