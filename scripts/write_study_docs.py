@@ -27,7 +27,7 @@ from openrlhf_cov.experiments.study.document import (
     markdown_table,
 )
 from openrlhf_cov.experiments.study.entropy_drop_page import drop_document, drop_row
-from openrlhf_cov.experiments.study.forecast_page import forecast_document, study_errors
+from openrlhf_cov.experiments.study.forecast_page import forecast_document, runs_by_setting, study_errors
 from openrlhf_cov.experiments.study.lab_runs import LabStudy
 from openrlhf_cov.experiments.study.mechanism_page import mechanism_chart, mechanism_section
 from openrlhf_cov.experiments.study.questions import agreement
@@ -250,13 +250,15 @@ def further_pages() -> dict[str, Document]:
 
 @cache
 def forecasts() -> Document:
-    """Return the forecasts of the ends of all lab runs without a sweep, but for those of ``SHORT_RUNS``."""
+    """Return the forecasts of the ends of all lab runs, but for those of ``SHORT_RUNS``."""
     found = []
     for name in names():
         spec, results = results_of(name)
-        is_left_out = name == SHORT_RUNS or spec.sweep or spec.engine == "ray"
-        runs = {} if is_left_out else finished_runs(spec, results)
-        if max(map(len, runs.values()), default=0) >= FEWEST_SEEDS:
+        if name == SHORT_RUNS or spec.engine == "ray":
+            continue
+        runs = runs_by_setting(spec, results)
+        seeds = {seed for settings in runs.values() for of_setting in settings for seed in of_setting}
+        if len(seeds) >= FEWEST_SEEDS:
             found.append(study_errors(name, spec.task, runs))
     return forecast_document(found)
 
