@@ -4,6 +4,7 @@ The sources are ``studies/results/`` and the specs. Runs that are not finished a
 are. In docs/study.md, the text between the comments "numbers NAME" and "end of NAME" is replaced.
 """
 
+import math
 import re
 from dataclasses import replace
 from functools import cache
@@ -14,7 +15,7 @@ import numpy as np
 from openrlhf_cov.analysis.pages.chart import FAINT, STEPS, Axis, Chart, Look, Mark, Panel, bands, look_of
 from openrlhf_cov.analysis.pages.picture import write_pictures
 from openrlhf_cov.experiments.study import study_numbers
-from openrlhf_cov.experiments.study.answer import AGAINST, NOT_ENOUGH, Runs, finished_runs
+from openrlhf_cov.experiments.study.answer import AGAINST, NOT_ENOUGH, Runs, finished_runs, rule
 from openrlhf_cov.experiments.study.answer import shown as shown_number
 from openrlhf_cov.experiments.study.document import (
     HOW,
@@ -26,7 +27,7 @@ from openrlhf_cov.experiments.study.document import (
     markdown_table,
 )
 from openrlhf_cov.experiments.study.entropy_drop_page import drop_document, drop_row
-from openrlhf_cov.experiments.study.forecast_page import forecast_document, study_errors
+from openrlhf_cov.experiments.study.forecast_page import forecast_document, runs_by_setting, study_errors
 from openrlhf_cov.experiments.study.lab_runs import LabStudy
 from openrlhf_cov.experiments.study.mechanism_page import mechanism_chart, mechanism_section
 from openrlhf_cov.experiments.study.questions import agreement
@@ -71,10 +72,10 @@ TUNED_COLUMNS = {
 TUNED_TITLE = "Methods at equal tuning"
 TUNED_ABOUT = (
     "Each value is the mean difference from GRPO on the commands task, with eight fresh seeds after tuning the "
-    "learning rate and the main setting. An asterisk marks a 95 % interval without zero. Mean entropy is that of the "
-    "decision token, averaged over the run, in nats. A dash means that the method was not "
-    "run. The task is small, with five tokens per response, and GRPO ends at 0.98, so final accuracy leaves no room "
-    "for a gain."
+    "learning rate and the main setting. An asterisk marks a difference of at least 0.005 whose 95 % interval "
+    "excludes zero. Mean entropy is that of the decision token, averaged over the run, in nats. A dash means that the "
+    "method was not run. The task is small, with five tokens per response, and GRPO ends at 0.98, so final accuracy "
+    "leaves no room for a gain."
 )
 # A difference of less than this is no more than one question of a test.
 LEAST_DIFFERENCE = 0.005
@@ -249,13 +250,15 @@ def further_pages() -> dict[str, Document]:
 
 @cache
 def forecasts() -> Document:
-    """Return the forecasts of the ends of all lab runs without a sweep, but for those of ``SHORT_RUNS``."""
+    """Return the forecasts of the ends of all lab runs, but for those of ``SHORT_RUNS``."""
     found = []
     for name in names():
         spec, results = results_of(name)
-        is_left_out = name == SHORT_RUNS or spec.sweep or spec.engine == "ray"
-        runs = {} if is_left_out else finished_runs(spec, results)
-        if max(map(len, runs.values()), default=0) >= FEWEST_SEEDS:
+        if name == SHORT_RUNS or spec.engine == "ray":
+            continue
+        runs = runs_by_setting(spec, results)
+        seeds = {seed for settings in runs.values() for of_setting in settings for seed in of_setting}
+        if len(seeds) >= FEWEST_SEEDS:
             found.append(study_errors(name, spec.task, runs))
     return forecast_document(found)
 
@@ -359,8 +362,7 @@ def tuned_summary() -> str:
     off_policy, on_policy = (joined(list(gains(found, HALF_WAY).values())) for found in tuned_cells())
     return (
         f"{first}. With eight updates per rollout, {off_policy} are ahead at 50 % of training. On-policy, {on_policy} "
-        "are ahead. Numbers in brackets are differences from GRPO; a difference counts if its 95 % interval over "
-        "eight seeds excludes zero."
+        f"are ahead. Numbers in brackets are differences from GRPO; a difference counts if {rule('eight seeds')}."
     )
 
 
@@ -383,6 +385,9 @@ def tuned_chart() -> Chart:
     for title, found in zip(TUNED_UPDATES, cells, strict=True):
         places = [place for place, method in ticks.items() if method in found]
         middle, low, high = zip(*(ends_of(found[ticks[place]][HALF_WAY]) for place in places), strict=True)
+        # A mean without an interval gets whiskers of no length.
+        low = np.where(np.isnan(low), middle, low)
+        high = np.where(np.isnan(high), middle, high)
         look = Look("#0072b2", marker="circle", size=7.0)
         marks = (Mark("dots", look, middle, places, low=low, high=high, whiskers="x"),)
         panels.append(Panel(marks, Axis("accuracy at 50 %, minus GRPO", zero=True), y, title))
@@ -408,8 +413,9 @@ def speed_and_entropy() -> Chart:
 
 
 def ends_of(cell: str) -> tuple[float, float, float]:
-    """Return the estimate and the ends of the interval of "+0.10 [+0.07, +0.14]"."""
-    middle, low, high = (float(each) for each in re.findall(r"[-+]?\d+\.\d+", cell))
+    """Return the estimate and the ends of the interval of "+0.10 [+0.07, +0.14]"; NaN ends without an interval."""
+    middle, *ends = (float(each) for each in re.findall(r"[-+]?\d+\.\d+", cell))
+    low, high = ends or (math.nan, math.nan)
     return middle, low, high
 
 

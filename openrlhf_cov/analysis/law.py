@@ -68,9 +68,10 @@ class LawFit:
 
     ``rmse`` is in units of R, ``r2`` the share of the variance of R that the law explains. ``line_draws``
     (resamples, 2) are plausible pairs (b, -a), ``residual_draws`` (resamples,) plausible distances of a further point
-    from the line. The rest says how much there is behind the intervals, of the means of consecutive points that they
-    come from (at most ``MAX_POINTS``): ``autocorrelation`` of neighbors, corrected for the fit, ``effective_points``,
-    the number of independent ones that they are worth, and the ``block_length`` of the bootstrap.
+    from the line. ``independent_points`` is the number of independent points whose mean is as certain as that of all
+    points. The rest says how much there is behind the intervals, of the means of consecutive points that they come
+    from (at most ``MAX_POINTS``): ``autocorrelation`` of neighbors, corrected for the fit, ``effective_points``, the
+    number of independent ones that these means are worth, and the ``block_length`` of the bootstrap.
     """
 
     a: Interval
@@ -79,6 +80,7 @@ class LawFit:
     r2: float
     rmse: float
     points: int
+    independent_points: float
     effective_points: float
     autocorrelation: float
     block_length: int
@@ -120,7 +122,8 @@ class LawFit:
     def record(self) -> dict[str, Any]:
         """Return the numbers as JSON takes them, without the draws."""
         ends = {name: vars(getattr(self, name)) for name in ("a", "b", "ceiling")}
-        names = ("r2", "rmse", "points", "effective_points", "autocorrelation", "block_length", "method")
+        names = ("r2", "rmse", "points", "independent_points", "effective_points")
+        names += ("autocorrelation", "block_length", "method")
         values = ends | {name: getattr(self, name) for name in names}
         return values | {"r2": self.r2 if math.isfinite(self.r2) else None}
 
@@ -159,6 +162,7 @@ def fit_law(points: LawPoints, *, method: str = "least_squares", resamples: int 
         r2=float(1 - (residuals**2).sum() / spread) if spread else math.nan,
         rmse=math.sqrt((residuals**2).mean()),
         points=len(points),
+        independent_points=_independent_points(working - regressors @ line, regression),
         effective_points=regression.effective_points,
         autocorrelation=regression.noise.autocorrelation,
         block_length=regression.block_length,
@@ -166,6 +170,24 @@ def fit_law(points: LawPoints, *, method: str = "least_squares", resamples: int 
         line_draws=line_draws,
         residual_draws=_further_residuals(residuals, regression, drawn.sd_ratio),
     )
+
+
+def _independent_points(residuals: Floats, regression: Regression) -> float:
+    """Return the number of independent points whose mean is as certain as that of all points.
+
+    It is the variance of a point over the variance of the mean, at most the number of points.
+
+    Args:
+        residuals: Residuals (n,) of all points.
+        regression: The regression of the means of consecutive points, whose first regressor is constant.
+    """
+    variance_of_mean = regression.variance_of_mean
+    if not variance_of_mean:
+        return float(len(residuals))
+    # A fit takes about the same part of the noise from a point as from a mean of consecutive points.
+    absorbed = regression.noise.sd**2 - (regression.residuals**2).mean()
+    variance = (residuals**2).mean() + max(0.0, float(absorbed))
+    return min(float(len(residuals)), float(variance) / variance_of_mean)
 
 
 def _further_residuals(residuals: Floats, regression: Regression, sd_ratio: Floats) -> Floats:

@@ -166,10 +166,13 @@ class Regression:
     @property
     def effective_points(self) -> float:
         """Number of independent rows whose mean is as certain, for a design whose first regressor is constant."""
-        variance = self.noise.sd**2
-        return (
-            float(len(self.design) * variance / self.score_covariance[0, 0]) if variance else float(len(self.design))
-        )
+        return self.noise.sd**2 / self.variance_of_mean if self.variance_of_mean else float(len(self.design))
+
+    @property
+    def variance_of_mean(self) -> float:
+        """Variance of the mean of the noise, for a design whose first regressor is constant."""
+        # The first column of Q is then 1 / sqrt(n) in every row.
+        return float(self.score_covariance[0, 0]) / len(self.design)
 
     def statistic(self, tested: int) -> float:
         """Return the Wald statistic of the last ``tested`` coefficients; 0 without noise."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from openrlhf_cov.analysis.law import FEWEST_POINTS, MIN_POINTS, LawFit, LawPoints, fit_law
-from openrlhf_cov.analysis.regression import RESAMPLES, Design, Regression, thinned
+from openrlhf_cov.analysis.regression import MAX_POINTS, RESAMPLES, Design, Regression, thinned
 
 # The highest possible R, unless the user names another one: R is an accuracy.
 HIGHEST_REWARD = 1.0
@@ -177,7 +177,8 @@ def _fit_reasons(points: LawPoints, fit: LawFit, highest_reward: float | None) -
         text = f"the points do not show whether the reward depends on the entropy: {interval}"
         reasons.append(Reason("slope_unknown", text))
     if fit.effective_points < MIN_EFFECTIVE_POINTS:
-        worth = f"{fit.points} points are worth {fit.effective_points:.1f} independent ones"
+        averaged = ", averaged over consecutive ones," if fit.points > MAX_POINTS else ""
+        worth = f"{fit.points} points{averaged} are worth {fit.effective_points:.1f} independent ones"
         text = f"the residuals are autocorrelated: {worth}"
         reasons.append(Reason("residuals_wander", text))
     if highest_reward is not None and fit.ceiling.low > highest_reward:

@@ -198,3 +198,22 @@ def test_intervals_of_many_points_are_around_their_fit():
     assert abs(-slope - 0.3) > 0.05
     assert fit.a.estimate == pytest.approx(0.3, abs=0.02)
     assert np.median(-fit.line_draws[:, 1]) == pytest.approx(fit.a.estimate, abs=0.05 * (fit.a.high - fit.a.low))
+
+
+@pytest.mark.parametrize("points", [60, 64, 65, 128, 1000])
+def test_points_with_independent_noise_are_worth_nearly_all_of_them(law_curve, points):
+    worth = [fit_law(law_curve(points, 0.0, seed), resamples=10).independent_points for seed in range(30)]
+    assert max(worth) <= points
+    # The autocorrelation is estimated from at most 64 means, which cannot be worth more than all points.
+    assert np.median(worth) > 0.8 * points
+
+
+@pytest.mark.parametrize("points", [64, 640])
+def test_autocorrelated_points_are_worth_fewer(law_curve, points):
+    # n (1 - phi) / (1 + phi) = n / 3 for long series.
+    worth = [fit_law(law_curve(points, 0.5, seed), resamples=10).independent_points for seed in range(30)]
+    assert np.median(worth) == pytest.approx(points / 3, rel=0.25)
+
+
+def test_exact_points_are_worth_all_of_them():
+    assert fit_law(EXACT).independent_points == 6

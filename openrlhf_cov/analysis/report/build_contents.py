@@ -340,6 +340,7 @@ def law_section(run: Run, options: Options) -> LawSection:
         forecast=found,
         no_forecast=reason,
         early=early_shares(points),
+        highest_reward=usable_bound(points, options.highest_reward),
     )
 
 

@@ -80,6 +80,7 @@ class LawSection:
     are sentences that say why not. ``line`` is None without a fit. ``forecast`` has its numbers from all points
     (``later``, ``predicted``, ``low``, ``high`` are those to draw, at most 1000); where it is None,
     ``no_forecast`` says why. ``early`` is how much of the fall and of the gain came early, of all points.
+    ``highest_reward`` is the bound of R in force: ``Options.highest_reward``, or None where R of this run was higher.
     """
 
     points: LawPoints
@@ -89,6 +90,7 @@ class LawSection:
     forecast: Forecast | None
     no_forecast: str
     early: EarlyShares
+    highest_reward: float | None
 
     @property
     def accepted(self) -> LawFit | None:

@@ -176,7 +176,7 @@ def _card(run: RunReport, options: Options) -> dict[str, Any]:
         "applies": applies,
         "sentence": law_sentence(run, options),
         "summary": "Numbers" if applies else "Why",
-        "facts": law_facts(run, options),
+        "facts": law_facts(run),
         "reasons": reasons,
         "more": more,
     }

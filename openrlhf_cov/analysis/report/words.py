@@ -222,36 +222,31 @@ def ends(interval: Interval) -> str:
     return f"{number(interval.low)} to {number(interval.high)}"
 
 
-def error_of(value: float, options: Options) -> str:
+def error_of(value: float, law: LawSection) -> str:
     """Return an error of R as text.
 
     Args:
         value: The error, in units of R.
-        options: The choices of the user. If the highest reward is 1, R is a share and the text is in percent, as in
-            the paper.
+        law: The law of the run. If R cannot exceed 1, R is a share and the text is in percent, as in the paper.
     """
-    if options.highest_reward != 1.0:
+    if law.highest_reward != 1.0:
         return number(value)
     return f"{100 * value:.1f} %"
 
 
-def law_facts(run: RunReport, options: Options) -> list[tuple[str, str]]:
-    """Return names and values of the fit of a run that the law describes; empty for another run.
-
-    Args:
-        run: The run.
-        options: The choices of the user, which say whether errors are in percent.
-    """
+def law_facts(run: RunReport) -> list[tuple[str, str]]:
+    """Return names and values of the fit of a run that the law describes; empty for another run."""
     fit = run.law.accepted
     if fit is None:
         return []
-    worth = f", worth {fit.effective_points:,.0f} independent points" if fit.effective_points < fit.points else ""
+    worth = f"{fit.independent_points:,.0f}"
+    worth = f", worth {worth} independent points" if worth != f"{fit.points:,}" else ""
     slope = [(f"dR/dH at H = {number(run.entropy.last)}", with_interval(run.slope))] if run.slope else []
     return [
         ("ceiling, R at H = 0", f"{number(fit.ceiling.estimate)}, {share(LEVEL)} interval {ends(fit.ceiling)}"),
         *slope,
         ("R²", number(fit.r2)),
-        ("RMSE", error_of(fit.rmse, options)),
+        ("RMSE", error_of(fit.rmse, run.law)),
         ("a", with_interval(fit.a)),
         ("b", with_interval(fit.b)),
         ("points", f"{fit.points:,}{worth}"),
@@ -281,7 +276,7 @@ def forecast_sentence(law: LawSection, options: Options) -> str:
 
     Args:
         law: The law of the run, with its forecast or the reason why there is none.
-        options: The choices of the user, which say whether errors are in percent.
+        options: The choices of the user, which name the share of the points that is fitted.
     """
     if law.forecast is None:
         return f"No forecast: {law.no_forecast}."
@@ -289,12 +284,12 @@ def forecast_sentence(law: LawSection, options: Options) -> str:
     points = f"{found.fit.points:,} of {law.point_count:,} points"
     first = f"Fitted to the first {percent(options.forecast_share)} % ({points})"
     errors = (
-        f"the law misses the rest by an RMSE of {error_of(found.rmse, options)} and the last point by "
-        f"{error_of(abs(found.final_error), options)}"
+        f"the law misses the rest by an RMSE of {error_of(found.rmse, law)} and the last point by "
+        f"{error_of(abs(found.final_error), law)}"
     )
-    paper = " (paper: 0.9 % and 0.5 % in math, 1.2 % and 1.9 % in code)" if options.highest_reward == 1.0 else ""
+    paper = " (paper: 0.9 % and 0.5 % in math, 1.2 % and 1.9 % in code)" if law.highest_reward == 1.0 else ""
     inside = f"{share(found.in_band_frac)} of the later points lie in its {share(found.fit.a.level)} interval"
-    rival = f"Repeating the last known level would have missed by {error_of(found.persistence_rmse, options)}"
+    rival = f"Repeating the last known level would have missed by {error_of(found.persistence_rmse, law)}"
     worth = "" if found.rmse < found.persistence_rmse else ": this forecast is worth nothing"
     few = narrow(found)
     few = f" {few[0].upper()}{few[1:]}." if few else ""

@@ -49,17 +49,38 @@ def differs(apart: Interval) -> bool:
     return apart.low * apart.high > 0 and abs(apart.estimate) >= SHOWN
 
 
+def rule(over: str = "") -> str:
+    """Return the words for when ``differs`` is true, to follow "a difference counts if ".
+
+    Args:
+        over: What the interval is over, such as "8 seeds"; nothing if the text says it elsewhere.
+    """
+    return f"its 95 % interval{over and f' over {over}'} excludes zero and its size is at least {SHOWN:g}"
+
+
+def lacks_interval(apart: Interval) -> bool:
+    """Return True if a table with two digits shows a difference, but no interval because all seeds have the same one.
+
+    Args:
+        apart: The difference, from at least two seeds.
+    """
+    return math.isnan(apart.low) and abs(apart.estimate) >= SHOWN
+
+
 def verdict(apart: Interval, below: str, above: str) -> str:
     """Return in words, with the numbers, if the interval of a difference excludes 0 and on which side.
 
     Args:
-        apart: The difference and its interval; without an interval there are too few runs.
+        apart: The difference and its interval. It has no interval if all runs have the same difference, and no
+            estimate if there are too few runs.
         below: Words for a difference below 0.
         above: Words for a difference above 0.
     """
-    if not math.isfinite(apart.low):
+    if not math.isfinite(apart.estimate):
         return "has too few runs"
-    if not differs(apart):
+    if lacks_interval(apart):
+        word = "has no interval"
+    elif not differs(apart):
         word = "shows no difference"
     elif apart.estimate > 0:
         word = above

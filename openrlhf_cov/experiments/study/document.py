@@ -51,8 +51,9 @@ HOW = (
     "Entropies are means over the run in nats, of all tokens and of the first token of a response, which is the "
     "decision token. Seconds per step are CPU seconds in the lab, wall-clock seconds through Ray.",
     "Brackets are 95 % intervals over seeds (Student's t), cut at 0 and 1 for shares such as accuracy, and at 0 and "
-    "100 for percentages. Differences are paired by seed. The intervals describe other seeds of the same task and "
-    "base policy. They are not corrected for the number of methods, so one of twenty true ties shows a difference. "
+    "100 for percentages. Differences are paired by seed; one that is equal in all seeds has no interval. "
+    "The intervals describe other seeds of the same task and base policy. They are not corrected for the number of "
+    "methods, so one of twenty true ties shows a difference. "
     "The interval over questions resamples the test questions of the same runs.",
 )
 WHAT = (
@@ -61,8 +62,12 @@ WHAT = (
     "and truncated responses. The last two columns are measured on frozen prompts after the last step, in nats "
     "per token; older runs lack some of them."
 )
-TUNING = "Validation accuracy after the last step for each tuning seed; an asterisk marks the selected configuration."
-TUNING_HEAD = ("method", "configuration", "accuracy", "mean AUC")
+TUNING = (
+    "Validation accuracy after the last step for each tuning seed. Among the configurations with all tuning seeds, "
+    "the highest mean accuracy decides, and the larger mean AUC if means agree to four decimals. An asterisk marks "
+    "the selected configuration."
+)
+TUNING_HEAD = ("method", "configuration", "accuracy", "mean accuracy", "mean AUC")
 UNTUNED = "Nothing was tuned: each method has one configuration. No checkpoint was selected."
 SWEPT = (
     "Nothing was tuned: each method has one main setting, and all have the same other values of the sweep. "
@@ -295,10 +300,13 @@ def tuning_table(spec: Spec, results: Sequence[Result]) -> list[tuple[str, ...]]
     table = []
     for row in tuning_rows(spec, results):
         if row.scores:
-            ends = ", ".join(f"{each.last:.2f}" for each in row.scores.values())
-            mean = sum(each.area for each in row.scores.values()) / len(row.scores)
+            found = row.scores.values()
+            ends = ", ".join(f"{each.last:.2f}" for each in found)
+            # The digits by which ``merit`` selects.
+            accuracy = sum(each.last for each in found) / len(found)
+            area = sum(each.area for each in found) / len(found)
             configuration = " ".join(row.configuration) + (" *" if row.is_chosen else "")
-            table.append((row.method, configuration, ends, f"{mean:.2f}"))
+            table.append((row.method, configuration, ends, f"{accuracy:.4f}", f"{area:.4f}"))
     return table
 
 

@@ -14,12 +14,14 @@ from openrlhf_cov.experiments.study.answer import (
     Runs,
     differs,
     finished_runs,
+    lacks_interval,
     listed,
+    rule,
     shown,
     verdict,
 )
-from openrlhf_cov.experiments.study.run_results import Floats, Result, score_of
-from openrlhf_cov.experiments.study.seed_estimates import PERCENT, difference_of_means, mean_over_seeds
+from openrlhf_cov.experiments.study.run_results import DIGITS, Floats, Result, score_of
+from openrlhf_cov.experiments.study.seed_estimates import FEWEST, PERCENT, difference_of_means, mean_over_seeds
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.study_law import law, theory
 from openrlhf_cov.experiments.study.table_rows import NUMBERS, PASS_AT, MethodRow, mean_number, paired
@@ -98,7 +100,7 @@ def cost_of_collapse(spec: Spec, results: Sequence[Result]) -> Answer:
             apart = difference_of_means(found[0], found[1])
             means = (f"{shown(mean_number(name, kind))} of {len(kind)}" for kind in groups)
             rows.append((place, steps, name, *means, shown(apart, signed=True)))
-            if by == MIDDLE and math.isfinite(apart.low):
+            if by == MIDDLE and math.isfinite(apart.estimate):
                 said.append(f"at learning rate {place}, {name} {verdict(apart, 'is lower', 'is higher')}")
     if not said:
         text = f"{NOT_ENOUGH}: {counts[0].lower()}{counts[1:]}. A comparison needs two runs of each kind at one rate."
@@ -147,8 +149,12 @@ def who_ends_higher(rows: Sequence[MethodRow]) -> Answer:
         above = [method for method, apart in seen if apart.estimate > 0]
         below = [method for method, apart in seen if apart.estimate < 0]
         said.append(f"Higher {words} than {rows[0].method}: {listed(above)}. Lower: {listed(below)}.")
+        equal = [row.method for row in others if lacks_interval(row.differences[name])]
+        if equal:
+            said.append(f"The same difference in every seed, so without an interval: {listed(equal)}.")
     text = " ".join(said)
-    return Answer(question, f'{text} No other difference is significant. The intervals are in "{AGAINST}".')
+    counts = f"A difference counts if {rule()}; no other one does."
+    return Answer(question, f'{text} {counts} The intervals are in "{AGAINST}".')
 
 
 def scope(spec: Spec, runs: Runs) -> Answer | None:
@@ -174,9 +180,9 @@ def scope(spec: Spec, runs: Runs) -> Answer | None:
         found = {
             name: paired(NUMBERS[name], first, second) for name in ("mean first-token entropy", "accuracy", "pass@8")
         }
-        if not math.isfinite(found["accuracy"].low):
-            continue
         pairs = len(set(first) & set(second))
+        if pairs < FEWEST:
+            continue
         rows.append((method.name, method.at, str(pairs), *(shown(each, signed=True) for each in found.values())))
         said.append(
             f"{method.name} compared with {method.at}: accuracy {verdict(found['accuracy'], 'lower', 'higher')}"
@@ -210,7 +216,8 @@ def held_target(runs: Runs) -> Answer | None:
     text = (
         "Means over the steps in nats: the absolute distance of a rollout's entropy from the target, also of methods "
         "without a closed loop, and target minus entropy. The last column is the share of steps after which the "
-        "controlled value did not change: it was at a bound, the entropy was within the band, or a gate was closed."
+        f"controlled value did not change in its first {DIGITS} digits: it was at a bound, the entropy was within the "
+        "band, or a gate was closed."
     )
     head = ("method", "runs", "distance from target", "target minus entropy", "value unchanged, %")
     return Answer(question, text, head, tuple(rows))
@@ -227,10 +234,14 @@ def target_of(result: Result) -> Floats:
 
 
 def unchanged_share(result: Result) -> float:
-    """Return the share of steps that are off the target and leave the controlled value as it is; NaN without one."""
+    """Return the share of steps that are off the target and leave the controlled value as it is; NaN without one.
+
+    Values are rounded as packed runs are, so that a run from a folder has the same share as the run from a file.
+    """
     if not follows_target(result):
         return math.nan
-    value, gap = (result.metrics.column(f"control/{name}") for name in ("value", "gap"))
+    value = np.array([float(f"{each:.{DIGITS}g}") for each in result.metrics.column("control/value")])
+    gap = result.metrics.column("control/gap")
     return float(((np.diff(value) == 0) & (gap[:-1] != 0)).mean())
 
 
@@ -332,7 +343,7 @@ def agreement(ours: Runs, others: Runs) -> Answer:
             groups = (runs.values(), others.get(method, {}).values())
             first, second = ([NUMBERS[name](each) for each in group] for group in groups)
             apart = difference_of_means(first, second)
-            if not math.isfinite(apart.low):
+            if not math.isfinite(apart.estimate):
                 continue
             compared += 1
             means = (f"{shown(mean_number(name, group))} of {len(group)}" for group in groups)
@@ -341,5 +352,5 @@ def agreement(ours: Runs, others: Runs) -> Answer:
                 differing.append(f"{method}: {name}")
     if not rows:
         return Answer(question, f"{NOT_ENOUGH}: no method has two finished seeds in both.")
-    text = f"Of {compared} differences, these have an interval that excludes 0: {listed(differing)}."
+    text = f"Of {compared} differences, these count: {listed(differing)}. A difference counts if {rule()}."
     return Answer(question, text, ("method", "measure", "trainer", "lab", "difference"), tuple(rows))

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
+from statistics import NormalDist
 
 import numpy as np
 from mpmath import betainc
@@ -13,6 +15,8 @@ from openrlhf_cov.utils.estimates import LEVEL, SEED, Interval, interval_of
 
 # Seeds below which there is no interval.
 FEWEST = 2
+# Differences of shares and entropies that are equal as fractions differ by less than this in float64.
+ROUNDING = 1e-12
 # Lowest and highest possible value of a number.
 Bounds = tuple[float, float]
 UNBOUNDED: Bounds = (-math.inf, math.inf)
@@ -46,6 +50,26 @@ def mean_over_seeds(values: ArrayLike, bounds: Bounds = UNBOUNDED) -> Interval:
     return Interval(mean, float(low), float(high), LEVEL)
 
 
+def mean_difference(differences: ArrayLike) -> Interval:
+    """Return the mean of paired differences, one for each seed, with Student's interval.
+
+    Args:
+        differences: One difference (n,) for each seed.
+
+    Returns:
+        The mean and its interval. The ends are NaN for fewer than two seeds, and for differences without spread: a few
+        equal differences do not show that other seeds have the same one.
+    """
+    found = mean_over_seeds(differences)
+    return found if has_spread(differences) else Interval(found.estimate, math.nan, math.nan, LEVEL)
+
+
+def has_spread(values: ArrayLike) -> bool:
+    """Return True if values (n,) differ by more than rounding; False for no value."""
+    values = np.asarray(values, dtype=np.float64)
+    return len(values) > 0 and bool(np.ptp(values) > ROUNDING)
+
+
 def mean_over_questions(scores: Sequence[NDArray[np.float64]]) -> Interval:
     """Return the mean of scores (N,) of each seed over questions, with the percentile interval of a bootstrap.
 
@@ -67,16 +91,15 @@ def difference_of_means(first: ArrayLike, second: ArrayLike) -> Interval:
 
     Returns:
         The difference and its interval. All are NaN for a group of fewer than two values, and for values that are not
-        finite, such as pass@32 of a test with fewer samples.
+        finite, such as pass@32 of a test with fewer samples. The ends are NaN for two groups without spread.
     """
     groups = [np.asarray(each, dtype=np.float64) for each in (first, second)]
     if min(map(len, groups)) < FEWEST or not all(np.isfinite(group).all() for group in groups):
         return Interval(math.nan, math.nan, math.nan, LEVEL)
-    errors = [group.var(ddof=1) / len(group) for group in groups]
     difference = float(groups[0].mean() - groups[1].mean())
-    # Two groups without any spread: Welch's degrees of freedom would be 0 / 0.
-    if not sum(errors):
-        return Interval(difference, difference, difference, LEVEL)
+    if not any(map(has_spread, groups)):
+        return Interval(difference, math.nan, math.nan, LEVEL)
+    errors = [group.var(ddof=1) / len(group) for group in groups]
     freedom = sum(errors) ** 2 / sum(e**2 / (len(g) - 1) for e, g in zip(errors, groups, strict=True))
     half = student_quantile(freedom, LEVEL) * math.sqrt(sum(errors))
     return Interval(difference, difference - half, difference + half, LEVEL)
@@ -84,6 +107,8 @@ def difference_of_means(first: ArrayLike, second: ArrayLike) -> Interval:
 
 # Probability with which the smallest detectable effect is found.
 POWER = 0.8
+# Number of standard deviations at which the noncentral t distribution is integrated; errors are below 1e-4.
+SPREADS = 1001
 
 
 def share_of_seeds(successes: int, seeds: int, level: float = LEVEL) -> Interval:
@@ -141,16 +166,14 @@ def paired_p_value(differences: ArrayLike) -> float:
         differences: One difference (n,) for each seed.
 
     Returns:
-        The p-value of "the mean difference is 0"; NaN for fewer than two seeds. Differences that are all alike give 1
-        if they are 0, else 0, which claims more than so few seeds show.
+        The p-value of "the mean difference is 0". NaN for fewer than two seeds and for differences without spread,
+        from which the test cannot estimate an error.
     """
     values = np.asarray(differences, dtype=np.float64)
-    if len(values) < FEWEST:
+    if len(values) < FEWEST or not has_spread(values):
         return math.nan
     mean = float(values.mean())
     error = float(values.std(ddof=1)) / math.sqrt(len(values))
-    if not error:
-        return 1.0 if not mean else 0.0
     freedom = len(values) - 1
     squared = (mean / error) ** 2
     # P(|T| > t) is the regularized incomplete beta function at n / (n + t^2).
@@ -158,22 +181,49 @@ def paired_p_value(differences: ArrayLike) -> float:
 
 
 def smallest_detectable_effect(differences: ArrayLike, level: float = LEVEL, power: float = POWER) -> float:
-    """Return the true mean difference that a paired t-test of as many seeds would find.
+    """Return the true mean difference that one paired t-test of as many seeds would find.
+
+    The test is a single one: Holm's correction for several methods needs a larger difference for the same power.
 
     Args:
         differences: One difference (n,) for each seed, from which the spread is taken.
         level: Level of the interval that must not contain 0.
-        power: Probability with which the difference is found.
+        power: Probability with which the difference is found, if the spread is the true one.
 
     Returns:
-        ``(t_level + t_power) s / sqrt(n)``, with s the standard deviation of the differences and both quantiles those
-        of Student's t with n - 1 degrees of freedom; NaN for fewer than two seeds. A smaller difference may exist and
-        not be seen.
+        ``detectable_size(n - 1) s / sqrt(n)``, with s the standard deviation of the differences; NaN for fewer than
+        two seeds and for differences without spread. A smaller difference may exist and not be seen.
     """
     values = np.asarray(differences, dtype=np.float64)
-    if len(values) < FEWEST:
+    if len(values) < FEWEST or not has_spread(values):
         return math.nan
-    freedom = len(values) - 1
-    # The one-sided quantile of ``power`` is the two-sided one of 2 * power - 1.
-    quantiles = student_quantile(freedom, level) + student_quantile(freedom, 2 * power - 1)
-    return quantiles * float(values.std(ddof=1)) / math.sqrt(len(values))
+    return detectable_size(len(values) - 1, level, power) * float(values.std(ddof=1)) / math.sqrt(len(values))
+
+
+@cache
+def detectable_size(freedom: int, level: float = LEVEL, power: float = POWER) -> float:
+    """Return the mean, in units of its true standard error, that a two-sided t-test finds with some probability.
+
+    Args:
+        freedom: Degrees of freedom, at least 1.
+        level: Level of the interval that must not contain 0.
+        power: Probability with which the mean is found, above 1 - level.
+    """
+    critical = student_quantile(freedom, level)
+    # T = (Z + size) / S has the noncentral t distribution. S^2 is chi-squared over its degrees of freedom.
+    spread = np.linspace(0.0, 1.0 + 8.0 / math.sqrt(freedom), SPREADS)
+    density = spread ** (freedom - 1) * np.exp(-freedom * spread**2 / 2)
+    weights = density / np.trapezoid(density, spread)
+
+    def found(size: float) -> float:
+        """Return the probability that T is beyond one of the critical values."""
+        beyond = _normal_cdf(size - critical * spread) + _normal_cdf(-size - critical * spread)
+        return float(np.trapezoid(weights * beyond, spread))
+
+    # The test practically never misses a mean of ten critical values, at any number of degrees of freedom.
+    largest = 10.0 * critical
+    return largest * _root(lambda share: found(share * largest) - power)
+
+
+def _normal_cdf(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.array([NormalDist().cdf(value) for value in values])

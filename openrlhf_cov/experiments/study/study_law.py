@@ -6,7 +6,7 @@ from openrlhf_cov.analysis.law import LawFit, LawPoints, fit_law, forecast
 from openrlhf_cov.analysis.theory import check_theorem
 from openrlhf_cov.experiments.study.answer import NOT_ENOUGH, Answer, Runs, differs, listed, shown
 from openrlhf_cov.experiments.study.run_results import Result
-from openrlhf_cov.experiments.study.seed_estimates import CORRELATION, SHARE, mean_over_seeds
+from openrlhf_cov.experiments.study.seed_estimates import CORRELATION, SHARE, mean_difference, mean_over_seeds
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.table_rows import NUMBERS, paired
 
@@ -37,7 +37,7 @@ def law(spec: Spec, runs: Runs) -> Answer:
         if len(fits) < 2:
             continue
         errors = [ahead for each in runs[method.name].values() if (ahead := forecast_errors(each))]
-        shift = mean_over_seeds([off_line(each, base[s]) for s, each in runs[method.name].items() if s in base])
+        shift = mean_difference([off_line(each, base[s]) for s, each in runs[method.name].items() if s in base])
         entropy = paired(NUMBERS["entropy"], runs[method.name], runs[spec.methods[0].name])
         r2 = mean_over_seeds([fit.r2 for fit in fits], SHARE)
         ends = [mean_over_seeds([pair[place] for pair in errors]) for place in (0, 1)]
@@ -57,7 +57,12 @@ def law(spec: Spec, runs: Runs) -> Answer:
             along.append(method.name)
     r2 = mean_over_seeds([fit.r2 for fit in base.values()])
     slope = mean_over_seeds([fit.a.estimate for fit in base.values()])
-    holds = "reward rises as entropy is spent" if slope.low > 0 else "reward does not rise as entropy is spent"
+    if slope.low > 0:
+        holds = "reward rises as entropy is spent"
+    elif slope.high < 0:
+        holds = "reward falls as entropy is spent"
+    else:
+        holds = "the interval does not show whether reward rises or falls as entropy is spent"
     text = (
         f"For {spec.methods[0].name}, a is {shown(slope)} ({holds}), and the law explains {r2.estimate:.0%} of the "
         f"variance of the reward. Methods whose reward differs from this line at equal entropy: {listed(moved)}. "

@@ -3,9 +3,10 @@
 import math
 from collections.abc import Sequence
 
-from openrlhf_cov.experiments.study.answer import NOT_ENOUGH, differs
+from openrlhf_cov.experiments.study.answer import NOT_ENOUGH, differs, lacks_interval, rule
 from openrlhf_cov.experiments.study.questions import words_of
 from openrlhf_cov.experiments.study.run_results import Result
+from openrlhf_cov.experiments.study.seed_estimates import FEWEST
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.sweeps import (
     by_setting,
@@ -41,7 +42,7 @@ def summary_of_rows(spec: Spec, rows: Sequence[MethodRow]) -> str:
     if not baseline.seeds:
         return NOTHING_FINISHED
     # Methods with a random reward are controls.
-    compared = [row for row in others if row.method in words_of(spec) and row.pairs >= 2]
+    compared = [row for row in others if row.method in words_of(spec) and row.pairs >= FEWEST]
     if not compared:
         return f"No method has two finished seeds in common with {baseline.method}, so no difference is shown."
     higher = differing(compared, "accuracy", sign=1)
@@ -53,13 +54,19 @@ def summary_of_rows(spec: Spec, rows: Sequence[MethodRow]) -> str:
         sentences = [f"{first} with a higher accuracy than {baseline.method}{second}."]
     else:
         sentences = [f"No method differs from {baseline.method} in final accuracy."]
+    equal = without_interval(compared, "accuracy")
+    if equal:
+        sentences.append(
+            f"{joined(equal)} {_verb('differ', equal)} from {baseline.method} by the same accuracy in every seed, "
+            "so there is no interval."
+        )
     # A study through Ray evaluates a policy only before and after its training, so it has no learning curve.
-    if any(math.isfinite(row.differences["area"].low) for row in compared):
+    if any(math.isfinite(row.differences["area"].estimate) for row in compared):
         who = f"{joined(faster)} {_verb('learn', faster)}" if faster else "No method learns"
         sentences.append(f"{who} faster, by the area under the learning curve (AUC).")
     pairs = sorted({row.pairs for row in compared})
     seeds = str(pairs[0]) if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]}"
-    counts = f"difference counts if its 95 % interval over {seeds} seeds excludes zero."
+    counts = f"difference counts if {rule(f'{seeds} seeds')}."
     if higher or lower or faster:
         sentences.append(f"Numbers in brackets are differences from {baseline.method}; a {counts}")
     else:
@@ -70,6 +77,16 @@ def summary_of_rows(spec: Spec, rows: Sequence[MethodRow]) -> str:
 def differing(rows: Sequence[MethodRow], number: str, sign: int) -> list[str]:
     """Return the methods whose difference has this sign and counts, the largest first, each with its difference."""
     found = [row for row in rows if differs(row.differences[number]) and row.differences[number].estimate * sign > 0]
+    return _with_differences(found, number)
+
+
+def without_interval(rows: Sequence[MethodRow], number: str) -> list[str]:
+    """Return the methods with the same difference in every seed that a table shows, each with its difference."""
+    return _with_differences([row for row in rows if lacks_interval(row.differences[number])], number)
+
+
+def _with_differences(found: list[MethodRow], number: str) -> list[str]:
+    """Return the methods with their differences, the largest first."""
     found.sort(key=lambda row: -abs(row.differences[number].estimate))
     return [f"{row.method} ({row.differences[number].estimate:+.2f})".replace("(-", "(−") for row in found]
 

@@ -12,6 +12,7 @@ from openrlhf_cov.experiments.study.seed_estimates import (
     PERCENT,
     SHARE,
     UNBOUNDED,
+    mean_difference,
     mean_over_questions,
     mean_over_seeds,
 )
@@ -160,8 +161,11 @@ def paired(number: Number, first: dict[int, Result], second: dict[int, Result]) 
         number: Returns the number of a run that is compared.
         first: Runs of one method, by seed.
         second: Runs of the other method, by seed, which are subtracted.
+
+    Returns:
+        The difference; without an interval where all seeds have the same one (``mean_difference``).
     """
-    return mean_over_seeds([number(first[seed]) - number(second[seed]) for seed in first if seed in second])
+    return mean_difference([number(first[seed]) - number(second[seed]) for seed in first if seed in second])
 
 
 def mean_number(name: str, runs: Iterable[Result]) -> Interval:

@@ -10,6 +10,8 @@ from openrlhf_cov.analysis.report.contents import Ends, SameSection, TheorySecti
 from openrlhf_cov.analysis.report.words import (
     arrow,
     early_facts,
+    forecast_sentence,
+    law_facts,
     law_row,
     number,
     same_sentence,
@@ -18,6 +20,7 @@ from openrlhf_cov.analysis.report.words import (
     summary,
     theory_sentence,
 )
+from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.analysis.theory import TheoryCheck
 from openrlhf_cov.utils.estimates import Interval
 
@@ -137,3 +140,24 @@ def test_lines_to_which_the_law_does_not_apply_are_not_compared(make_contents, m
     one = make_contents(make_report_run("c", seed=2), runs[0], sizes={"a": 1e9, "c": 1e10})
     assert "share one a" not in summary(one)
     assert "The law does not apply to a" in summary(one)
+
+
+def test_errors_are_in_percent_only_where_the_bound_of_an_accuracy_is_in_force(make_contents, make_report_run):
+    share = make_report_run("share", steps=200)
+    columns = share.training.columns | {"reward": 10 * share.training.column("reward")}
+    other = replace(share, training=Table(share.training.steps, columns))
+    contents = make_contents(share, other)
+    percent, plain = ((dict(law_facts(run)), forecast_sentence(run.law, contents.options)) for run in contents.runs)
+    assert percent[0]["RMSE"].endswith(" %")
+    assert "(paper: 0.9 % and 0.5 % in math" in percent[1]
+    # This R exceeds 1, so it is no accuracy, although the option has its default of 1.
+    assert contents.options.highest_reward == 1.0
+    assert "%" not in plain[0]["RMSE"]
+    assert "paper" not in plain[1]
+    assert number(contents.runs[1].law.forecast.rmse) in plain[1]
+
+
+def test_points_with_independent_noise_are_worth_nearly_all_of_them(run):
+    # The intervals come from 50 means of four points, which are worth at most about 50 independent ones.
+    assert run.law.accepted.independent_points == 200
+    assert dict(law_facts(run))["points"] == "200"

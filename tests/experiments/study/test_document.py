@@ -5,7 +5,16 @@ from html_page import Page
 from texts import missing
 
 from openrlhf_cov.experiments.study import study_charts
-from openrlhf_cov.experiments.study.document import UNTUNED, document, how_tuned, in_short, markdown, mixed, page
+from openrlhf_cov.experiments.study.document import (
+    UNTUNED,
+    document,
+    how_tuned,
+    in_short,
+    markdown,
+    mixed,
+    page,
+    tuning_table,
+)
 from openrlhf_cov.experiments.study.run_plan import FINAL, REPORT, SCREEN, StudyRun
 from openrlhf_cov.experiments.study.spec_file import spec_of
 
@@ -20,10 +29,10 @@ def results(spec, make_result):
             runs.append(make_result(StudyRun(method.name, SCREEN, configuration, 100), accuracy))
             if configuration in method.configurations[:2]:
                 runs.append(make_result(StudyRun(method.name, FINAL, configuration, 101), accuracy))
-        better = 0.0 if method.name == "GRPO" else 0.2
+        accuracies = (0.6, 0.6, 0.7) if method.name == "GRPO" else (0.8, 0.9, 0.9)
         runs += [
-            make_result(StudyRun(method.name, REPORT, method.configurations[0], seed), 0.6 + better + 0.1 * (seed > 1))
-            for seed in (0, 1, 2)
+            make_result(StudyRun(method.name, REPORT, method.configurations[0], seed), accuracy)
+            for seed, accuracy in enumerate(accuracies)
         ]
     return runs
 
@@ -34,7 +43,7 @@ def test_the_page_has_tables_answers_and_charts(spec, results):
     found = Page(text)
     assert missing(text, "19 of 19 runs", "--steps 40") == []
     assert "<h1>Two methods</h1>" in text
-    assert missing(text, "KL-Cov (+0.20)", "by micro-batch (+0.20)", "higher accuracy", "GRPO") == []
+    assert missing(text, "KL-Cov (+0.23)", "by micro-batch (+0.23)", "higher accuracy", "GRPO") == []
     assert set(found.data["charts"]) == {
         "test",
         "differences",
@@ -79,8 +88,8 @@ def test_markdown_holds_the_same_rows(spec, results):
 def test_in_short_it_fits_a_terminal(spec, results):
     lines = [line.split() for line in in_short(spec, results).splitlines()]
     assert ["GRPO", "0.63", "[0.49,", "0.78]"] in [line[:4] for line in lines]
-    # 0.2 on every seed: no spread
-    assert ["KL-Cov", "+0.20", "[+0.20,", "+0.20]"] in [line[:4] for line in lines[lines.index(["minus", "GRPO"]) :]]
+    # 0.2, 0.3 and 0.2: mean 0.2333, s 0.057735, half width 0.143422
+    assert ["KL-Cov", "+0.23", "[+0.09,", "+0.38]"] in [line[:4] for line in lines[lines.index(["minus", "GRPO"]) :]]
     assert in_short(spec, []).count(" -") >= 3 * len(spec.methods)  # nothing is finished
 
 
@@ -127,3 +136,19 @@ def test_base_policies_that_differ_are_said_with_the_runs_of_the_fewest(spec, re
     # what a packed file has rounded is the same
     values[0] = column[0] * (1 + 1e-8)
     assert mixed(spec, [*results[:4], changed, *results[5:]]) == []
+
+
+def test_the_table_of_tuning_has_the_digits_that_decide(content, make_result):
+    content["tuning"] = {"seeds": [100, 101], "grid": {"--actor.adam.lr": [1e-4, "3e-4"]}}
+    spec = spec_of(content | {"arms": [{"name": "GRPO"}]})
+    first, second = spec.methods[0].configurations
+    # With two digits, the second configuration looks better: 0.87 and 0.75 against 0.88 and 0.75.
+    ends = {first: (0.874, 0.754), second: (0.876, 0.746)}
+    runs = [
+        make_result(StudyRun("GRPO", SCREEN, configuration, seed), accuracy)
+        for configuration, accuracies in ends.items()
+        for seed, accuracy in zip((100, 101), accuracies, strict=True)
+    ]
+    rows = tuning_table(spec, runs)
+    assert [row[2:4] for row in rows] == [("0.87, 0.75", "0.8140"), ("0.88, 0.75", "0.8110")]
+    assert [row[1].endswith("*") for row in rows] == [True, False]

@@ -57,11 +57,28 @@ def test_the_table_by_hand(spec, results):
     assert passk[:4] == ("pass@k", "3 of 3", "1.00 [0.29, 1.00]", "40")
     assert passk[7].startswith("0.25")
     # Differences 0.2, 0.1, 0.0: p = 1 - sqrt(3 / 5) = 0.225, twice as large for two comparisons; the smallest
-    # detectable difference is (4.3027 + 1.0607) 0.1 / sqrt(3) = 0.31.
+    # detectable difference is 5.6535 * 0.1 / sqrt(3) = 0.33.
     assert passk[8].startswith("+0.10 [")
-    assert passk[9:] == ("0.451", "0.31")
+    assert passk[9:] == ("0.451", "0.33")
     assert psr[3] == "20"
-    assert psr[8:] == ("+0.00 [+0.00, +0.00]", "1.000", "0.00")
+    # The differences of PSR have no spread, so they show neither an interval nor a p-value.
+    assert psr[8:] == ("+0.00", "-", "-")
+
+
+def test_equal_differences_have_no_p_value(spec, make_result):
+    accuracies = {"GRPO": (0.3, 0.3, 0.3), "pass@k": (1.0, 1.0, 1.0), "PSR": (0.5, 0.6, 0.7)}
+    runs = [
+        make_result(StudyRun(method, REPORT, (), seed), accuracy)
+        for method, by_seed in accuracies.items()
+        for seed, accuracy in enumerate(by_seed)
+    ]
+    for each in runs:
+        each.evaluations.columns["greedy_hard"] = each.evaluations.columns["greedy"]
+    *_, passk, psr = headroom_answer(spec, runs).rows
+    assert passk[8:] == ("+0.70", "-", "-")
+    # Differences 0.2, 0.3 and 0.4: t = 5.19615, p = 1 - t / sqrt(2 + t^2) = 0.03509. Both methods were compared, so
+    # Holm's correction doubles it.
+    assert psr[9] == "0.070"
 
 
 def test_steps_to_a_share(results):
@@ -81,7 +98,7 @@ def test_the_page_has_the_table_only_where_the_spec_says_what_is_learned(spec, r
 
 
 def test_different_correct_answers_are_a_column_where_a_task_has_them(spec, results):
-    assert headroom_answer(spec, results).head[-1] == "smallest detectable"
+    assert headroom_answer(spec, results).head[-1] == "smallest detectable, one test"
     for number, result in enumerate(results):
         # The base policy of even seeds has 8 and that of odd ones 6; in the end there are 1, 2, ...
         start = 8.0 - 2 * (result.run.seed % 2)

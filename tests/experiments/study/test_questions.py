@@ -4,7 +4,7 @@ import numpy as np
 from texts import missing
 
 from openrlhf_cov.analysis.table import Table
-from openrlhf_cov.experiments.study.answer import NOT_ENOUGH, differs
+from openrlhf_cov.experiments.study.answer import NOT_ENOUGH, differs, verdict
 from openrlhf_cov.experiments.study.questions import (
     agreement,
     answers,
@@ -14,10 +14,12 @@ from openrlhf_cov.experiments.study.questions import (
     learning_rates,
     rate_of,
     scope,
+    unchanged_share,
     who_ends_higher,
     words_of,
 )
 from openrlhf_cov.experiments.study.run_plan import REPORT, StudyRun
+from openrlhf_cov.experiments.study.run_results import pack, unpack
 from openrlhf_cov.experiments.study.seed_estimates import difference_of_means
 from openrlhf_cov.experiments.study.spec_file import spec_of
 from openrlhf_cov.experiments.study.table_rows import main_rows
@@ -108,11 +110,17 @@ def test_controls_that_cannot_learn_neither_collapse_nor_diverge(content, make_r
 
 
 def test_a_difference_that_no_table_shows_is_none():
-    # Welch's interval of 1, 1, 1 and 1 - 1e-3, ... has no width and no 0
-    small = difference_of_means([1.0] * 3, [0.999] * 3)
+    # Welch's interval is narrow and excludes 0.
+    spread = np.array([-1e-4, 0.0, 1e-4])
+    small = difference_of_means(1.0 + spread, 0.999 + spread)
     assert small.low > 0
     assert not differs(small)
-    assert differs(difference_of_means([1.0] * 3, [0.99] * 3))
+    assert differs(difference_of_means(1.0 + spread, 0.99 + spread))
+    # Without spread, there is no interval that could exclude 0.
+    equal = difference_of_means([1.0] * 3, [0.9] * 3)
+    assert not differs(equal)
+    assert verdict(equal, "lower", "higher") == "has no interval (+0.10)"
+    assert verdict(difference_of_means([1.0] * 3, [1.0] * 3), "lower", "higher") == "shows no difference (+0.00)"
     assert not differs(difference_of_means([1.0, 0.0], [0.5, 0.2]))
 
 
@@ -126,6 +134,7 @@ def test_two_studies_side_by_side(make_runs):
     )
     answer = agreement(ours, others)
     assert "CISPO: accuracy" in answer.text
+    assert "A difference counts if its 95 % interval excludes zero and its size is at least 0.005." in answer.text
     assert "GRPO" not in answer.text
     assert answer.rows[0][:4] == ("GRPO", "accuracy", "0.60 [0.35, 0.85] of 3", "0.60 [0.35, 0.85] of 3")
     assert agreement(ours, {}).text.startswith(NOT_ENOUGH)
@@ -140,11 +149,17 @@ def test_a_method_that_ends_higher_is_named(spec, make_result):
             runs += [make_result(StudyRun(method, stage, each, seed), 0.9 - 0.1 * (each != configuration))
                      for each in spec.method(method).configurations]  # fmt: skip
         for seed in range(3):
-            accuracy = 0.5 + better + 0.1 * (seed == 2)
-            runs.append(make_result(StudyRun(method, REPORT, configuration, seed), accuracy, entropy=0.3 + better))
+            # Differences of accuracy are 0.3, 0.4 and 0.2, those of the entropy 1.01, 1.00 and 0.99 of the first.
+            accuracy = 0.5 + better + 0.1 * (seed == (1 if better else 2))
+            entropy = 0.3 + better * (1.01 - 0.01 * seed)
+            runs.append(make_result(StudyRun(method, REPORT, configuration, seed), accuracy, entropy=entropy))
     answer = who_ends_higher(main_rows(spec, runs))
     assert missing(answer.text, "Higher accuracy than GRPO: KL-Cov", "Lower: none") == []
     assert "Higher first-token entropy than GRPO: KL-Cov" in answer.text
+    assert "without an interval" not in answer.text
+    ends = {"GRPO": 0.5, "KL-Cov": 0.8}
+    equal = [make_result(each.run, ends[each.run.method]) if each.run.stage == REPORT else each for each in runs]
+    assert "without an interval: KL-Cov" in who_ends_higher(main_rows(spec, equal)).text
     by_flag = scope(spec, {"GRPO": {}, "KL-Cov": {}, "by micro-batch": {}})
     assert by_flag.text.startswith(NOT_ENOUGH)
 
@@ -211,3 +226,14 @@ def test_a_study_without_arms_at_the_point_of_others_is_not_asked_about_them(con
     before = asked()
     del content["arms"][2]
     assert asked() == before - 1
+
+
+def test_a_packed_run_has_the_same_share_of_unchanged_values(make_result, tmp_path):
+    run = make_result(StudyRun("loop", REPORT, (), 0), 0.5)
+    # The value moves in every step, by less than the digits that a packed run keeps.
+    run.metrics.columns["control/value"] = 0.1234 + 2e-6 * np.arange(len(run.metrics))
+    run.metrics.columns["control/gap"] = np.full(len(run.metrics), 1e-3)
+    file = tmp_path / "runs.jsonl.xz"
+    pack([run], file, lambda _: [])
+    [packed] = unpack(file)
+    assert unchanged_share(packed) == unchanged_share(run) > 0.9

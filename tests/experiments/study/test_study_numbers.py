@@ -11,7 +11,13 @@ from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.experiments.lab.mechanism import probability_column
 from openrlhf_cov.experiments.study import study_numbers
 from openrlhf_cov.experiments.study.entropy_drop_page import drop_document, drop_row
-from openrlhf_cov.experiments.study.forecast_page import forecast_document, study_errors
+from openrlhf_cov.experiments.study.forecast_page import (
+    all_settings,
+    errors_by_seed,
+    forecast_document,
+    runs_by_setting,
+    study_errors,
+)
 from openrlhf_cov.experiments.study.mechanism_page import (
     RARE,
     mechanism_chart,
@@ -23,7 +29,7 @@ from openrlhf_cov.experiments.study.mechanism_page import (
     spread,
 )
 from openrlhf_cov.experiments.study.run_plan import REPORT, SCREEN, StudyRun
-from openrlhf_cov.experiments.study.spec_file import read_spec
+from openrlhf_cov.experiments.study.spec_file import read_spec, spec_of
 from openrlhf_cov.experiments.study.study_numbers import METHODS, Finished
 from openrlhf_cov.experiments.study.sweeps import critical_panel
 from openrlhf_cov.experiments.tiny_task.hidden_skills import SKILLS
@@ -228,7 +234,8 @@ def test_the_figure_gets_its_map_when_the_map_has_runs(make_result, recorded):
 
 def test_forecasts_are_told_by_task(make_runs):
     # The reward of ``make_result`` lies on the law, so the law has a smaller error than the sigmoid.
-    study = study_errors("one", "commands", make_runs(**dict.fromkeys(("GRPO", "other"), [{"accuracy": 0.5}] * 3)))
+    runs = make_runs(**dict.fromkeys(("GRPO", "other"), [{"accuracy": 0.5}] * 3))
+    study = study_errors("one", "commands", {method: [of_method] for method, of_method in runs.items()})
     content = forecast_document([study])
     by_study = {(row[1], row[3]): row for row in content.sections[1].rows}
     assert by_study["GRPO", "50%"][2] == "3"
@@ -238,6 +245,26 @@ def test_forecasts_are_told_by_task(make_runs):
     assert [row[2] for row in content.sections[0].rows] == ["15%", "30%", "50%"]
     assert content.sections[0].rows[2][-2:] == ("1", "0")
     assert missing(content.summary, "the law", "1 of 1", "commands", "the sigmoid", "0 of 1", "commands") == []
+
+
+def test_forecasts_count_the_runs_of_a_sweep(make_result):
+    methods = [{"name": "GRPO"}, {"name": "other", "flags": "--method passk"}]
+    sweep = {"grid": {"--shortcut_share": [0.1, 0.2]}}
+    spec = spec_of(
+        {"title": "t", "task": "shortcut", "seeds": [0, 1, 2], "learned": 0.5, "sweep": sweep, "arms": methods}
+    )
+    results = [
+        make_result(StudyRun(method, REPORT, ("--shortcut_share", share), seed), 0.5, entropy=0.2 + float(share))
+        for method in ("GRPO", "other")
+        for share in ("0.1", "0.2")
+        for seed in range(3)
+    ]
+    study = study_errors("swept", "shortcut", runs_by_setting(spec, results))
+    rows = {(row[1], row[3]): row for row in forecast_document([study]).sections[1].rows}
+    assert rows["GRPO", "50%"][2] == "6"
+    assert rows["all methods", "50%"][2] == "12"
+    # The runs of a seed are averaged first, so that there are three independent errors.
+    assert sorted(errors_by_seed(all_settings(study, 0.5), "law")) == [0, 1, 2]
 
 
 def test_falls_are_told_by_group_of_runs(recorded):

@@ -29,10 +29,19 @@ def test_methods_that_differ_are_named_with_the_largest_difference_first(untuned
 
     Its area is the mean of (0.4 + y) / 2 and y, which is 0.1 + 0.75 y, so that a difference d of y is one of 0.75 d.
     """
-    accuracies = {"GRPO": [0.4, 0.5, 0.6], "Alpha": [0.6, 0.7, 0.8], "Beta": [0.8, 0.9, 1.0], "Gamma": [0.1, 0.2, 0.3]}
+    # Differences of Alpha are 0.3, 0.3 and 0.2: mean 0.267, s 0.0577, half width 4.303 * 0.0577 / sqrt(3) = 0.143.
+    accuracies = {"GRPO": [0.4, 0.5, 0.5], "Alpha": [0.7, 0.8, 0.7], "Beta": [0.9, 1.0, 0.9], "Gamma": [0.1, 0.2, 0.1]}
     found = summary(spec_of(untuned), runs_of(make_result, accuracies))
-    final = ("Beta (+0.40)", "Alpha (+0.20)", "higher accuracy", "GRPO", "Gamma (−0.30)", "lower")
-    assert missing(found, *final, "Beta (+0.30)", "Alpha (+0.15)", "faster", "AUC", "95 %", "3 seeds") == []
+    final = ("Beta (+0.47)", "Alpha (+0.27)", "higher accuracy", "GRPO", "Gamma (−0.33)", "lower")
+    assert missing(found, *final, "Beta (+0.35)", "Alpha (+0.20)", "faster", "AUC", "95 %", "3 seeds") == []
+
+
+def test_a_difference_that_is_equal_in_all_seeds_has_no_interval(untuned, make_result):
+    accuracies = {"GRPO": [0.4, 0.5, 0.6], "Alpha": [0.6, 0.7, 0.8], "Beta": [0.4, 0.5, 0.6], "Gamma": [0.4, 0.6, 0.5]}
+    found = summary(spec_of(untuned), runs_of(make_result, accuracies))
+    sentence = "Alpha (+0.20) differs from GRPO by the same accuracy in every seed, so there is no interval."
+    assert missing(found, "No method differs from GRPO in final accuracy.", sentence) == []
+    assert "Beta" not in found
 
 
 def test_a_difference_whose_interval_contains_zero_does_not_count(untuned, make_result):
@@ -41,6 +50,8 @@ def test_a_difference_whose_interval_contains_zero_does_not_count(untuned, make_
     found = summary(spec_of(untuned), runs_of(make_result, accuracies))
     assert missing(found, "No method", "accuracy", "No method", "AUC", "95 %", "3 seeds") == []
     assert not any(name in found for name in ("Alpha", "Beta", "Gamma"))
+    # The rule has the threshold of ``differs``, too.
+    assert found.endswith("its 95 % interval over 3 seeds excludes zero and its size is at least 0.005.")
 
 
 def test_controls_with_a_random_reward_are_left_out(untuned, make_result):
