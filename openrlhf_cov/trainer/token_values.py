@@ -106,6 +106,11 @@ def over_actions(estimate: Callable[..., Tensor], mask: Tensor, *arguments: Any)
     Returns:
         What ``estimate`` gives for the action tokens, at their places; 0 elsewhere.
     """
+    begins_turn = mask.clone()
+    begins_turn[:, 1:] &= ~mask[:, :-1]
+    if (begins_turn.sum(1) <= 1).all():
+        # The usual case, one turn, without a copy in another order.
+        return estimate(*arguments).masked_fill(~mask, 0.0)
     # Places (B, A) of the action tokens in their order, and then those of all others.
     places = (~mask).byte().argsort(dim=1, stable=True)
     closed_up = [each.gather(1, places) if isinstance(each, Tensor) else each for each in arguments]
