@@ -41,6 +41,9 @@ SYNONYMS = (
     ({"i", "exp"}, {"trigonometric"}), ({"i", "trigonometric"}, {"exp"}), ({"trigonometric"}, {"pi", "quotient"}),
     ({"inverse"}, {"pi"}),
 )  # fmt: skip
+# The two sides of an equation, and the coefficients of the terms of a side by their keys.
+Sides = list[Node] | tuple[Node, Node]
+Terms = dict[str, Fraction]
 ONE = Node("num", value=Fraction(1))
 COMPUTABLE = frozenset("num decimal neg add mul div pow factorial binom abs floor ceil gcd lcm min max".split())
 EXTREME_OR_WHOLE = frozenset("gcd lcm min max".split())
@@ -513,6 +516,88 @@ def _is_simple_fraction(node: Node) -> bool:
     except (NoValue, Undecided):
         return False
     return bool(abs(scaled - mpmath.nint(scaled)) < ALL_BUT_WHOLE)
+
+
+# Equations that are only rearranged
+
+
+def is_rearranged(answer: Sides, label: Sides, relation: Sides) -> bool:
+    """Return True if an equation is one of the problem with other factors or sides of its terms, and not the label.
+
+    So ``2x^2 = 8 - 2y^2`` is no answer where the problem has ``x^2+y^2 = 4``. If the label itself is a rearranged
+    equation of the problem, the answer has the same terms on each side as the label.
+
+    Args:
+        answer: Both sides of the equation or inequality of the answer.
+        label: Both sides of the label.
+        relation: Both sides of an equation or inequality of the problem.
+    """
+    own, gold, given = (tuple(map(_coefficients_by_key, sides)) for sides in (answer, label, relation))
+    from_given = _factor_between(own, given)
+    if _same_sides(gold, given) or from_given is None:
+        return False
+    from_label = _factor_between(own, gold)
+    if from_label is None:
+        return True
+    if _same_sides(own, gold):
+        return False
+    if any(side.kind == "sym" for side in label):
+        return True  # the label is solved for a name, and the answer is not
+    # The label differs from the equation of the problem by a factor, by its sides or by both.
+    if abs(from_given) == 1 or abs(from_label) == 1:
+        return abs(from_given) == 1
+    has_sides_of_label = _same_sides(own, _scaled(gold, from_label))
+    return not has_sides_of_label or _same_sides(own, _scaled(given, from_given))
+
+
+def _same_sides(a: tuple[Terms, ...], b: tuple[Terms, ...]) -> bool:
+    """Return True if two equations have the same terms on their sides, in any order and with any common sign."""
+    return any(sides in (b, b[::-1]) for sides in (a, _scaled(a, Fraction(-1))))
+
+
+def _scaled(sides: tuple[Terms, ...], factor: Fraction) -> tuple[Terms, ...]:
+    return tuple({key: value * factor for key, value in side.items()} for side in sides)
+
+
+def _factor_between(a: tuple[Terms, ...], b: tuple[Terms, ...]) -> Fraction | None:
+    """Return the factor from the terms of one equation to those of another one; None if they differ by more."""
+    first, second = (_sum_of_terms((left, 1), (right, -1)) for left, right in (a, b))
+    if not first or first.keys() != second.keys():
+        return None
+    ratios = {value / second[key] for key, value in first.items()}
+    return ratios.pop() if len(ratios) == 1 else None
+
+
+def _coefficients_by_key(node: Node) -> Terms:
+    """Return the coefficient of each term of a sum, in which products with one sum are expanded."""
+    found: list[tuple[Terms, int]] = []
+    for outer_sign, term in terms(node):
+        if literal(term) == 0:
+            continue
+        inner_sign, above, below = factors(term)
+        sign = outer_sign * inner_sign
+        parts = above + [Node("div", (ONE, part)) for part in below]
+        sums = [part for part in above if part.kind == "add"]
+        if len(sums) == 1:
+            rest = [part for part in parts if part is not sums[0]]
+            found += [(_coefficients_by_key(_product([each, *rest])), sign * of) for of, each in terms(sums[0])]
+        else:
+            names = [part for part in parts if literal(part) is None]
+            key = FormulaKeys(_product(names), reduced=True).key
+            found.append(({key: _coefficient(_product(parts))}, sign))
+    return _sum_of_terms(*found)
+
+
+def _product(parts: list[Node]) -> Node:
+    return reduce(lambda a, b: Node("mul", (a, b)), parts, ONE)
+
+
+def _sum_of_terms(*sums: tuple[Terms, int]) -> Terms:
+    total: Terms = {}
+    for side, sign in sums:
+        for key, value in side.items():
+            total[key] = total.get(key, Fraction(0)) + sign * value
+    return {key: value for key, value in total.items() if value}
 
 
 # Parts without effect
