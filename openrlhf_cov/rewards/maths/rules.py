@@ -7,6 +7,7 @@ with the label: what the label itself has is allowed. ``breaks_form`` lists the 
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 from fractions import Fraction
 from functools import reduce
 
@@ -160,8 +161,8 @@ def _sum_power(node: Node) -> int:
 
 def _has_sum_to_factor(node: Node) -> bool:
     """Return True if the terms of a sum with names have a common factor, as in ``5(x^2+2x)``."""
-    for part in node.walk():
-        if part.kind != "add" or not part.has("sym"):
+    for part in _whole_sums(node):
+        if not part.has("sym"):
             continue
         if _numeric_factor(part).numerator > 1:
             return True
@@ -169,6 +170,15 @@ def _has_sum_to_factor(node: Node) -> bool:
         if set.intersection(*bases) - {"1"}:
             return True
     return False
+
+
+def _whole_sums(node: Node) -> Iterator[Node]:
+    """Yield every sum with all of its terms. ``Node.walk`` also yields the sum of the first terms."""
+    if node.kind == "add":
+        yield node
+    for part in [term for _, term in terms(node)] if node.kind == "add" else [node]:
+        for arg in part.args:
+            yield from _whole_sums(arg)
 
 
 def _has_power_of_sum(node: Node) -> bool:

@@ -155,6 +155,9 @@ def _relations_equal(text: str, label: Label, problem: ProblemText) -> Verdict:
     gold = [_label_formula(part) for part in parts[1]]
     if len(answer) != 2 or len(gold) != 2 or signs[0] != signs[1] or _is_unfit_relation(answer, gold, problem):
         return False
+    keys = [[FormulaKeys(side).key for side in sides] for sides in (answer, gold)]
+    if keys[0] == keys[1] or (is_equation and keys[0] == keys[1][::-1]):
+        return True
     first, second = (Node("add", (left, Node("neg", (right,)))) for left, right in (answer, gold))
     if misses_request(first, second, problem):
         return False

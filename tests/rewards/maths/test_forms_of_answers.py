@@ -44,3 +44,33 @@ EQUATIONS = [
 @pytest.mark.parametrize(("problem", "label", "answers", "cheats"), EQUATIONS)
 def test_an_equation_of_the_problem_is_no_answer_in_another_arrangement(problem, label, answers, cheats):
     assert verdicts(problem, label, answers + cheats) == dict.fromkeys(answers, True) | dict.fromkeys(cheats, False)
+
+
+STANDARD = "Write the equation in the form $ay^2+by+cx+d=0$."
+ORDERS = [
+    (STANDARD, "y^2-4x-6y+9=0", ["y^2-6y-4x+9=0", "9-6y+y^2-4x=0", "-4x+9+y^2-6y=0", "0=y^2-6y-4x+9"], []),
+    ("Factor it.", "(x+1)(x^2+3x+1)", ["(x+1)(3x+x^2+1)", "(1+x)(1+x^2+3x)"], []),
+    ("Factor $5x^2+10x$.", "5x(x+2)", ["5x(2+x)"], ["5(x^2+2x)", "5(2x+x^2)", "x(5x+10)", "x(10+5x)"]),
+    ("Factor $x^3+5x^2+6x$.", "x(x+2)(x+3)", ["(x+3)(x+2)x"], ["x(x^2+5x+6)", "(x^2+2x)(x+3)", "(2x+x^2)(3+x)"]),
+]
+
+
+@pytest.mark.parametrize(("problem", "label", "answers", "unfactored"), ORDERS)
+def test_the_order_of_terms_does_not_make_them_less_factored(problem, label, answers, unfactored):
+    expected = dict.fromkeys(answers, True) | dict.fromkeys(unfactored, False)
+    assert verdicts(problem, label, answers + unfactored) == expected
+
+
+POWERS = [
+    ("x^y=y^x", ["x^{y}=y^{x}", "y^x=x^y", "(x)^{y}=y^x"], []),
+    ("x^y<y^x", ["x^{y}<y^{x}", "y^{x}>x^{y}"], []),
+    (r"\binom{9891}{1989}", [r"\binom{9891}{7902}"], [r"\binom{9891}{89}"]),
+    (r"\binom{10000}{5000}", [], [r"\binom{9999}{5000}", r"\binom{10000}{4999}"]),
+]
+
+
+@pytest.mark.parametrize(("label", "answers", "others"), POWERS)
+def test_large_powers_and_binomials_are_compared_in_time(label, answers, others):
+    for answer in answers + others:
+        result = grade(f"so $\\boxed{{{answer}}}$.", label)
+        assert (result.status, result.correct) == ("graded", answer in answers), answer
