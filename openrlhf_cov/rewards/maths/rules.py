@@ -25,7 +25,15 @@ from openrlhf_cov.rewards.maths.latex import (
 )
 from openrlhf_cov.rewards.maths.polynomials import have_common_factor
 from openrlhf_cov.rewards.maths.prompt import FACTORS, SIMPLE_ROOTS, SQUARES, TERMS, ProblemText
-from openrlhf_cov.rewards.maths.values import FUNCTIONS, WHOLE_NAMES, NoValue, Undecided, exact_root, numeric_value
+from openrlhf_cov.rewards.maths.values import (
+    FUNCTIONS,
+    WHOLE_NAMES,
+    NoValue,
+    Undecided,
+    exact_root,
+    names_in,
+    numeric_value,
+)
 
 # Family of functions or constants -> kinds of nodes.
 FAMILIES = {
@@ -80,6 +88,7 @@ def breaks_form(answer: Node, label: Node, *, in_equation: bool = False) -> bool
         or (_has_sum_to_simplify(answer) and not _has_sum_to_simplify(label))
         or 0 < _denominator_degree(label, total=True) < _denominator_degree(answer)
         or (not answer.has("sym") and _count_functions(answer) > _count_functions(label))
+        or _has_more_trigonometry(answer, label)
     )
 
 
@@ -141,6 +150,21 @@ def _is_root(node: Node) -> bool:
 
 def _count_functions(node: Node) -> int:
     return sum(part.kind in FUNCTIONS and part.kind != "exp" for part in node.walk())
+
+
+def _has_more_trigonometry(answer: Node, label: Node) -> bool:
+    r"""Return True for an answer with more trigonometric functions of names than its label can be written with.
+
+    Each function of the label counts as two for every name in it: ``\tan x`` is a quotient of two functions, and
+    ``\sin(a+b)`` has the sines and cosines of ``a`` and ``b``. A function that occurs again does not count.
+    """
+    allowed = sum(2 * len(names_in(part)) for part in _trigonometric_parts(label).values())
+    return 0 < allowed < len(_trigonometric_parts(answer))
+
+
+def _trigonometric_parts(node: Node) -> dict[str, Node]:
+    """Return the trigonometric functions of names in a formula, by their keys."""
+    return {FormulaKeys(part).key: part for part in node.walk() if part.kind in PERIODIC and part.has("sym")}
 
 
 # Products of sums

@@ -74,3 +74,26 @@ def test_large_powers_and_binomials_are_compared_in_time(label, answers, others)
     for answer in answers + others:
         result = grade(f"so $\\boxed{{{answer}}}$.", label)
         assert (result.status, result.correct) == ("graded", answer in answers), answer
+
+
+# Label, answers in other functions, and the formula of a problem with one identity applied to it.
+TRIGONOMETRY = [
+    (r"\cot x", [r"\frac{\cos x}{\sin x}", r"\frac{1}{\tan x}"],
+     [r"\frac{\sec x}{2\sin\frac x2\cos\frac x2}-\frac{\sin x}{\cos x}"]),
+    (r"\tan x", [r"\frac{\sin x}{\cos x}"],
+     [r"\frac{\sin x+2\sin x\cos x}{1+\cos x+\cos 2x}", r"\frac{2\sin x\cos x}{1+\cos 2x}"]),
+    (r"2\sec x", [r"\frac{2}{\cos x}"], [r"\frac{\cos x}{1+\sin x}+\sec x+\tan x"]),
+    (r"\tan\frac x2", [r"\frac{1-\cos x}{\sin x}", r"\frac{\sin x}{1+\cos x}"], []),
+    (r"\cos 2x", [r"2\cos^2x-1", r"1-2\sin^2x"], [r"\cos 3x\cos x+\sin 3x\sin x"]),
+    (r"\sin 3x", [r"3\sin x-4\sin^3x"], [r"\sin 2x\cos x+\cos 2x\sin x"]),
+    (r"\sin(a+b)", [r"\sin a\cos b+\cos a\sin b"],
+     [r"2\sin\frac{a+b}2\cos\frac a2\cos\frac b2"
+      r"-2\sin\frac{a+b}2\sin\frac a2\sin\frac b2"]),
+    (r"2\sin 5x\cos x", [r"\sin 6x+\sin 4x"], []),
+    ("1+x", [], [r"\sin^2x+\cos^2x+x"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("label", "answers", "cheats"), TRIGONOMETRY)
+def test_an_answer_has_few_more_trigonometric_functions_than_its_label(label, answers, cheats):
+    assert verdicts("", label, answers + cheats) == dict.fromkeys(answers, True) | dict.fromkeys(cheats, False)
