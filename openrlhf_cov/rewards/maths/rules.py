@@ -190,7 +190,8 @@ def _has_sum_to_factor(node: Node) -> bool:
             continue
         if _numeric_factor(part).numerator > 1:
             return True
-        bases = [{FormulaKeys(_base(factor)).key for factor in factors(term)[1]} for _, term in terms(part)]
+        found = [term for _, term in terms(part) if literal(term) != 0]
+        bases = [{FormulaKeys(_base(factor)).key for factor in factors(term)[1]} for term in found]
         if set.intersection(*bases) - {"1"}:
             return True
     return False
@@ -421,7 +422,7 @@ def _has_common_factor(above: list[Node], below: list[Node]) -> bool:
 def _numeric_factor(node: Node) -> Fraction:
     """Return a number itself, the common factor of the terms of a sum, and 1 for anything else."""
     if node.kind == "add":
-        return common_divisor([_coefficient(term) for _, term in terms(node)])
+        return common_divisor([_coefficient(term) for _, term in terms(node) if literal(term) != 0])
     return literal(node) or Fraction(1)
 
 

@@ -48,7 +48,8 @@ def test_an_equation_of_the_problem_is_no_answer_in_another_arrangement(problem,
 
 STANDARD = "Write the equation in the form $ay^2+by+cx+d=0$."
 ORDERS = [
-    (STANDARD, "y^2-4x-6y+9=0", ["y^2-6y-4x+9=0", "9-6y+y^2-4x=0", "-4x+9+y^2-6y=0", "0=y^2-6y-4x+9"], []),
+    (STANDARD, "y^2-4x-6y+9=0", ["y^2-6y-4x+9=0", "9-6y+y^2-4x=0", "-4x+9+y^2-6y=0", "0=y^2-6y-4x+9"], ["2y^2-12y-8x+18=0"]),
+    ("Write the plane in the form $Ax+By+Cz+D=0$.", "x+2y-2z-9=0", ["-9+2y+x-2z=0"], ["2x+4y-4z-18=0"]),
     ("Factor it.", "(x+1)(x^2+3x+1)", ["(x+1)(3x+x^2+1)", "(1+x)(1+x^2+3x)"], []),
     ("Factor $5x^2+10x$.", "5x(x+2)", ["5x(2+x)"], ["5(x^2+2x)", "5(2x+x^2)", "x(5x+10)", "x(10+5x)"]),
     ("Factor $x^3+5x^2+6x$.", "x(x+2)(x+3)", ["(x+3)(x+2)x"], ["x(x^2+5x+6)", "(x^2+2x)(x+3)", "(2x+x^2)(3+x)"]),
