@@ -8,6 +8,7 @@ with the label: what the label itself has is allowed. ``breaks_form`` lists the 
 import math
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from functools import reduce
 
@@ -31,6 +32,7 @@ from openrlhf_cov.rewards.maths.values import (
     NoValue,
     Undecided,
     exact_root,
+    exact_value,
     names_in,
     numeric_value,
 )
@@ -55,9 +57,10 @@ Sides = list[Node] | tuple[Node, Node]
 Terms = dict[str, Fraction]
 ONE = Node("num", value=Fraction(1))
 COMPUTABLE = frozenset("num decimal neg add mul div pow factorial binom abs floor ceil gcd lcm min max".split())
+COMPUTED_NUMBERS = frozenset({"pow", "factorial", "binom"})
 EXTREME_OR_WHOLE = frozenset("gcd lcm min max".split())
 PERIODIC = frozenset("sin cos tan cot sec csc".split())
-# Largest number below a root of which power factors are looked for.
+# Largest number below a root of which power factors are looked for, and largest power that is written as a number.
 MAX_RADICAND = 10**6
 # A function value is a simple fraction if this multiple of it is an integer, to this precision.
 COMMON_DENOMINATOR = 720_720
@@ -75,6 +78,12 @@ def breaks_form(answer: Node, label: Node, *, in_equation: bool = False) -> bool
         in_equation: True for a side of an equation, which may have products of sums that the label does not have, as
             ``(x-1)^2 = 9`` beside an expanded equation.
     """
+    # An answer may also have the form of the label with a power of a quotient as a quotient of powers.
+    forms = dict.fromkeys((label, _with_powers_distributed(label)))
+    return all(_breaks_one_form(answer, form, in_equation=in_equation) for form in forms)
+
+
+def _breaks_one_form(answer: Node, label: Node, *, in_equation: bool) -> bool:
     left_undone = arithmetic(label)
     max_size = 1.5 * size(label) + 3 if left_undone else max(FREE_SIZE, 3 * size(label))
     return (
@@ -82,7 +91,7 @@ def breaks_form(answer: Node, label: Node, *, in_equation: bool = False) -> bool
         or bool(families(answer) - _allowed_families(label))
         or (answer.has("decimal") and not label.has("decimal"))
         or (not in_equation and sums_multiplied(answer) > max(1, sums_multiplied(label)))
-        or bool(arithmetic(answer) - left_undone)
+        or bool(arithmetic(answer, distinct=True) - left_undone)
         or (has_idle_part(answer) and not has_idle_part(label))
         or _root_depth(answer) > max(1, _root_depth(label))
         or (_has_sum_to_simplify(answer) and not _has_sum_to_simplify(label))
@@ -239,13 +248,43 @@ def _has_sum_to_simplify(node: Node) -> bool:
 # Arithmetic
 
 
-def arithmetic(node: Node) -> Counter[str]:
+def _with_powers_distributed(node: Node) -> Node:
+    r"""Return a formula with the power of each quotient as a quotient: ``\frac{a^n}{b^n}`` for ``(\frac{a}{b})^n``."""
+    node = replace(node, args=tuple(map(_with_powers_distributed, node.args)))
+    if node.kind != "pow" or node.args[0].kind != "div" or _is_root(node):
+        return node
+    top, bottom = (_power(arg, node.args[1]) for arg in node.args[0].args)
+    return Node("div", (top, bottom))
+
+
+def _power(base: Node, exponent: Node) -> Node:
+    """Return a power, as a number if it has few digits."""
+    power = base if literal(base) == 1 else Node("pow", (base, exponent))
+    value = exact_value(power)
+    return power if value is None or abs(value) > MAX_RADICAND else Node("num", value=value)
+
+
+def arithmetic(node: Node, *, distinct: bool = False) -> Counter[str]:
     r"""Count the parts of a formula that can be computed, by kind: joined numbers, like terms and like factors.
 
     Examples are ``37 \cdot 43``, ``2x + 3x``, ``\sqrt{16}``, ``\frac{2x}{x}``, ``\sqrt2\sqrt3`` and ``\log_2 8``. A
     fraction of two integers is a number, reduced or not. A product may have one number above and one below its bar.
+
+    Args:
+        node: The formula.
+        distinct: True to count a power, factorial or binomial coefficient of numbers that occurs again once.
     """
-    return Counter(part.kind for part in node.walk() if _is_arithmetic(part))
+    found = [part for part in node.walk() if _is_arithmetic(part)]
+    if not distinct:
+        return Counter(part.kind for part in found)
+    numbers = {FormulaKeys(part).key: part for part in found if _is_computed_number(part)}
+    others = [part for part in found if not _is_computed_number(part)]
+    return Counter(part.kind for part in [*numbers.values(), *others])
+
+
+def _is_computed_number(node: Node) -> bool:
+    """Return True for a power, factorial or binomial coefficient of numbers, as in ``3^{100}-1``."""
+    return node.kind in COMPUTED_NUMBERS and all(literal(arg) is not None for arg in node.args)
 
 
 def _is_arithmetic(node: Node) -> bool:
@@ -277,6 +316,7 @@ def _is_arithmetic(node: Node) -> bool:
             has_fraction_below
             or _has_common_factor(above, below)
             or _has_numbers_to_join(above, below)
+            or _has_powers_to_cancel(above, below)
             or _has_bases_to_join(above, below)
             or _has_degrees_to_multiply(above + below)
             or _has_factorials_to_cancel(above, below)
@@ -411,7 +451,7 @@ def _undoes(node: Node) -> bool:
 
 def _has_common_factor(above: list[Node], below: list[Node]) -> bool:
     r"""Return True if a number can be cancelled, as in ``\frac{2x+4}{2}``, ``\frac{2}{2x+4}`` or ``2(\frac x2+1)``."""
-    if not any(part.kind == "add" for part in above + below):
+    if not any(_base(part).kind == "add" for part in above + below):
         return False
     sides = [[_numeric_factor(part) for part in side] for side in (above, below)]
     top = math.prod(f.numerator for f in sides[0]) * math.prod(f.denominator for f in sides[1])
@@ -420,7 +460,10 @@ def _has_common_factor(above: list[Node], below: list[Node]) -> bool:
 
 
 def _numeric_factor(node: Node) -> Fraction:
-    """Return a number itself, the common factor of the terms of a sum, and 1 for anything else."""
+    """Return a number itself, the common factor of a sum or of a power of one, and 1 for anything else."""
+    power = _sum_power(node) if node.kind == "pow" else 0
+    if power:
+        return _numeric_factor(node.args[0]) ** power
     if node.kind == "add":
         return common_divisor([_coefficient(term) for _, term in terms(node) if literal(term) != 0])
     return literal(node) or Fraction(1)
@@ -432,6 +475,32 @@ def _coefficient(term: Node) -> Fraction:
         math.prod((literal(part) or Fraction(1) for part in side), start=Fraction(1)) for side in (above, below)
     )
     return top / bottom
+
+
+def _has_powers_to_cancel(above: list[Node], below: list[Node]) -> bool:
+    r"""Return True for powers of numbers with one exponent and a common factor: ``\frac{3^n}{6^n}``.
+
+    Each term of a sum above has such a factor, as in ``\frac{4^n-2^n}{4^n}``.
+    """
+    for bottom in below:
+        base = _base_of_power(bottom, "")
+        if base is None:
+            continue
+        exponent = FormulaKeys(bottom.args[1]).key
+        for top in above:
+            products = [factors(term)[1] for _, term in terms(top)]
+            bases = [math.prod(_base_of_power(part, exponent) or 1 for part in product) for product in products]
+            if math.gcd(base, *bases) > 1:
+                return True
+    return False
+
+
+def _base_of_power(node: Node, exponent: str) -> int | None:
+    """Return the integer base of a power; None for another formula, or an exponent without this key ("" for any)."""
+    base = literal(node.args[0]) if node.kind == "pow" else None
+    if base is None or base.denominator != 1 or (exponent and FormulaKeys(node.args[1]).key != exponent):
+        return None
+    return int(base)
 
 
 def _has_bases_to_join(above: list[Node], below: list[Node]) -> bool:

@@ -48,7 +48,12 @@ def test_an_equation_of_the_problem_is_no_answer_in_another_arrangement(problem,
 
 STANDARD = "Write the equation in the form $ay^2+by+cx+d=0$."
 ORDERS = [
-    (STANDARD, "y^2-4x-6y+9=0", ["y^2-6y-4x+9=0", "9-6y+y^2-4x=0", "-4x+9+y^2-6y=0", "0=y^2-6y-4x+9"], ["2y^2-12y-8x+18=0"]),
+    (
+        STANDARD,
+        "y^2-4x-6y+9=0",
+        ["y^2-6y-4x+9=0", "9-6y+y^2-4x=0", "-4x+9+y^2-6y=0", "0=y^2-6y-4x+9"],
+        ["2y^2-12y-8x+18=0"],
+    ),
     ("Write the plane in the form $Ax+By+Cz+D=0$.", "x+2y-2z-9=0", ["-9+2y+x-2z=0"], ["2x+4y-4z-18=0"]),
     ("Factor it.", "(x+1)(x^2+3x+1)", ["(x+1)(3x+x^2+1)", "(1+x)(1+x^2+3x)"], []),
     ("Factor $5x^2+10x$.", "5x(x+2)", ["5x(2+x)"], ["5(x^2+2x)", "5(2x+x^2)", "x(5x+10)", "x(10+5x)"]),
@@ -98,3 +103,33 @@ TRIGONOMETRY = [
 @pytest.mark.parametrize(("label", "answers", "cheats"), TRIGONOMETRY)
 def test_an_answer_has_few_more_trigonometric_functions_than_its_label(label, answers, cheats):
     assert verdicts("", label, answers + cheats) == dict.fromkeys(answers, True) | dict.fromkeys(cheats, False)
+
+
+QUOTIENTS = [
+    (r"\left(\frac{n+1}{2}\right)^2", [r"\frac{(n+1)^2}{4}", r"\frac14(n+1)^2", r"\frac{n^2+2n+1}{4}"],
+     [r"\frac{(2n+2)^2}{16}", r"\frac{(n+1)^2}{2^2}", r"\left(\frac{2n+2}{4}\right)^2", r"\frac{(n+1)^3}{4(n+1)}"]),
+    (r"\left(\frac{a}{1-a}\right)^2", [r"\frac{a^2}{(1-a)^2}"], [r"\frac{a^3}{a(1-a)^2}"]),
+    (r"\left(\frac{x}{y}\right)^3", [r"\frac{x^3}{y^3}"], [r"\frac{x^4}{xy^3}", r"\frac{x^3}{y^2y}"]),
+    (r"\left(\frac12\right)^n", [r"\frac{1}{2^n}", "2^{-n}"],
+     [r"\frac{1^n}{2^n}", r"\frac{3^n}{6^n}", r"\frac{x^n}{(2x)^n}", r"\frac{2}{2\cdot2^n}"]),
+    (r"\frac{1}{2^n}", [r"\left(\frac12\right)^n", "2^{-n}"], [r"\frac{3^n}{6^n}"]),
+    (r"\left(\frac23\right)^n", [r"\frac{2^n}{3^n}", r"2^n3^{-n}"],
+     [r"\frac{4^n}{6^n}", r"\frac{2\cdot2^n}{2\cdot3^n}"]),
+    (r"1-\left(\frac12\right)^n", ["1-2^{-n}", r"\frac{2^n-1}{2^n}"], [r"\frac{4^n-2^n}{4^n}"]),
+]  # fmt: skip
+NUMBERS = [
+    (r"\frac12\left[\left(\frac13\right)^{100}+1\right]",
+     [r"\frac{3^{100}+1}{2\cdot3^{100}}", r"\frac12+\frac{1}{2\cdot3^{100}}"],
+     [r"\frac{3^{100}+2-1}{2\cdot3^{100}}", r"\frac{3^{100}+1}{3^{100}+3^{100}}",
+      r"\frac{3^{100}+2^0}{2\cdot3^{100}}"]),
+    ("2^{100}-1", ["-1+2^{100}", "4^{50}-1"],
+     ["2^{99}+2^{99}-1", r"2\cdot2^{99}-1", "2^{101}-2^{100}-1", r"\frac{2^{100}2^{100}-2^{100}}{2^{100}}"]),
+    ("100!-1", ["-1+100!"], ["100!-100!+100!-1", "100!-0!"]),
+    (r"\sqrt2", [], [r"\frac{2^3\sqrt2}{2^3}"]),
+    ("x+1", [], [r"\frac{2^3x+2^3}{2^3}"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("label", "answers", "undone"), QUOTIENTS + NUMBERS)
+def test_powers_of_quotients_and_repeated_powers_have_equal_forms(label, answers, undone):
+    assert verdicts("", label, answers + undone) == dict.fromkeys(answers, True) | dict.fromkeys(undone, False)
