@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 from openrlhf_cov.rewards.maths.latex import MAX_NODES, FormulaKeys, Node, Refused, parse_formula, size
 from openrlhf_cov.rewards.maths.normalization import clean, compact
 from openrlhf_cov.rewards.maths.numerals import parse_number
-from openrlhf_cov.rewards.maths.shapes import GROUP
+from openrlhf_cov.rewards.maths.shapes import EQUALS, GROUP, RELATION, split
 from openrlhf_cov.rewards.maths.units import (
     COMPARED,
     COUNTED_UNITS,
@@ -215,6 +215,22 @@ class ProblemText:
                 continue
             if node.args and size(node) <= MAX_NODES and parse_number(snippet) is None:
                 found[FormulaKeys(node).key] = node
+        return found
+
+    @cached_property
+    def relations(self) -> list[tuple[Node, Node]]:
+        """The two sides of each equation and inequality of the problem that can be read."""
+        found = []
+        for snippet in self.snippets:
+            sides = [side.strip() for part in split(snippet, EQUALS) for side in split(part, RELATION)]
+            if len(sides) != 2 or len(found) >= MAX_FORMULAS:
+                continue
+            try:
+                left, right = map(parse_formula, sides)
+            except (Refused, RecursionError):
+                continue
+            if size(left) + size(right) <= MAX_NODES:
+                found.append((left, right))
         return found
 
     @cached_property

@@ -7,6 +7,8 @@ with the label: what the label itself has is allowed. ``breaks_form`` lists the 
 
 import math
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from functools import reduce
 
@@ -24,7 +26,16 @@ from openrlhf_cov.rewards.maths.latex import (
 )
 from openrlhf_cov.rewards.maths.polynomials import have_common_factor
 from openrlhf_cov.rewards.maths.prompt import FACTORS, SIMPLE_ROOTS, SQUARES, TERMS, ProblemText
-from openrlhf_cov.rewards.maths.values import FUNCTIONS, WHOLE_NAMES, NoValue, Undecided, exact_root, numeric_value
+from openrlhf_cov.rewards.maths.values import (
+    FUNCTIONS,
+    WHOLE_NAMES,
+    NoValue,
+    Undecided,
+    exact_root,
+    exact_value,
+    names_in,
+    numeric_value,
+)
 
 # Family of functions or constants -> kinds of nodes.
 FAMILIES = {
@@ -41,11 +52,15 @@ SYNONYMS = (
     ({"i", "exp"}, {"trigonometric"}), ({"i", "trigonometric"}, {"exp"}), ({"trigonometric"}, {"pi", "quotient"}),
     ({"inverse"}, {"pi"}),
 )  # fmt: skip
+# The two sides of an equation, and the coefficients of the terms of a side by their keys.
+Sides = list[Node] | tuple[Node, Node]
+Terms = dict[str, Fraction]
 ONE = Node("num", value=Fraction(1))
 COMPUTABLE = frozenset("num decimal neg add mul div pow factorial binom abs floor ceil gcd lcm min max".split())
+COMPUTED_NUMBERS = frozenset({"pow", "factorial", "binom"})
 EXTREME_OR_WHOLE = frozenset("gcd lcm min max".split())
 PERIODIC = frozenset("sin cos tan cot sec csc".split())
-# Largest number below a root of which power factors are looked for.
+# Largest number below a root of which power factors are looked for, and largest power that is written as a number.
 MAX_RADICAND = 10**6
 # A function value is a simple fraction if this multiple of it is an integer, to this precision.
 COMMON_DENOMINATOR = 720_720
@@ -63,6 +78,12 @@ def breaks_form(answer: Node, label: Node, *, in_equation: bool = False) -> bool
         in_equation: True for a side of an equation, which may have products of sums that the label does not have, as
             ``(x-1)^2 = 9`` beside an expanded equation.
     """
+    # An answer may also have the form of the label with a power of a quotient as a quotient of powers.
+    forms = dict.fromkeys((label, _with_powers_distributed(label)))
+    return all(_breaks_one_form(answer, form, in_equation=in_equation) for form in forms)
+
+
+def _breaks_one_form(answer: Node, label: Node, *, in_equation: bool) -> bool:
     left_undone = arithmetic(label)
     max_size = 1.5 * size(label) + 3 if left_undone else max(FREE_SIZE, 3 * size(label))
     return (
@@ -70,12 +91,13 @@ def breaks_form(answer: Node, label: Node, *, in_equation: bool = False) -> bool
         or bool(families(answer) - _allowed_families(label))
         or (answer.has("decimal") and not label.has("decimal"))
         or (not in_equation and sums_multiplied(answer) > max(1, sums_multiplied(label)))
-        or bool(arithmetic(answer) - left_undone)
+        or bool(arithmetic(answer, distinct=True) - left_undone)
         or (has_idle_part(answer) and not has_idle_part(label))
         or _root_depth(answer) > max(1, _root_depth(label))
         or (_has_sum_to_simplify(answer) and not _has_sum_to_simplify(label))
         or 0 < _denominator_degree(label, total=True) < _denominator_degree(answer)
         or (not answer.has("sym") and _count_functions(answer) > _count_functions(label))
+        or _has_more_trigonometry(answer, label)
     )
 
 
@@ -139,6 +161,21 @@ def _count_functions(node: Node) -> int:
     return sum(part.kind in FUNCTIONS and part.kind != "exp" for part in node.walk())
 
 
+def _has_more_trigonometry(answer: Node, label: Node) -> bool:
+    r"""Return True for an answer with more trigonometric functions of names than its label can be written with.
+
+    Each function of the label counts as two for every name in it: ``\tan x`` is a quotient of two functions, and
+    ``\sin(a+b)`` has the sines and cosines of ``a`` and ``b``. A function that occurs again does not count.
+    """
+    allowed = sum(2 * len(names_in(part)) for part in _trigonometric_parts(label).values())
+    return 0 < allowed < len(_trigonometric_parts(answer))
+
+
+def _trigonometric_parts(node: Node) -> dict[str, Node]:
+    """Return the trigonometric functions of names in a formula, by their keys."""
+    return {FormulaKeys(part).key: part for part in node.walk() if part.kind in PERIODIC and part.has("sym")}
+
+
 # Products of sums
 
 
@@ -157,15 +194,25 @@ def _sum_power(node: Node) -> int:
 
 def _has_sum_to_factor(node: Node) -> bool:
     """Return True if the terms of a sum with names have a common factor, as in ``5(x^2+2x)``."""
-    for part in node.walk():
-        if part.kind != "add" or not part.has("sym"):
+    for part in _whole_sums(node):
+        if not part.has("sym"):
             continue
         if _numeric_factor(part).numerator > 1:
             return True
-        bases = [{FormulaKeys(_base(factor)).key for factor in factors(term)[1]} for _, term in terms(part)]
+        found = [term for _, term in terms(part) if literal(term) != 0]
+        bases = [{FormulaKeys(_base(factor)).key for factor in factors(term)[1]} for term in found]
         if set.intersection(*bases) - {"1"}:
             return True
     return False
+
+
+def _whole_sums(node: Node) -> Iterator[Node]:
+    """Yield every sum with all of its terms. ``Node.walk`` also yields the sum of the first terms."""
+    if node.kind == "add":
+        yield node
+    for part in [term for _, term in terms(node)] if node.kind == "add" else [node]:
+        for arg in part.args:
+            yield from _whole_sums(arg)
 
 
 def _has_power_of_sum(node: Node) -> bool:
@@ -201,13 +248,43 @@ def _has_sum_to_simplify(node: Node) -> bool:
 # Arithmetic
 
 
-def arithmetic(node: Node) -> Counter[str]:
+def _with_powers_distributed(node: Node) -> Node:
+    r"""Return a formula with the power of each quotient as a quotient: ``\frac{a^n}{b^n}`` for ``(\frac{a}{b})^n``."""
+    node = replace(node, args=tuple(map(_with_powers_distributed, node.args)))
+    if node.kind != "pow" or node.args[0].kind != "div" or _is_root(node):
+        return node
+    top, bottom = (_power(arg, node.args[1]) for arg in node.args[0].args)
+    return Node("div", (top, bottom))
+
+
+def _power(base: Node, exponent: Node) -> Node:
+    """Return a power, as a number if it has few digits."""
+    power = base if literal(base) == 1 else Node("pow", (base, exponent))
+    value = exact_value(power)
+    return power if value is None or abs(value) > MAX_RADICAND else Node("num", value=value)
+
+
+def arithmetic(node: Node, *, distinct: bool = False) -> Counter[str]:
     r"""Count the parts of a formula that can be computed, by kind: joined numbers, like terms and like factors.
 
     Examples are ``37 \cdot 43``, ``2x + 3x``, ``\sqrt{16}``, ``\frac{2x}{x}``, ``\sqrt2\sqrt3`` and ``\log_2 8``. A
     fraction of two integers is a number, reduced or not. A product may have one number above and one below its bar.
+
+    Args:
+        node: The formula.
+        distinct: True to count a power, factorial or binomial coefficient of numbers that occurs again once.
     """
-    return Counter(part.kind for part in node.walk() if _is_arithmetic(part))
+    found = [part for part in node.walk() if _is_arithmetic(part)]
+    if not distinct:
+        return Counter(part.kind for part in found)
+    numbers = {FormulaKeys(part).key: part for part in found if _is_computed_number(part)}
+    others = [part for part in found if not _is_computed_number(part)]
+    return Counter(part.kind for part in [*numbers.values(), *others])
+
+
+def _is_computed_number(node: Node) -> bool:
+    """Return True for a power, factorial or binomial coefficient of numbers, as in ``3^{100}-1``."""
+    return node.kind in COMPUTED_NUMBERS and all(literal(arg) is not None for arg in node.args)
 
 
 def _is_arithmetic(node: Node) -> bool:
@@ -239,6 +316,7 @@ def _is_arithmetic(node: Node) -> bool:
             has_fraction_below
             or _has_common_factor(above, below)
             or _has_numbers_to_join(above, below)
+            or _has_powers_to_cancel(above, below)
             or _has_bases_to_join(above, below)
             or _has_degrees_to_multiply(above + below)
             or _has_factorials_to_cancel(above, below)
@@ -373,7 +451,7 @@ def _undoes(node: Node) -> bool:
 
 def _has_common_factor(above: list[Node], below: list[Node]) -> bool:
     r"""Return True if a number can be cancelled, as in ``\frac{2x+4}{2}``, ``\frac{2}{2x+4}`` or ``2(\frac x2+1)``."""
-    if not any(part.kind == "add" for part in above + below):
+    if not any(_base(part).kind == "add" for part in above + below):
         return False
     sides = [[_numeric_factor(part) for part in side] for side in (above, below)]
     top = math.prod(f.numerator for f in sides[0]) * math.prod(f.denominator for f in sides[1])
@@ -382,9 +460,12 @@ def _has_common_factor(above: list[Node], below: list[Node]) -> bool:
 
 
 def _numeric_factor(node: Node) -> Fraction:
-    """Return a number itself, the common factor of the terms of a sum, and 1 for anything else."""
+    """Return a number itself, the common factor of a sum or of a power of one, and 1 for anything else."""
+    power = _sum_power(node) if node.kind == "pow" else 0
+    if power:
+        return _numeric_factor(node.args[0]) ** power
     if node.kind == "add":
-        return common_divisor([_coefficient(term) for _, term in terms(node)])
+        return common_divisor([_coefficient(term) for _, term in terms(node) if literal(term) != 0])
     return literal(node) or Fraction(1)
 
 
@@ -394,6 +475,32 @@ def _coefficient(term: Node) -> Fraction:
         math.prod((literal(part) or Fraction(1) for part in side), start=Fraction(1)) for side in (above, below)
     )
     return top / bottom
+
+
+def _has_powers_to_cancel(above: list[Node], below: list[Node]) -> bool:
+    r"""Return True for powers of numbers with one exponent and a common factor: ``\frac{3^n}{6^n}``.
+
+    Each term of a sum above has such a factor, as in ``\frac{4^n-2^n}{4^n}``.
+    """
+    for bottom in below:
+        base = _base_of_power(bottom, "")
+        if base is None:
+            continue
+        exponent = FormulaKeys(bottom.args[1]).key
+        for top in above:
+            products = [factors(term)[1] for _, term in terms(top)]
+            bases = [math.prod(_base_of_power(part, exponent) or 1 for part in product) for product in products]
+            if math.gcd(base, *bases) > 1:
+                return True
+    return False
+
+
+def _base_of_power(node: Node, exponent: str) -> int | None:
+    """Return the integer base of a power; None for another formula, or an exponent without this key ("" for any)."""
+    base = literal(node.args[0]) if node.kind == "pow" else None
+    if base is None or base.denominator != 1 or (exponent and FormulaKeys(node.args[1]).key != exponent):
+        return None
+    return int(base)
 
 
 def _has_bases_to_join(above: list[Node], below: list[Node]) -> bool:
@@ -513,6 +620,88 @@ def _is_simple_fraction(node: Node) -> bool:
     except (NoValue, Undecided):
         return False
     return bool(abs(scaled - mpmath.nint(scaled)) < ALL_BUT_WHOLE)
+
+
+# Equations that are only rearranged
+
+
+def is_rearranged(answer: Sides, label: Sides, relation: Sides) -> bool:
+    """Return True if an equation is one of the problem with other factors or sides of its terms, and not the label.
+
+    So ``2x^2 = 8 - 2y^2`` is no answer where the problem has ``x^2+y^2 = 4``. If the label itself is a rearranged
+    equation of the problem, the answer has the same terms on each side as the label.
+
+    Args:
+        answer: Both sides of the equation or inequality of the answer.
+        label: Both sides of the label.
+        relation: Both sides of an equation or inequality of the problem.
+    """
+    own, gold, given = (tuple(map(_coefficients_by_key, sides)) for sides in (answer, label, relation))
+    from_given = _factor_between(own, given)
+    if _same_sides(gold, given) or from_given is None:
+        return False
+    from_label = _factor_between(own, gold)
+    if from_label is None:
+        return True
+    if _same_sides(own, gold):
+        return False
+    if any(side.kind == "sym" for side in label):
+        return True  # the label is solved for a name, and the answer is not
+    # The label differs from the equation of the problem by a factor, by its sides or by both.
+    if abs(from_given) == 1 or abs(from_label) == 1:
+        return abs(from_given) == 1
+    has_sides_of_label = _same_sides(own, _scaled(gold, from_label))
+    return not has_sides_of_label or _same_sides(own, _scaled(given, from_given))
+
+
+def _same_sides(a: tuple[Terms, ...], b: tuple[Terms, ...]) -> bool:
+    """Return True if two equations have the same terms on their sides, in any order and with any common sign."""
+    return any(sides in (b, b[::-1]) for sides in (a, _scaled(a, Fraction(-1))))
+
+
+def _scaled(sides: tuple[Terms, ...], factor: Fraction) -> tuple[Terms, ...]:
+    return tuple({key: value * factor for key, value in side.items()} for side in sides)
+
+
+def _factor_between(a: tuple[Terms, ...], b: tuple[Terms, ...]) -> Fraction | None:
+    """Return the factor from the terms of one equation to those of another one; None if they differ by more."""
+    first, second = (_sum_of_terms((left, 1), (right, -1)) for left, right in (a, b))
+    if not first or first.keys() != second.keys():
+        return None
+    ratios = {value / second[key] for key, value in first.items()}
+    return ratios.pop() if len(ratios) == 1 else None
+
+
+def _coefficients_by_key(node: Node) -> Terms:
+    """Return the coefficient of each term of a sum, in which products with one sum are expanded."""
+    found: list[tuple[Terms, int]] = []
+    for outer_sign, term in terms(node):
+        if literal(term) == 0:
+            continue
+        inner_sign, above, below = factors(term)
+        sign = outer_sign * inner_sign
+        parts = above + [Node("div", (ONE, part)) for part in below]
+        sums = [part for part in above if part.kind == "add"]
+        if len(sums) == 1:
+            rest = [part for part in parts if part is not sums[0]]
+            found += [(_coefficients_by_key(_product([each, *rest])), sign * of) for of, each in terms(sums[0])]
+        else:
+            names = [part for part in parts if literal(part) is None]
+            key = FormulaKeys(_product(names), reduced=True).key
+            found.append(({key: _coefficient(_product(parts))}, sign))
+    return _sum_of_terms(*found)
+
+
+def _product(parts: list[Node]) -> Node:
+    return reduce(lambda a, b: Node("mul", (a, b)), parts, ONE)
+
+
+def _sum_of_terms(*sums: tuple[Terms, int]) -> Terms:
+    total: Terms = {}
+    for side, sign in sums:
+        for key, value in side.items():
+            total[key] = total.get(key, Fraction(0)) + sign * value
+    return {key: value for key, value in total.items() if value}
 
 
 # Parts without effect

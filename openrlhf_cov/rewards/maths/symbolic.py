@@ -13,7 +13,13 @@ from openrlhf_cov.rewards.maths.latex import MAX_NODES, FormulaKeys, Node, Refus
 from openrlhf_cov.rewards.maths.names import same_derivatives
 from openrlhf_cov.rewards.maths.normalization import compact
 from openrlhf_cov.rewards.maths.prompt import ProblemText, read_problem
-from openrlhf_cov.rewards.maths.rules import breaks_form, has_decimal_power, has_idle_part, misses_request
+from openrlhf_cov.rewards.maths.rules import (
+    breaks_form,
+    has_decimal_power,
+    has_idle_part,
+    is_rearranged,
+    misses_request,
+)
 from openrlhf_cov.rewards.maths.shapes import EQUALS, RELATION, split
 from openrlhf_cov.rewards.maths.values import (
     POINTS,
@@ -149,6 +155,9 @@ def _relations_equal(text: str, label: Label, problem: ProblemText) -> Verdict:
     gold = [_label_formula(part) for part in parts[1]]
     if len(answer) != 2 or len(gold) != 2 or signs[0] != signs[1] or _is_unfit_relation(answer, gold, problem):
         return False
+    keys = [[FormulaKeys(side).key for side in sides] for sides in (answer, gold)]
+    if keys[0] == keys[1] or (is_equation and keys[0] == keys[1][::-1]):
+        return True
     first, second = (Node("add", (left, Node("neg", (right,)))) for left, right in (answer, gold))
     if misses_request(first, second, problem):
         return False
@@ -172,7 +181,7 @@ def _sign(text: str, parts: list[str]) -> str:
 
 
 def _is_unfit_relation(answer: list[Node], gold: list[Node], problem: ProblemText) -> bool:
-    """Return True if a side of an answer breaks a rule of form, or if both sides stand in the problem."""
+    """Return True if a side of an answer breaks a rule of form, or if the problem has the relation."""
     keys = [FormulaKeys(side).key for side in answer]
     whole = Node("list", tuple(gold))
     if any(map(has_idle_part, answer)) and not has_idle_part(whole):
@@ -180,6 +189,8 @@ def _is_unfit_relation(answer: list[Node], gold: list[Node], problem: ProblemTex
     if sorted(keys) == sorted(FormulaKeys(side).key for side in gold):
         return False
     if any(breaks_form(side, whole, in_equation=True) for side in answer if side.args):
+        return True
+    if any(is_rearranged(answer, gold, relation) for relation in problem.relations):
         return True
     return all(key in problem.formulas or literal(side) is not None for key, side in zip(keys, answer, strict=True))
 

@@ -15,8 +15,9 @@ from openrlhf_cov.rewards.maths.latex import BIG_OPERATORS, Node
 MAX_EXACT_BITS = 200_000
 # Bits of a number of which an exact root is looked for.
 MAX_ROOT_BITS = 20_000
-# Largest number of which an exact factorial or binomial is computed.
+# Largest number of which an exact factorial is computed, and an exact binomial coefficient.
 MAX_FACTORIAL = 5_000
+MAX_BINOMIAL = 20_000
 # A result this many bits, plus the demand, below its terms is zero: 45 digits beyond the smallest term.
 RESOLUTION = 150
 # Working precision for no demand. More than twice the resolution: an arc cosine loses half of the bits next to 1.
@@ -134,7 +135,7 @@ EXACT = {
     "pow": _exact_power,
     "root": exact_root,
     "factorial": _of_integers(math.factorial, MAX_FACTORIAL),
-    "binom": _of_integers(math.comb, MAX_FACTORIAL),
+    "binom": _of_integers(math.comb, MAX_BINOMIAL),
     "abs": abs,
     "floor": lambda a: Fraction(math.floor(a)),
     "ceil": lambda a: Fraction(math.ceil(a)),
