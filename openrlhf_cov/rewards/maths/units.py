@@ -19,7 +19,7 @@ SPELLINGS = {
     "kph": "kilometer / hour", "ghz": "gigahertz", "mhz": "megahertz", "khz": "kilohertz", "mum": "micrometer",
     "hrs": "hour", "mins": "minute", "secs": "second",
     "lbs": "pound", "元": "yuan", "度": "degree", "个": "piece", "人": "person", "天": "day", "岁": "year",
-    "people": "person", "men": "man", "women": "woman", "children": "child", "ways": "way", "sq": "square",
+    "people": "person", "men": "man", "women": "woman", "children": "child", "ways": "way",
 }  # fmt: skip
 
 # Short forms that are products of names as well, such as ``ma``: they are units in ``\text{}``, and where a problem
@@ -34,10 +34,10 @@ MARKED_SPELLINGS = {
 
 UNITS = frozenset(SPELLINGS.values()) | frozenset(MARKED_SPELLINGS.values()) | frozenset(
     "micro micrometer nanometer kilojoule megahertz kilohertz gigahertz kilopascal hectare acre gallon quart pint cup "
-    "ton tonne day week month year decade century dime nickel quarter penny pennies way unit ohm farad coulomb tesla "
+    "ton tonne day week month year decade century dime nickel penny pennies way unit ohm farad coulomb tesla "
     "arcsecond parsec lightyear erg bit byte person man woman child student people point digit light-year "
     "yuan piece pair triple solution integer side root".split()
-) - {"quarter", "square"}  # fmt: skip
+)  # fmt: skip
 # Units that count, of which every problem may have its own.
 COUNTED_UNITS = frozenset(
     "way unit person man woman child student people point digit piece pair triple solution integer side root".split()

@@ -141,3 +141,16 @@ def test_a_question_in_words_asks_for_a_changed_name(answer, label, prompt):
 )
 def test_a_changed_name_that_nobody_asks_for_is_refused(answer, label, prompt):
     assert not grade(rf"\boxed{{{answer}}}", label, prompt=prompt).correct
+
+
+@pytest.mark.parametrize(
+    ("problem", "answer"),
+    [
+        ("In square $ABCD$ with side $3$ cm, find the perimeter.", r"5\text{ cm}"),
+        ("What is the side of the largest circle in square $PQRS$?", r"5\text{ m}"),
+        ("A circle is inscribed in square tiles. Find its radius.", r"5\text{ inches}"),
+    ],
+)
+def test_a_square_is_no_unit(problem, answer):
+    assert grade(rf"\boxed{{{answer}}}", "5", prompt=problem).correct
+    assert not grade(r"\boxed{5\text{ squares}}", "5", prompt=problem).correct
