@@ -64,15 +64,20 @@ PERCENTAGE = re.compile(r"(?<![\d.])(\d{0,30}\.?\d{1,30})\s?(?:\\?%|percent)")
 ASKS = re.compile(
     r"\b(?:find|compute|what|determine|evaluate|express|calculate|enter|how|give|which)\b", re.IGNORECASE
 )
+# Where a sentence ends, and what a sentence that is no question in form asks with.
+SENTENCE_END = re.compile(r"(?<=[.?!])(?<!Mr\.)(?<!Ms\.)(?<!Mrs\.)(?<!Dr\.)(?<!St\.)\s{1,5}(?=[A-Z$\\(])")
+REQUEST = re.compile(r"\b(?:find|compute|what|determine|evaluate|calculate|how|which)\b", re.IGNORECASE)
 # A unit as a word or a short form: how many miles, in cm^2, in $\text{m/s}$. A letter alone, as in "length in m",
-# must end its phrase, because it may also be a name: "in m days".
+# must end its phrase, because it may also be a name: "in m days". "In how many days" is no phrase with "in".
 ASKED_UNIT = re.compile(
-    r"\b(?P<ask>how many|in)\s\$?(?:\\(?:text|mathrm)\s?\{[\s~]?)?(?P<power>(?:square|sq|cubic) )?"
+    r"\b(?P<ask>how many|in(?!\s+how\b))\s\$?(?:\\(?:text|mathrm)\s?\{[\s~]?)?(?P<power>(?:square|sq|cubic) )?"
     r"(?P<word>[A-Za-z]{2,}|[A-Za-z](?=\s?\}?\s?[/^])|[mgs](?=\s?(?:[.,;:?)]|\Z)))"
     r"\}?(?:\s?\^\s?\{?\s?(?P<index>-?[1-9])\s?\}?|\s(?P<after>squared|cubed)\b)?"
-    r"(?:(?:\s?/\s?|\sper\s)(?:\\(?:text|mathrm)\s?\{\s?)?(?P<below>[A-Za-z]+))?",
+    r"(?:(?:\s?/\s?|\sper\s)(?:\\(?:text|mathrm)\s?\{\s?)?(?P<below>[A-Za-z]+))?(?![A-Za-z'’])",
     re.IGNORECASE,
 )
+# Short forms with a capital letter at the beginning. Others are names, as in "in Ms. Lee's class" and "points in S".
+CAPITALS = frozenset("J K N W V L Hz Pa MHz GHz MPa GPa MeV GeV Myr Gyr Mpc AU Rs USD EUR".split())
 ASKS_FOR = r"\b(?:find|compute|what|determine|evaluate|calculate|solve\sfor)\s(?:is\s)?(?:the\s)?"
 # Quantities that problems ask for by a word.
 MEASURES = (
@@ -144,6 +149,8 @@ OPTION_ROW = re.compile("ABC(?:D(?:E(?:F(?:GH?)?)?)?)?")
 OPTION_GAP = re.compile(r"\\q?quad(?![a-z])|\\indent(?![a-z])|\n")
 MAX_OPTION = 120
 TUPLE_OF_NAMES = re.compile(r"\((?:\\?[A-Za-z]+(?:_\w)?,)+\\?[A-Za-z]+(?:_\w)?\)")
+# Units of time in the singular, which after "in" name a date: in hour three.
+TIMES = frozenset("second minute hour day week month year decade century".split())
 # Units of which one counts several things.
 SEVERAL = frozenset({"pair", "triple", "week", "decade", "century"})
 NAME = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
@@ -263,12 +270,27 @@ class ProblemText:
         return frozenset(match["measure"].lower() for match in ASKED_MEASURE.finditer(self.text))
 
     @cached_property
+    def request(self) -> str:
+        """The last question, or the last sentence with a word such as "find", and what follows it.
+
+        A unit before it belongs to the story of the problem. Without a question this is the whole problem.
+        """
+        sentences = SENTENCE_END.split(self.text)
+        questions = [place for place, sentence in enumerate(sentences) if "?" in sentence]
+        questions = questions or [place for place, sentence in enumerate(sentences) if REQUEST.search(sentence)]
+        return " ".join(sentences[questions[-1] :] if questions else sentences)
+
+    @cached_property
     def units(self) -> frozenset[str]:
         """The units that the problem asks for: how many square feet, in dollars, in m/s."""
-        found = {"dollar"} if ASKED_MONEY.search(self.text) else set()
-        for match in ASKED_UNIT.finditer(self.text):
-            name = _unit_name(match["word"])
-            if name not in UNITS - COUNTED_UNITS:
+        request = self.request
+        found = {"dollar"} if ASKED_MONEY.search(request) else set()
+        for match in ASKED_UNIT.finditer(request):
+            word = match["word"]
+            name = _unit_name(word)
+            is_name = word[0].isupper() and name != singular(word.lower()) and word not in CAPITALS
+            is_date = match["ask"].lower() == "in" and word.lower() in TIMES  # in week three
+            if name not in UNITS - COUNTED_UNITS or is_name or is_date:
                 continue
             power = POWERS.get((match["power"] or "").strip().lower(), "")
             name += power or POWERS_AFTER.get((match["after"] or "").lower(), "")

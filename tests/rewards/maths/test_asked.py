@@ -53,7 +53,7 @@ def test_another_unit_than_the_problem_asks_for_is_wrong(prompt, own, other):
     ("prompt", "answer"),
     [
         ("A rope is 5 m long. What is its length?", r"5\text{ cm}"),  # no unit is asked for
-        ("The masses are given in g. Find the total in kg.", r"5\text{ g}"),  # several are
+        ("The masses are given in g. Find the total in kg or in mg.", r"5\text{ mg}"),  # several are
         ("He walks in m days as far as she does in $s$ days. How far is it?", r"5\text{ km}"),  # names of numbers
     ],
 )
@@ -154,3 +154,37 @@ def test_a_changed_name_that_nobody_asks_for_is_refused(answer, label, prompt):
 def test_a_square_is_no_unit(problem, answer):
     assert grade(rf"\boxed{{{answer}}}", "5", prompt=problem).correct
     assert not grade(r"\boxed{5\text{ squares}}", "5", prompt=problem).correct
+
+
+IN_THE_STORY = [
+    ("Find how many gallons of water the pool needs. A gallon costs 10 cents. How much will it cost?", r"\$5"),
+    ("He adds one gallon in hour three. How much water is left?", r"5\text{ gallons}"),
+    ("He stops. How much water is left in hour three?", r"5\text{ gallons}"),
+    ("$h$ is the height (in meters). In how many seconds is it zero?", r"5\text{ seconds}"),
+    ("In Pascal's triangle, what is the length of the row?", r"5\text{ cm}"),
+    ("In Ms. Lee's class, what is the distance?", r"5\text{ m}"),
+    ("What is the length of the longest chord in S?", r"5\text{ cm}"),
+    ("Amounts are given in dollars. Calculate the weight.", r"5\text{ kg}"),
+]
+
+
+@pytest.mark.parametrize(("problem", "answer"), IN_THE_STORY)
+def test_a_unit_outside_the_question_is_not_asked_for(problem, answer):
+    assert grade(rf"\boxed{{{answer}}}", "5", prompt=problem).correct
+
+
+@pytest.mark.parametrize(
+    ("problem", "own", "other"),
+    [
+        ("It falls 28 meters. In how many seconds does it hit the ground?", r"5\text{ s}", r"5\text{ m}"),
+        ("Lengths are given in feet. How long is it? Answer in inches.", r"5\text{ in}", r"5\text{ ft}"),
+        ("He earns 8 dollars. Find the time in hours.", r"5\text{ h}", r"\$5"),
+        ("What is the frequency in MHz?", r"5\text{ MHz}", r"5\text{ GHz}"),
+        ("What is the energy in kJ? It has 5 kg.", r"5\text{ kJ}", r"5\text{ kg}"),
+        ("How many ounces did Mr. Lee buy for Mrs. Lee?", r"5\text{ oz}", r"5\text{ lb}"),
+        ("How many Newtons is the force?", r"5\text{ N}", r"5\text{ kg}"),
+    ],
+)
+def test_a_unit_of_the_question_is_asked_for(problem, own, other):
+    verdicts = [grade(rf"\boxed{{{answer}}}", "5", prompt=problem).correct for answer in (own, other)]
+    assert verdicts == [True, False]
