@@ -11,6 +11,7 @@ from openrlhf_cov.rewards.maths.numerals import parse_number
 from openrlhf_cov.rewards.maths.shapes import GROUP
 from openrlhf_cov.rewards.maths.units import (
     COMPARED,
+    COUNTED_NOUNS,
     COUNTED_UNITS,
     MARKED_SPELLINGS,
     POWERS,
@@ -136,6 +137,13 @@ COUNTED = re.compile(
     r"[A-Za-z-]{1,20}[ ,.?]{1,2}){1,3})",
     re.IGNORECASE,
 )
+# A noun with up to three words before it: how many real values, the number of perfect squares.
+COUNTED_NOUN = re.compile(
+    r"(?:how many|number of)\s"
+    r"(?:(?!(?:and|or|of|in|on|with|than|are|is|have|has|do|does|did|can|will|the)\s)[a-z-]{1,20}\s){0,3}?"
+    rf"(?P<noun>{'|'.join(sorted(COUNTED_NOUNS))})(?![a-z-])",
+    re.IGNORECASE,
+)
 HOW_MANY_MORE = re.compile(rf"how (?:many|much) ({'|'.join(sorted(COMPARED))})\b", re.IGNORECASE)
 # The letter of an option before its text: (A), \textbf{(A)}, A), and at the beginning of a line A. or A:.
 OPTION_MARK = re.compile(
@@ -175,10 +183,12 @@ class ProblemText:
     def words(self) -> frozenset[str]:
         """The nouns that the problem counts, in the singular, and its runs of up to three Chinese characters.
 
-        With them stands "more", or a word like it, if the problem asks "how many more".
+        Those of ``COUNTED_NOUNS`` are in the plural, and only if the problem asks how many there are. With them stands
+        "more", or a word like it, if the problem asks "how many more".
         """
         found = {singular(word) for run in COUNTED.findall(self.text) for word in WORD.findall(run) if word.islower()}
         found = (found - COMPARED) | {word.lower() for word in HOW_MANY_MORE.findall(self.text)}
+        found |= {noun.lower() for noun in COUNTED_NOUN.findall(self.text)}
         chinese = re.findall(r"[\u4e00-\u9fff]+", self.text)
         found |= {run[i : i + n] for run in chinese for n in (1, 2, 3) for i in range(len(run) - n + 1)}
         return frozenset(found)

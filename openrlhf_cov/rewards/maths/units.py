@@ -76,6 +76,12 @@ NOT_UNITS = frozenset(
     "which who whose find compute determine evaluate solve under down off reverse reversed subtraction subtracted "
     "excluding removed".split()
 ) | set("一二三四五六七八九十百千万亿兆半零两分之倍成折或且减乘除少不非负余超于")
+# Nouns among these, in the plural, that a problem may count: how many values, the number of quarters. Scales such as
+# "dozens" and "thirds" are no such nouns.
+COUNTED_NOUNS = frozenset(
+    "values answers squares cubes multiples quarters zeros guesses options products sums differences ratios kilos "
+    "logarithms tangents powers roots factorials reciprocals remainders radicals exponents quotients".split()
+)
 ILLION = re.compile(r"ill(?:ion|iard)s?\Z|(?:eleven|twelf|teen|tie|hundred|thousand|million)ths?\Z")
 
 # Where a unit may begin: a word, a command, a bracket or a slash.
@@ -115,7 +121,8 @@ def split_unit(
 
     Args:
         text: A value and its unit.
-        words: Nouns of the problem, singular and in small letters, that may stand behind a number.
+        words: Nouns of the problem, singular and in small letters, that may stand behind a number. Those of
+            ``COUNTED_NOUNS`` are in the plural.
         any_noun: True for a label, behind whose value any words in ``\text{}`` are its unit.
         letters: True if a bare letter may be a unit, as it may if the label has one.
     """
@@ -202,6 +209,8 @@ def _name(word: str, words: Collection[str], any_noun: bool) -> str | None:
     name = SPELLINGS.get(word) or SPELLINGS.get(single) or single
     if name in UNITS or word in SPELLINGS:
         return name
+    if word in COUNTED_NOUNS and word in words:
+        return single
     parts = {*word} if word in NOUNS else {word, single, *word.split("-"), *word}
     if not parts.isdisjoint(NOT_UNITS) or ILLION.search(word) or not (word[0].isalpha() or word == "micro"):
         return None
