@@ -111,7 +111,28 @@ def accepts(text: str, label: Label, problem: ProblemText, computed: Computed) -
     Returns:
         True or False; None if the answer does not have the form of its label.
     """
-    return _Reader(problem, computed).accepts(text, label)
+    return _Reader(problem, computed).accepts(_option_value(text, label, problem), label)
+
+
+def _option_value(text: str, label: Label, problem: ProblemText) -> str:
+    """Return the text of the option that an answer names by its letter, alone or with the text; else the answer.
+
+    A label that is a letter itself is compared with the answer as it stands.
+    """
+    options = problem.option_texts
+    if not options or label.kind == "choice" or compact(text) == label.key:
+        return text
+    bare = LEAD.sub("", shapes.without_braces(text.removeprefix("="))) if label.kind != "word" else text
+    letter = LETTER.fullmatch(GROUP.sub("", bare).strip())
+    if letter:
+        return options.get(letter["letter"], text)
+    option = shapes.option_of(bare)
+    is_whole = option and _ungrouped(options.get(option[0], "")) == _ungrouped(option[1])
+    return option[1] if option and is_whole else text
+
+
+def _ungrouped(text: str) -> str:
+    return compact(GROUP.sub("", text))
 
 
 def choice_of(text: str, problem: ProblemText, *, any_letter: bool = False) -> str | None:
@@ -196,10 +217,6 @@ class _Reader:
 
         Every side of a chain is a name, an accepted answer, or a computation with exactly the value of the label.
         """
-        letter = LETTER.fullmatch(GROUP.sub("", text).strip())
-        if letter and letter["letter"] in self.problem.option_texts:
-            # The letter of an option stands for its value.
-            return self.read_scalar(self.problem.option_texts[letter["letter"]], label)
         option = shapes.option_of(text)
         if option and OPTION_VALUE.match(option[1]) and (not self.problem.text or self.problem.has_option(*option)):
             text = option[1]

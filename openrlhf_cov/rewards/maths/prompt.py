@@ -338,6 +338,8 @@ class ProblemText:
             ends = [*(match.start() for match in places[1:]), len(self.text)]
             texts = [self.text[match.end() : end] for match, end in zip(places, ends, strict=True)]
             texts = [OPTION_GAP.split(text.lstrip(" \n\t~$}"))[0].rstrip(" \t~$,;\\") for text in texts]
+            # The brace that closes the font of an option, as in ``\mathrm{(A) 5}``.
+            texts = [text[:-1] if text.endswith("}") and text.count("{") < text.count("}") else text for text in texts]
             if all(0 < len(text) <= MAX_OPTION for text in texts):
                 return dict(zip(row[0], map(clean, texts), strict=True))
         return {}
