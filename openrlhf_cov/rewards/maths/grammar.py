@@ -442,7 +442,7 @@ class _Reader:
             text = text[member.end() :]
         found = shapes.tuple_items(text)
         if found is None:
-            return self.assignment(text, label) or self.open_interval(text, label)
+            return self.assignment(text, label) or self.bounds(text, label)
         brackets, items = found
         if brackets != label.brackets:
             return False
@@ -472,16 +472,18 @@ class _Reader:
             return None
         return self.each([side[1] for side in sides], label.items)
 
-    def open_interval(self, text: str, label: Label) -> Verdict:
-        """Read ``1 < x < 2`` for ``(1, 2)``, if the problem may ask for an interval."""
-        if label.brackets != "()" or len(label.items) != 2 or not RELATION.search(text):
+    def bounds(self, text: str, label: Label) -> Verdict:
+        r"""Read ``1 < x < 2`` for ``(1, 2)`` if the problem may ask for an interval, and ``1 \le x \le 2`` for ``[1, 2]``."""
+        if label.brackets not in ("()", "[]") or len(label.items) != 2 or not RELATION.search(text):
             return None
-        if self.problem.text and (self.problem.asks_for_tuple or not INTERVAL_WORDS.search(self.problem.text)):
+        may_be_point = label.brackets == "()" and bool(self.problem.text)
+        if may_be_point and (self.problem.asks_for_tuple or not INTERVAL_WORDS.search(self.problem.text)):
             return None
         found = shapes.real_set(text) or shapes.bounded_set(text)
         if found is None or len(found.pieces) != 1:
             return None
-        return self.piece(found.pieces[0], Piece("(", "", "", ")"), label.items)
+        opening, closing = label.brackets
+        return self.piece(found.pieces[0], Piece(opening, "", "", closing), label.items)
 
     def read_reals(self, text: str, label: Label) -> Verdict:
         """Read a union of intervals, inequalities in one variable and points."""

@@ -22,7 +22,7 @@ MAX_ITEMS = 50
 GREEK = "|".join(sorted(latex.GREEK))
 INDEX = r"_(?:\{\\?[\w ,+-]{1,12}\}|\{\s?\\text\s?\{\w{1,12}\}\s?\}|\w)"
 VARIABLE = rf"(?:[A-Za-z]|\\(?:{GREEK})(?![A-Za-z])\s?)(?:{INDEX})?'{{0,3}}"
-# What an inequality is about: a name, or a function of one.
+# What an inequality or a set is about: a name, or a function of one.
 UNKNOWN = rf"{VARIABLE}(?:\([a-z]\))?"
 CONNECTOR = re.compile(r"\\text\s?\{\s?,?\s?(?:and|or|AND|OR|,)\s?\}|(?<![A-Za-z\\])(?:and|or|AND|OR)(?![A-Za-z])|;")
 COMMA_OR_WORD = re.compile(CONNECTOR.pattern + "|,")
@@ -32,7 +32,7 @@ EQUALS = re.compile(r"(?<![<>!:])=|\\equiv(?![a-z])")
 RELATION = re.compile(r"\\(?:le|ge)(?![a-z])\s?|<=|>=|<|>")
 UNEQUAL = re.compile(r"\\ne(?![a-z])\s?|!=")
 NEXT_UNEQUAL = re.compile(rf",\s?{VARIABLE}\s?(?:\\ne(?![a-z])|!=)")
-MEMBER = re.compile(rf"\A(?P<name>{VARIABLE}|\({VARIABLE}(?:,\s?{VARIABLE}){{1,5}}\))\s?\\in(?![a-z])\s?")
+MEMBER = re.compile(rf"\A(?P<name>{UNKNOWN}|\({VARIABLE}(?:,\s?{VARIABLE}){{1,5}}\))\s?\\in(?![a-z])\s?")
 PLUS_MINUS = re.compile(r"\\(?P<kind>pm|mp)(?![a-z])\s?")
 MATRIX = re.compile(
     r"\\begin\s?\{(?P<env>[pbBvV]?matrix|smallmatrix|array)\}(?:\s?\{[lcr| ]*\})?(?P<body>.*)\\end\s?\{(?P=env)\}",

@@ -130,12 +130,18 @@ def test_a_form_that_says_something_else_is_wrong(label, wrong):
 BOUNDS = [
     (r"x\ge2 \text{ and } x\le5", "[2,5]"), (r"x\ge2, x\le5", "[2,5]"), (r"2\le x, x\le5", "[2,5]"),
     (r"x\le5 \land x\ge2", "[2,5]"), (r"x\ge2, x\le5", r"2 \le x \le 5"), ("x>2 and x<5", "(2,5)"),
-    (r"x>2, x\le5", "(2,5]"),
+    (r"x>2, x\le5", "(2,5]"), (r"\frac{\pi^2}{8}\le f(x)\le\frac{5\pi^2}{4}", r"[\pi^2/8, 5\pi^2/4]"),
+    (r"0\le x\le\pi", r"[0,\pi]"), (r"x\ge0, x\le\pi", r"[0,\pi]"), (r"4\ge k\ge2\sqrt2", r"[2\sqrt2,4]"),
+    (r"f(x)\in[0,\pi]", r"[0,\pi]"), (r"f(x)\in(0,1]", "(0,1]"), (r"g(t) \in (3,\infty)", r"(3,\infty)"),
+    (r"f(x)\in(0,1)", "(0,1)"),
 ]  # fmt: skip
 OTHER_BOUNDS = [
     (r"x\ge5, x\le2", "[2,5]"), (r"x>2, x\le5", "[2,5]"), (r"x\ge2, y\le5", "[2,5]"),
     (r"x\ge2 \text{ or } x\le5", "[2,5]"), (r"x\ge2, x\ge5", "[2,5]"), (r"x\ge2, x\le5, x<7", "[2,5]"),
     ("x<-1, x>1", r"(-\infty,-1)\cup(1,\infty)"), ("x>2, x<5", "(5,2)"),
+    (r"0<x\le\pi", r"[0,\pi]"), (r"0\le x\le\pi, x=5", r"[0,\pi]"), (r"0\le x\le\pi \text{ or } x=5", r"[0,\pi]"),
+    (r"x\in(0,\pi)", r"[0,\pi]"), (r"0\le x\le2\pi", r"[0,\pi]"), (r"f(x)\in(0,1)", "(0,1]"),
+    (r"f(x)\in(0,1]\text{ or }[0,1]", "(0,1]"), (r"1\le x\le3", "[1,2,3]"),
 ]  # fmt: skip
 FAMILIES = [
     (r"x=n\pi, n\in\mathbb{Z}", r"x=k\pi, k\in\mathbb{Z}"), (r"x=k\pi, k\in\mathbb{Z}", r"k\pi, k\in\mathbb{Z}"),
