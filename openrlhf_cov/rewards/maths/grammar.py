@@ -94,6 +94,19 @@ OPTION_TEXT = re.compile(
 WORD_MARKS = frozenset(".,:;()-'’\"")
 STRAY_MARK = re.compile(r"'\Z|\?|[.!]{2}|[A-Za-z]\.[A-Za-z]\.?\Z|\A[-+!~¬]|\A\\(?:neg|lnot|sim|pm|mp)(?![a-z])")
 PRODUCT_SIGN = re.compile(r"\s?(?:\\(?:cdot|times)(?![a-z])|\*)\s?")
+# What a problem says that asks for a time of day, and one that asks to leave out the half of the day.
+ASKS_TIME = re.compile(
+    r"\b(?:what|find|determine)\s(?:is\s)?(?:the\s)?(?:(?:exact|earliest|latest|next|first|correct)\s)?time\b",
+    re.IGNORECASE,
+)
+WITHOUT_HALF = re.compile(
+    r"without\s(?:(?:including|writing|using|the)\s)?[\"'“`]{0,2}(?:am|a\.m\.|AM|pm|p\.m\.|PM)(?![a-z])"
+)
+HALF = re.compile(r"(?P<half>[ap])\.?\s?m\.?[\s}]*\Z", re.IGNORECASE)
+HALVES = {
+    "a": re.compile(r"\b(?:AM|a\.m|A\.M)\b|morning|\d\s?am\b"),
+    "p": re.compile(r"\b(?:PM|p\.m|P\.M)\b|afternoon|evening|\d\s?pm\b"),
+}
 INTERVAL_WORDS = re.compile(
     r"interval|inequal|range|domain|values? of|solution|for (?:which|what)|set of", re.IGNORECASE
 )
@@ -473,7 +486,10 @@ class _Reader:
         return self.each([side[1] for side in sides], label.items)
 
     def bounds(self, text: str, label: Label) -> Verdict:
-        r"""Read ``1 < x < 2`` for ``(1, 2)`` if the problem may ask for an interval, and ``1 \le x \le 2`` for ``[1, 2]``."""
+        r"""Read ``1 \le x \le 2`` for ``[1, 2]``.
+
+        ``1 < x < 2`` is ``(1, 2)`` only if the problem may ask for an interval.
+        """
         if label.brackets not in ("()", "[]") or len(label.items) != 2 or not RELATION.search(text):
             return None
         may_be_point = label.brackets == "()" and bool(self.problem.text)
@@ -546,7 +562,25 @@ class _Reader:
         sides = sides_of(text)
         is_named = len(sides) == 2 and all(name_key(part) is not None for part in sides[0].split(":"))
         items = shapes.ratio_items(sides[1] if is_named else text)
-        return None if items is None else self.each(items, label.items)
+        if items is None:
+            return self.clock(text, label)
+        return self.each(items, label.items)
+
+    def clock(self, text: str, label: Label) -> Verdict:
+        """Read ``9:24 AM`` or ``09:24`` for ``9:24`` if the problem asks for a time.
+
+        The half of the day is free, unless the problem names only the other one.
+        """
+        gold = shapes.time_of_day(label.text)
+        time = shapes.time_of_day(_named(text)[1])
+        if gold is None or time is None or not self.problem.asks(ASKS_TIME):
+            return None
+        half = HALF.search(text)
+        if half is None:
+            return time == gold
+        has_half = {name: self.problem.asks(pattern) for name, pattern in HALVES.items()}
+        is_other = has_half["p" if half["half"].lower() == "a" else "a"] and not has_half[half["half"].lower()]
+        return not is_other and _on_dial(time[0]) == _on_dial(gold[0])
 
     # Equations, words and letters
 
@@ -565,9 +599,13 @@ class _Reader:
         return None if number is None else number == label.text
 
     def read_time(self, text: str, label: Label) -> Verdict:
-        """Read a time of day that says whether it is before or after noon."""
+        """Read a time of day with its half of the day, unless the problem asks to leave this out."""
         time = shapes.time_of_day(_named(text)[1])
-        return None if time is None else time == (label.time, True)
+        if time is None or label.time is None:
+            return None
+        if not time[1] and self.problem.asks(WITHOUT_HALF):
+            return _on_dial(time[0]) == _on_dial(label.time)
+        return time == (label.time, True)
 
     def read_choice(self, text: str, label: Label) -> Verdict:
         letter = choice_of(text, self.problem)
@@ -617,6 +655,11 @@ def _named(text: str) -> tuple[str, str]:
     sides = sides_of(text)
     name = (tuple_name(sides[0]) or name_key(sides[0])) if len(sides) == 2 else None
     return (name, sides[1]) if name else ("", text)
+
+
+def _on_dial(time: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Return a time of day as a dial of 12 hours shows it."""
+    return (time[0] % 12, *time[1:])
 
 
 def _all_true(verdicts: Sequence[Verdict]) -> Verdict:

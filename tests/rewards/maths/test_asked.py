@@ -188,3 +188,22 @@ def test_a_unit_outside_the_question_is_not_asked_for(problem, answer):
 def test_a_unit_of_the_question_is_asked_for(problem, own, other):
     verdicts = [grade(rf"\boxed{{{answer}}}", "5", prompt=problem).correct for answer in (own, other)]
     assert verdicts == [True, False]
+
+
+FORMAT = 'At what time does it end? (Enter it in the format "HH:MM:SS", without including "am" or "pm".)'
+TIMES = [
+    (FORMAT, "4:51:06 p.m.", ["04:51:06", "4:51:06", "4:51:06 PM", "16:51:06"], ["4:51:07", "4:51:06 AM", "5:51:06"]),
+    ("They start at 3:00. At what time do they meet?", "4:51:06 p.m.", ["4:51:06 PM"], ["04:51:06", "4:51:06"]),
+    ("They start at 8:00. What is the earliest time when they meet?", "9:24",
+     ["9:24 AM", "09:24", r"9:24\text{ a.m.}"],
+     ["9:25", "09:25", "9:25 AM", "21:24", "8:24 AM", "9:24 AM or 9:25 AM", "3:8"]),
+    ("They start at 8:00 a.m. At what time do they meet?", "9:24", ["9:24 AM", "9:24"], ["9:24 PM"]),
+    ("I am here in the evening. What time do they meet?", "9:24", ["9:24 pm", "9:24"], ["9:24 am"]),
+    ("Find the ratio of the legs.", "9:24", ["9:24", "9 to 24"], ["9:24 AM", "09:24"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("problem", "label", "own", "others"), TIMES)
+def test_the_problem_says_whether_a_time_of_day_needs_its_half(problem, label, own, others):
+    correct = [each for each in own + others if grade(rf"\boxed{{{each}}}", label, prompt=problem).correct]
+    assert correct == own
