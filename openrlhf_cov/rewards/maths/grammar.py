@@ -563,17 +563,17 @@ class _Reader:
         is_named = len(sides) == 2 and all(name_key(part) is not None for part in sides[0].split(":"))
         items = shapes.ratio_items(sides[1] if is_named else text)
         if items is None:
-            return self.clock(text, label)
+            return self.clock(text, label) if self.problem.asks(ASKS_TIME) else None
         return self.each(items, label.items)
 
     def clock(self, text: str, label: Label) -> Verdict:
-        """Read ``9:24 AM`` or ``09:24`` for ``9:24`` if the problem asks for a time.
+        """Read ``9:24 AM`` or ``09:24`` for the time ``9:24``.
 
         The half of the day is free, unless the problem names only the other one.
         """
         gold = shapes.time_of_day(label.text)
         time = shapes.time_of_day(_named(text)[1])
-        if gold is None or time is None or not self.problem.asks(ASKS_TIME):
+        if gold is None or time is None:
             return None
         half = HALF.search(text)
         if half is None:
@@ -603,6 +603,8 @@ class _Reader:
         time = shapes.time_of_day(_named(text)[1])
         if time is None or label.time is None:
             return None
+        if not HALF.search(label.text) and label.text[0] == "0":  # 05:00
+            return self.clock(text, label)
         if not time[1] and self.problem.asks(WITHOUT_HALF):
             return _on_dial(time[0]) == _on_dial(label.time)
         return time == (label.time, True)
@@ -623,6 +625,8 @@ class _Reader:
     def read_word(self, text: str, label: Label) -> Verdict:
         if compact(text) in EMPTY:
             return label.text == "emptyset"
+        if label.number and parse_number(text):
+            return self.value(text, replace(label, kind="integer"))  # 4 for four
         flat = PRODUCT_SIGN.sub("", GROUP.sub("", text)).strip()
         strange = set(re.sub(r"[\w\s]", "", flat)) - WORD_MARKS - set(label.key.replace(":", "=:"))
         if strange or STRAY_MARK.search(flat) or (label.text in YES_OR_NO and " " in flat):

@@ -209,7 +209,7 @@ def _name(word: str, words: Collection[str], any_noun: bool) -> str | None:
     name = SPELLINGS.get(word) or SPELLINGS.get(single) or single
     if name in UNITS or word in SPELLINGS:
         return name
-    if word in COUNTED_NOUNS and word in words:
+    if word in COUNTED_NOUNS and (any_noun or word in words):
         return single
     parts = {*word} if word in NOUNS else {word, single, *word.split("-"), *word}
     if not parts.isdisjoint(NOT_UNITS) or ILLION.search(word) or not (word[0].isalpha() or word == "micro"):

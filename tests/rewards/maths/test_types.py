@@ -164,3 +164,24 @@ def test_bounds_and_families_have_several_spellings(answer, label):
 @pytest.mark.parametrize(("answer", "label"), OTHER_BOUNDS + OTHER_FAMILIES)
 def test_other_bounds_and_families_are_wrong(answer, label):
     assert not grade(f"\\boxed{{{answer}}}", label).correct
+
+
+# Labels, their kinds, answers with their value, and answers with another value or form.
+LABELS = [
+    (r"0.56 = 56\%", "integer", [r"56\%", "56", r"0.56=56\%"], ["55", r"0.56\%", r"5600\%"]),
+    ("2^{10} - 1 = 1023", "integer", ["1023", "x=1023", "2^{10}-1=1023"], ["1024", "2^{10}", "1000+23"]),
+    ("25 + 2 = 27", "integer", ["27", "25+2=27"], ["25", "2", "25+2", "25, 2"]),
+    ("2+2=5", "equation", ["2+2=5"], ["5", "4", "2+2=4"]),
+    (r"\mbox{four}", "word", ["4", "four", "Four", "4.0"], ["5", "five", "2^2", "4, 5", "-4", "4 or 5"]),
+    (r"9\text{ values}", "integer", ["9", r"9\text{ values}"], ["8", r"9\text{ squares}", "9^2"]),
+    (r"\mathbb{Z}", "spelling", [r"\mathbb Z", r"\mathbb{Z}", "ℤ"], [r"\mathbb R", r"\mathbb{N}", r"\mathbb{Z}^+"]),
+    (r"\mathbb R", "reals", [r"\mathbb{R}", "ℝ", r"(-\infty,\infty)"], [r"\mathbb Z", r"\mathbb{Q}"]),
+    (r"\{n \ge 13\}", "reals", [r"n\ge13", r"\{n\ge13\}", r"[13,\infty)"], ["n>13", r"n\ge12", "13", r"n\ge13, 12"]),
+    (r"05\!:\!00", "time", ["05:00", "5:00", "5:00 PM"], ["6:00", "17:00", "5:01", "5"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("label", "kind", "own", "others"), LABELS)
+def test_a_label_in_an_unusual_form_has_a_type(label, kind, own, others):
+    assert read_label(label).kind == kind
+    assert [each for each in own + others if grade(rf"\boxed{{{each}}}", label).correct] == own
