@@ -19,6 +19,7 @@ from openrlhf_cov.rewards.maths.names import (
     is_derivative,
     is_same_name,
     name_key,
+    quotient_of_names,
     tuple_name,
     without_domain,
 )
@@ -354,7 +355,10 @@ class _Reader:
         """Read one value with at most one unit or percent sign behind it."""
         if label.unit:
             bare, unit = split_unit(text, self.problem.words, any_noun=True, letters=True)
-            return False if unit and unit != label.unit else self.number(bare, replace(label, unit=""), percent=False)
+            has_no_scale = unit == "degree" and label.unit.startswith("degree ")
+            if unit and unit != label.unit and not has_no_scale:
+                return False
+            return self.number(bare, replace(label, unit=""), percent=False)
         bare, percent = split_percent(text)
         may_have_unit = label.kind in NUMERIC or not label.has_names or r"\text" in bare or r"\circ" in bare
         if not percent and not label.percent and may_have_unit:
@@ -589,10 +593,22 @@ class _Reader:
         own = sides_of(label.text)
         if len(sides) == 1 and (is_derivative(own[0]) or COMPOSED_NAME.fullmatch(own[0])):
             return self.accepts(text, typed(own[1]))
+        if len(sides) == 2 and quotient_of_names(sides[0]) == quotient_of_names(own[0]) != "":
+            return self.accepts(sides[1], typed(own[1]))  # TM/MK = 2
         return self.computed(text, label, self.problem) if len(sides) == 2 else None
 
     def read_inequality(self, text: str, label: Label) -> Verdict:
-        return self.computed(text, label, self.problem) if len(shapes.split(text, RELATION)) == 2 else None
+        if len(shapes.split(text, RELATION)) == 2:
+            return self.computed(text, label, self.problem)
+        # An interval, if the label is solved for its name: [1/n, \infty) for x >= 1/n.
+        found = shapes.real_set(_named(text)[1])
+        own = shapes.real_set(label.text)
+        if found is None or own is None or (len(found.pieces), len(own.pieces)) != (1, 1):
+            return None
+        if found.variable and compact(found.variable) != compact(own.variable):
+            return False
+        piece = own.pieces[0]
+        return self.piece(found.pieces[0], piece, [typed(piece.low), typed(piece.high)])
 
     def read_base(self, text: str, label: Label) -> Verdict:
         number = shapes.number_in_base(_named(text)[1])

@@ -43,7 +43,7 @@ ENVIRONMENT = re.compile(
 NOTHING = frozenset({"nan", r"\text{}", "inf", "-inf", "+inf", "infinity", "-infinity", ""})
 # Words before an answer that say that it is one.
 LEAD = re.compile(
-    r"\A(?:\\text\s?\{\s?)?(?:(?:The |the )?(?:final |correct )?[Aa]nswer\s?(?:is|:)\s?:?|"
+    r"\A(?:\\text\s?\{\s?)?(?:(?:The |the )?(?:[Ff]inal |[Cc]orrect )?[Aa]nswer\s?(?:is|:)\s?:?|"
     r"(?:[Tt]hus|[Tt]herefore|[Hh]ence|[Ss]o),?\s)\s?\}?\s?|\A\\(?:therefore|implies)(?![a-z])\s?"
 )
 # What may also stand before a label, whose author means the value, and a decimal point without digits behind it.

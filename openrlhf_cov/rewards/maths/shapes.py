@@ -230,6 +230,12 @@ def _union(text: str, variable: str) -> RealSet | None:
         return None
     names = {variable} - {""}
     for part in map(str.strip, parts):
+        member = MEMBER.match(part)
+        interval = _interval(part[member.end() :]) if member else None  # x \in (1, 2)
+        if member and interval:
+            pieces.extend(interval.pieces)
+            names.add(member["name"].strip())
+            continue
         found = _interval(part) or _points(part, len(parts)) or _inequality(part) or _line(part)
         if found is None:
             return None
@@ -336,7 +342,7 @@ BASE_NAMES: dict[str, int] = dict(
     zip("two three four five six seven eight nine ten eleven twelve sixteen".split(), [*range(2, 13), 16], strict=True)
 )
 BASE = re.compile(
-    r"\(?(?P<digits>-?\d[0-9A-F]*)\)?\s?_\s?(?:\{\s?\(?(?P<b>-?\d{1,2})\)?\s?\}|(?P<b1>\d{1,2})|"
+    r"\(?(?P<digits>-?(?=[A-F]{0,20}\d)[0-9A-F]+)\)?\s?_\s?(?:\{\s?\(?(?P<b>-?\d{1,2})\)?\s?\}|(?P<b1>\d{1,2})|"
     rf"\{{\s?(?:\\text\s?\{{)?\s?(?P<name>{'|'.join(BASE_NAMES)})\s?\}}{{1,2}})"
 )
 TO = re.compile(r":|\\text\s?\{\s?to\s?\}|(?<=\d)\sto\s(?=\d)")
@@ -388,10 +394,13 @@ def ratio_items(text: str) -> list[str] | None:
 
 def number_in_base(text: str) -> str | None:
     """Return the digits and the base of ``12_5`` as ``12 5``."""
-    match = BASE.fullmatch(text)
+    group = TEXT_GROUP.match(text)
+    match = BASE.fullmatch(group[1].strip() + text[group.end() :] if group else text)
     if match is None:
         return None
-    return f"{match['digits']} {match['b'] or match['b1'] or BASE_NAMES[match['name']]}"
+    base = int(match["b"] or match["b1"] or BASE_NAMES[match["name"]])
+    # A5_2 is a name.
+    return None if match["digits"].lstrip("-")[0].isalpha() and base <= 10 else f"{match['digits']} {base}"
 
 
 def time_of_day(text: str) -> tuple[tuple[int, int, int], bool] | None:

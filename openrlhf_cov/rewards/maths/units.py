@@ -93,6 +93,13 @@ WORD = re.compile(r"\^-?[1-9]|/|[A-Za-z]+(?:-[A-Za-z]+)*|[\u4e00-\u9fff]+|\S")
 VALUE_BEFORE = re.compile(r"(?:[\d})\]]|\\pi|\\circ)\s?\Z")
 
 DEGREES = re.compile(r"\s?\^\s?(?:\{\s?\\circ\s?\}|\\circ)\s?(?P<scale>(?:\\text\{\s?)?[CFK](?:\s?\})?)?\s?\Z")
+# Scales of temperatures in words.
+SCALES = {"celsius": "C", "fahrenheit": "F"}
+# A degree sign above a fraction bar, or before a slash.
+DEGREES_ABOVE = re.compile(
+    r"(?P<minus>-?)\s?\\frac\s?\{\s?(?P<top>[-\d.]{1,30})\s?\^\s?(?:\{\s?\\circ\s?\}|\\circ)\s?\}\s?\{(?P<bottom>\s?\d{1,30}\s?)\}|"
+    r"(?P<top1>-?\d{1,30})\s?\^\s?(?:\{\s?\\circ\s?\}|\\circ)\s?/\s?(?P<bottom1>\d{1,30})"
+)
 TRIGONOMETRY = re.compile(r"(?:sin|cos|tan|cot|sec|csc)")
 PERCENT_WORD = r"(?:percent|per cent|pct|percentage|\\?%)"
 PERCENT = re.compile(
@@ -126,6 +133,10 @@ def split_unit(
         any_noun: True for a label, behind whose value any words in ``\text{}`` are its unit.
         letters: True if a bare letter may be a unit, as it may if the label has one.
     """
+    above = DEGREES_ABOVE.fullmatch(text)
+    if above:
+        top = above["top"] or above["top1"]
+        return rf"{above['minus'] or ''}\frac{{{top}}}{{{above['bottom'] or above['bottom1']}}}", "degree"
     money = MONEY.match(text)
     if money:
         sign = (money["text"] or money["sign"]).rstrip(".").lower()
@@ -178,6 +189,8 @@ def _key(unit: str, words: Collection[str], any_noun: bool, *, letters: bool, sp
             word == "old" and names == ["year"]
         ):
             continue
+        elif word in SCALES and names == ["degree"]:
+            names[-1] += f" {SCALES[word]}"
         elif word in POWERS_AFTER and names:
             names[-1] += POWERS_AFTER[word]
         elif word in POWERS:
