@@ -153,6 +153,8 @@ OPTION_MARK = re.compile(
 )
 # The letters of at least three options.
 OPTION_ROW = re.compile("ABC(?:D(?:E(?:F(?:GH?)?)?)?)?")
+# What separates the letter of an option from its text: spaces and the end of its font.
+OPTION_START = re.compile(r"\A(?:\\\s|[\s~$}]|\*\*)*")
 # The space between two options.
 OPTION_GAP = re.compile(r"\\q?quad(?![a-z])|\\indent(?![a-z])|\n")
 MAX_OPTION = 120
@@ -337,7 +339,7 @@ class ProblemText:
             places = marks[row.start() : row.end()]
             ends = [*(match.start() for match in places[1:]), len(self.text)]
             texts = [self.text[match.end() : end] for match, end in zip(places, ends, strict=True)]
-            texts = [OPTION_GAP.split(text.lstrip(" \n\t~$}"))[0].rstrip(" \t~$,;\\") for text in texts]
+            texts = [OPTION_GAP.split(OPTION_START.sub("", text))[0].rstrip(" \t~$,;\\") for text in texts]
             # The brace that closes the font of an option, as in ``\mathrm{(A) 5}``.
             texts = [text[:-1] if text.endswith("}") and text.count("{") < text.count("}") else text for text in texts]
             if all(0 < len(text) <= MAX_OPTION for text in texts):

@@ -142,7 +142,10 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("style", [r"$\textbf{%s}\ %s$", r"$\mathrm{%s %s }$", r"$\text{%s }%s$"])
+STYLES = [r"$\textbf{%s}\ %s$", r"$\mathrm{%s %s }$", r"$\text{%s }%s$", r"$\mathrm{\textbf{%s} \ }%s$", "**%s** $%s$"]
+
+
+@pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize(("label", "own", "first", "third"), OPTIONS)
 def test_the_letter_of_an_option_stands_for_a_label_of_any_type(label, own, first, third, style):
     options = [style % (f"({letter})", text) for letter, text in zip("ABC", (first, own, third), strict=True)]
