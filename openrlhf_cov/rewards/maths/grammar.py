@@ -19,6 +19,7 @@ from openrlhf_cov.rewards.maths.names import (
     is_derivative,
     is_same_name,
     name_key,
+    quotient_of_names,
     tuple_name,
     without_domain,
 )
@@ -94,6 +95,19 @@ OPTION_TEXT = re.compile(
 WORD_MARKS = frozenset(".,:;()-'’\"")
 STRAY_MARK = re.compile(r"'\Z|\?|[.!]{2}|[A-Za-z]\.[A-Za-z]\.?\Z|\A[-+!~¬]|\A\\(?:neg|lnot|sim|pm|mp)(?![a-z])")
 PRODUCT_SIGN = re.compile(r"\s?(?:\\(?:cdot|times)(?![a-z])|\*)\s?")
+# What a problem says that asks for a time of day, and one that asks to leave out the half of the day.
+ASKS_TIME = re.compile(
+    r"\b(?:what|find|determine)\s(?:is\s)?(?:the\s)?(?:(?:exact|earliest|latest|next|first|correct)\s)?time\b",
+    re.IGNORECASE,
+)
+WITHOUT_HALF = re.compile(
+    r"without\s(?:(?:including|writing|using|the)\s)?[\"'“`]{0,2}(?:am|a\.m\.|AM|pm|p\.m\.|PM)(?![a-z])"
+)
+HALF = re.compile(r"(?P<half>[ap])\.?\s?m\.?[\s}]*\Z", re.IGNORECASE)
+HALVES = {
+    "a": re.compile(r"\b(?:AM|a\.m|A\.M)\b|morning|\d\s?am\b"),
+    "p": re.compile(r"\b(?:PM|p\.m|P\.M)\b|afternoon|evening|\d\s?pm\b"),
+}
 INTERVAL_WORDS = re.compile(
     r"interval|inequal|range|domain|values? of|solution|for (?:which|what)|set of", re.IGNORECASE
 )
@@ -111,7 +125,28 @@ def accepts(text: str, label: Label, problem: ProblemText, computed: Computed) -
     Returns:
         True or False; None if the answer does not have the form of its label.
     """
-    return _Reader(problem, computed).accepts(text, label)
+    return _Reader(problem, computed).accepts(_option_value(text, label, problem), label)
+
+
+def _option_value(text: str, label: Label, problem: ProblemText) -> str:
+    """Return the text of the option that an answer names by its letter, alone or with the text; else the answer.
+
+    A label that is a letter itself is compared with the answer as it stands.
+    """
+    options = problem.option_texts
+    if not options or label.kind == "choice" or compact(text) == label.key:
+        return text
+    bare = LEAD.sub("", shapes.without_braces(text.removeprefix("="))) if label.kind != "word" else text
+    letter = LETTER.fullmatch(GROUP.sub("", bare).strip())
+    if letter:
+        return options.get(letter["letter"], text)
+    option = shapes.option_of(bare)
+    is_whole = option and _ungrouped(options.get(option[0], "")) == _ungrouped(option[1])
+    return option[1] if option and is_whole else text
+
+
+def _ungrouped(text: str) -> str:
+    return compact(GROUP.sub("", text))
 
 
 def choice_of(text: str, problem: ProblemText, *, any_letter: bool = False) -> str | None:
@@ -196,10 +231,6 @@ class _Reader:
 
         Every side of a chain is a name, an accepted answer, or a computation with exactly the value of the label.
         """
-        letter = LETTER.fullmatch(GROUP.sub("", text).strip())
-        if letter and letter["letter"] in self.problem.option_texts:
-            # The letter of an option stands for its value.
-            return self.read_scalar(self.problem.option_texts[letter["letter"]], label)
         option = shapes.option_of(text)
         if option and OPTION_VALUE.match(option[1]) and (not self.problem.text or self.problem.has_option(*option)):
             text = option[1]
@@ -324,7 +355,10 @@ class _Reader:
         """Read one value with at most one unit or percent sign behind it."""
         if label.unit:
             bare, unit = split_unit(text, self.problem.words, any_noun=True, letters=True)
-            return False if unit and unit != label.unit else self.number(bare, replace(label, unit=""), percent=False)
+            has_no_scale = unit == "degree" and label.unit.startswith("degree ")
+            if unit and unit != label.unit and not has_no_scale:
+                return False
+            return self.number(bare, replace(label, unit=""), percent=False)
         bare, percent = split_percent(text)
         may_have_unit = label.kind in NUMERIC or not label.has_names or r"\text" in bare or r"\circ" in bare
         if not percent and not label.percent and may_have_unit:
@@ -425,7 +459,7 @@ class _Reader:
             text = text[member.end() :]
         found = shapes.tuple_items(text)
         if found is None:
-            return self.assignment(text, label) or self.open_interval(text, label)
+            return self.assignment(text, label) or self.bounds(text, label)
         brackets, items = found
         if brackets != label.brackets:
             return False
@@ -455,16 +489,21 @@ class _Reader:
             return None
         return self.each([side[1] for side in sides], label.items)
 
-    def open_interval(self, text: str, label: Label) -> Verdict:
-        """Read ``1 < x < 2`` for ``(1, 2)``, if the problem may ask for an interval."""
-        if label.brackets != "()" or len(label.items) != 2 or not RELATION.search(text):
+    def bounds(self, text: str, label: Label) -> Verdict:
+        r"""Read ``1 \le x \le 2`` for ``[1, 2]``.
+
+        ``1 < x < 2`` is ``(1, 2)`` only if the problem may ask for an interval.
+        """
+        if label.brackets not in ("()", "[]") or len(label.items) != 2 or not RELATION.search(text):
             return None
-        if self.problem.text and (self.problem.asks_for_tuple or not INTERVAL_WORDS.search(self.problem.text)):
+        may_be_point = label.brackets == "()" and bool(self.problem.text)
+        if may_be_point and (self.problem.asks_for_tuple or not INTERVAL_WORDS.search(self.problem.text)):
             return None
         found = shapes.real_set(text) or shapes.bounded_set(text)
         if found is None or len(found.pieces) != 1:
             return None
-        return self.piece(found.pieces[0], Piece("(", "", "", ")"), label.items)
+        opening, closing = label.brackets
+        return self.piece(found.pieces[0], Piece(opening, "", "", closing), label.items)
 
     def read_reals(self, text: str, label: Label) -> Verdict:
         """Read a union of intervals, inequalities in one variable and points."""
@@ -527,7 +566,25 @@ class _Reader:
         sides = sides_of(text)
         is_named = len(sides) == 2 and all(name_key(part) is not None for part in sides[0].split(":"))
         items = shapes.ratio_items(sides[1] if is_named else text)
-        return None if items is None else self.each(items, label.items)
+        if items is None:
+            return self.clock(text, label) if self.problem.asks(ASKS_TIME) else None
+        return self.each(items, label.items)
+
+    def clock(self, text: str, label: Label) -> Verdict:
+        """Read ``9:24 AM`` or ``09:24`` for the time ``9:24``.
+
+        The half of the day is free, unless the problem names only the other one.
+        """
+        gold = shapes.time_of_day(label.text)
+        time = shapes.time_of_day(_named(text)[1])
+        if gold is None or time is None:
+            return None
+        half = HALF.search(text)
+        if half is None:
+            return time == gold
+        has_half = {name: self.problem.asks(pattern) for name, pattern in HALVES.items()}
+        is_other = has_half["p" if half["half"].lower() == "a" else "a"] and not has_half[half["half"].lower()]
+        return not is_other and _on_dial(time[0]) == _on_dial(gold[0])
 
     # Equations, words and letters
 
@@ -536,19 +593,37 @@ class _Reader:
         own = sides_of(label.text)
         if len(sides) == 1 and (is_derivative(own[0]) or COMPOSED_NAME.fullmatch(own[0])):
             return self.accepts(text, typed(own[1]))
+        if len(sides) == 2 and quotient_of_names(sides[0]) == quotient_of_names(own[0]) != "":
+            return self.accepts(sides[1], typed(own[1]))  # TM/MK = 2
         return self.computed(text, label, self.problem) if len(sides) == 2 else None
 
     def read_inequality(self, text: str, label: Label) -> Verdict:
-        return self.computed(text, label, self.problem) if len(shapes.split(text, RELATION)) == 2 else None
+        if len(shapes.split(text, RELATION)) == 2:
+            return self.computed(text, label, self.problem)
+        # An interval, if the label is solved for its name: [1/n, \infty) for x >= 1/n.
+        found = shapes.real_set(_named(text)[1])
+        own = shapes.real_set(label.text)
+        if found is None or own is None or (len(found.pieces), len(own.pieces)) != (1, 1):
+            return None
+        if found.variable and compact(found.variable) != compact(own.variable):
+            return False
+        piece = own.pieces[0]
+        return self.piece(found.pieces[0], piece, [typed(piece.low), typed(piece.high)])
 
     def read_base(self, text: str, label: Label) -> Verdict:
         number = shapes.number_in_base(_named(text)[1])
         return None if number is None else number == label.text
 
     def read_time(self, text: str, label: Label) -> Verdict:
-        """Read a time of day that says whether it is before or after noon."""
+        """Read a time of day with its half of the day, unless the problem asks to leave this out."""
         time = shapes.time_of_day(_named(text)[1])
-        return None if time is None else time == (label.time, True)
+        if time is None or label.time is None:
+            return None
+        if not HALF.search(label.text) and label.text[0] == "0":  # 05:00
+            return self.clock(text, label)
+        if not time[1] and self.problem.asks(WITHOUT_HALF):
+            return _on_dial(time[0]) == _on_dial(label.time)
+        return time == (label.time, True)
 
     def read_choice(self, text: str, label: Label) -> Verdict:
         letter = choice_of(text, self.problem)
@@ -566,6 +641,8 @@ class _Reader:
     def read_word(self, text: str, label: Label) -> Verdict:
         if compact(text) in EMPTY:
             return label.text == "emptyset"
+        if label.number and parse_number(text):
+            return self.value(text, replace(label, kind="integer"))  # 4 for four
         flat = PRODUCT_SIGN.sub("", GROUP.sub("", text)).strip()
         strange = set(re.sub(r"[\w\s]", "", flat)) - WORD_MARKS - set(label.key.replace(":", "=:"))
         if strange or STRAY_MARK.search(flat) or (label.text in YES_OR_NO and " " in flat):
@@ -598,6 +675,11 @@ def _named(text: str) -> tuple[str, str]:
     sides = sides_of(text)
     name = (tuple_name(sides[0]) or name_key(sides[0])) if len(sides) == 2 else None
     return (name, sides[1]) if name else ("", text)
+
+
+def _on_dial(time: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Return a time of day as a dial of 12 hours shows it."""
+    return (time[0] % 12, *time[1:])
 
 
 def _all_true(verdicts: Sequence[Verdict]) -> Verdict:

@@ -7,6 +7,7 @@ tuple, matrix, family, base, ratio, time, infinity, choice, word, or "spelling" 
 
 import re
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
 
 from openrlhf_cov.rewards.maths import shapes
@@ -42,7 +43,7 @@ ENVIRONMENT = re.compile(
 NOTHING = frozenset({"nan", r"\text{}", "inf", "-inf", "+inf", "infinity", "-infinity", ""})
 # Words before an answer that say that it is one.
 LEAD = re.compile(
-    r"\A(?:\\text\s?\{\s?)?(?:(?:The |the )?(?:final |correct )?[Aa]nswer\s?(?:is|:)\s?:?|"
+    r"\A(?:\\text\s?\{\s?)?(?:(?:The |the )?(?:[Ff]inal |[Cc]orrect )?[Aa]nswer\s?(?:is|:)\s?:?|"
     r"(?:[Tt]hus|[Tt]herefore|[Hh]ence|[Ss]o),?\s)\s?\}?\s?|\A\\(?:therefore|implies)(?![a-z])\s?"
 )
 # What may also stand before a label, whose author means the value, and a decimal point without digits behind it.
@@ -50,6 +51,11 @@ ABOUT = re.compile(r"\A\\(?:approx|sim)(?![a-z])\s?|\A~\s?")
 IDLE_POINT = re.compile(r"(?<=\d)\.(?=/\d)")
 # The letters of several options in one font.
 OPTIONS = re.compile(r"[A-H](?:\s?,\s?[A-H])+")
+# Labels that are a number in words.
+NUMBER_WORDS = {
+    word: number
+    for number, word in enumerate("zero one two three four five six seven eight nine ten eleven twelve".split())
+}
 # Levels of lists in lists.
 MAX_DEPTH = 4
 
@@ -170,7 +176,7 @@ def _word(label: Label) -> Label | None:
     text = label.text
     if base := shapes.number_in_base(text):
         return replace(label, kind="base", text=base)
-    if (time := shapes.time_of_day(text)) and re.search("[a-z]", text, re.IGNORECASE):
+    if (time := shapes.time_of_day(text)) and re.search(r"[a-z]|\A0\d", text, re.IGNORECASE):
         return replace(label, kind="time", time=time[0])
     if items := shapes.ratio_items(text):
         return replace(label, kind="ratio", items=tuple(map(typed, items)))
@@ -188,7 +194,11 @@ def _word(label: Label) -> Label | None:
     option = shapes.option_of(text)
     if option and (option[1][:1].isalpha() or parse_number(option[1]) is not None):
         return replace(label, kind="choice", text=option[0], items=(typed(option[1], MAX_DEPTH),))
-    return replace(label, kind="word", text=shapes.text_key(text)) if shapes.is_words(text) else None
+    if not shapes.is_words(text):
+        return None
+    word = shapes.text_key(text)
+    number = parse_number(str(NUMBER_WORDS[word])) if word in NUMBER_WORDS else None
+    return replace(label, kind="word", text=word, number=number)
 
 
 def _quantity(label: Label, depth: int) -> Label | None:
@@ -233,6 +243,8 @@ def _list(label: Label, depth: int) -> Label | None:
     if items is None:
         return None
     labels = [typed(item, depth + 1) for item in items]
+    if len(labels) == 1 and labels[0].kind in ("reals", "inequality"):
+        return replace(labels[0], key=label.key)  # \{n \ge 13\}
     if not label.text.startswith(r"\lbrace") and any(item.kind == "spelling" for item in labels):
         return None
     if len({item.name for item in labels}) == 1:  # x = 1, x = 2
@@ -251,6 +263,9 @@ def _relation(label: Label, depth: int) -> Label | None:
     """Return a named value as the value and its name, and anything else with an equals sign as an equation."""
     sides = sides_of(label.text)
     if len(sides) > 1 and all(sides):
+        values = set(map(_numeric_value, sides))
+        if len(values) == 1 and None not in values and depth < MAX_DEPTH:
+            return replace(typed(sides[-1], depth + 1), key=label.key)  # 2^{10} - 1 = 1023
         if len(sides) == 2 and name_key(sides[1]) and parse_number(sides[0]):
             sides.reverse()  # 5 = x
         name = "" if has_derivative(label.text) else name_key(sides[0]) or tuple_name(sides[0])
@@ -262,6 +277,16 @@ def _relation(label: Label, depth: int) -> Label | None:
     if len(shapes.split(label.text, RELATION)) == 2:
         return replace(label, kind="inequality")
     return None
+
+
+def _numeric_value(text: str) -> Fraction | None:
+    """Return the value of a number, a percentage or a computation with numbers; None for anything else."""
+    bare, percent = split_percent(text)
+    try:
+        value = exact_value(parse_formula(bare))
+    except (Refused, RecursionError):
+        return None
+    return value / 100 if value is not None and percent else value
 
 
 def _formula(label: Label) -> Label | None:

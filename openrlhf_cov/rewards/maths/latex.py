@@ -311,7 +311,7 @@ class _Parser:
         raise Refused(f"unknown command \\{name}")
 
     def arguments(self) -> tuple[Node, ...]:
-        closing = CLOSING[self.take("(" if self.next != "{" else "{")]
+        closing = CLOSING[self.take(self.next if self.next in ("{", r"\lbrace") else "(")]
         args = [self.sum()]
         while self.next == ",":
             self.take()
@@ -441,7 +441,7 @@ class _Parser:
         parts = self.script_tokens()
         if len(parts) > MAX_DEPTH:
             raise Refused("a long subscript")
-        return "".join(self.bound.get(part, part) for part in parts)
+        return "".join(self.bound.get(part, part.removeprefix("name:")) for part in parts)
 
 
 # Formulas without regard to order, brackets and signs

@@ -23,6 +23,9 @@ COMPOSED_NAME = re.compile(
     rf"{PLAIN_NAME}\s?\^\s?\{{?[23]\}}?|\\(?:sin|cos|tan)\s?(?:\\angle\s?)?\(?{PLAIN_NAME}\)?|"
     rf"\({PLAIN_NAME}\\circ\s?{PLAIN_NAME}\){ARGUMENT}"
 )
+QUOTIENT_OF_NAMES = re.compile(
+    rf"\\frac\s?\{{\s?({PLAIN_NAME})\s?\}}\s?\{{\s?({PLAIN_NAME})\s?\}}|({PLAIN_NAME})\s?/\s?({PLAIN_NAME})"
+)
 FUNCTION_NAME = re.compile(r"([fghFGHy])\([a-z](?:,[a-z])*\)")
 NAME_SIGN = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
 
@@ -48,6 +51,13 @@ def name_key(text: str) -> str | None:
         return None
     key = re.sub(r"\\(?:overline|text|vec)(?![a-z])|[{}\s|]|m(?=\\angle)", "", text)
     return "".join(sorted(key)) if re.fullmatch(r"[A-Z]{2}", key) else key  # AB is BA
+
+
+def quotient_of_names(text: str) -> str:
+    r"""Return ``AB/CD`` for a quotient of names such as ``\frac{AB}{CD}``, "" for anything else."""
+    found = QUOTIENT_OF_NAMES.fullmatch(text)
+    names = [name_key(name) for name in found.groups() if name] if found else []
+    return "/".join(map(str, names)) if names and all(names) else ""
 
 
 def tuple_name(text: str) -> str:

@@ -74,6 +74,8 @@ REFUSED = re.compile(
 )
 # A number in a font of its own.
 FONT_NUMBER = re.compile(r"\\text\{\s?(-?[\d.,]*\d)\s?\}")
+# The letter of a set of numbers, with or without braces.
+NUMBER_SET = re.compile(r"\\mathbb\s?\{\s?([A-Z])\s?\}|\\mathbb\s?([A-Z])(?![A-Za-z])")
 INFIX_NAMES = {"over": "frac", "choose": "binom"}
 INFIX = re.compile(r"\{([^{}]{1,200}?)\\(over|choose)(?![a-z])([^{}]{1,200})\}")
 PRIME = re.compile(r"\^\s?(?:\{\s?'\s?\}|')")
@@ -105,7 +107,8 @@ def clean(text: str) -> str:
     text = CHOOSE.sub(r"\\binom{\g<n>}{\g<k>}", text)
     text = TIMES.sub(r"\\times ", PRIME.sub("'", COMMAND.sub(_respell, text)))
     text = INFIX.sub(lambda m: f"\\{INFIX_NAMES[m[2]]}{{{m[1].strip()}}}{{{m[3].strip()}}}", text)
-    return FONT_NUMBER.sub(r"\1", SPACES.sub(" ", text)).strip()
+    text = NUMBER_SET.sub(lambda m: f"\\mathbb{{{m[1] or m[2]}}}", SPACES.sub(" ", text))
+    return FONT_NUMBER.sub(r"\1", text).strip()
 
 
 def is_refused(text: str) -> bool:

@@ -11,6 +11,7 @@ from openrlhf_cov.rewards.maths.numerals import parse_number
 from openrlhf_cov.rewards.maths.shapes import EQUALS, GROUP, RELATION, split
 from openrlhf_cov.rewards.maths.units import (
     COMPARED,
+    COUNTED_NOUNS,
     COUNTED_UNITS,
     MARKED_SPELLINGS,
     POWERS,
@@ -64,15 +65,20 @@ PERCENTAGE = re.compile(r"(?<![\d.])(\d{0,30}\.?\d{1,30})\s?(?:\\?%|percent)")
 ASKS = re.compile(
     r"\b(?:find|compute|what|determine|evaluate|express|calculate|enter|how|give|which)\b", re.IGNORECASE
 )
+# Where a sentence ends, and what a sentence that is no question in form asks with.
+SENTENCE_END = re.compile(r"(?<=[.?!])(?<!Mr\.)(?<!Ms\.)(?<!Mrs\.)(?<!Dr\.)(?<!St\.)\s{1,5}(?=[A-Z$\\(])")
+REQUEST = re.compile(r"\b(?:find|compute|what|determine|evaluate|calculate|how|which)\b", re.IGNORECASE)
 # A unit as a word or a short form: how many miles, in cm^2, in $\text{m/s}$. A letter alone, as in "length in m",
-# must end its phrase, because it may also be a name: "in m days".
+# must end its phrase, because it may also be a name: "in m days". "In how many days" is no phrase with "in".
 ASKED_UNIT = re.compile(
-    r"\b(?P<ask>how many|in)\s\$?(?:\\(?:text|mathrm)\s?\{[\s~]?)?(?P<power>(?:square|sq|cubic) )?"
+    r"\b(?P<ask>how many|in(?!\s+how\b))\s\$?(?:\\(?:text|mathrm)\s?\{[\s~]?)?(?P<power>(?:square|sq|cubic) )?"
     r"(?P<word>[A-Za-z]{2,}|[A-Za-z](?=\s?\}?\s?[/^])|[mgs](?=\s?(?:[.,;:?)]|\Z)))"
     r"\}?(?:\s?\^\s?\{?\s?(?P<index>-?[1-9])\s?\}?|\s(?P<after>squared|cubed)\b)?"
-    r"(?:(?:\s?/\s?|\sper\s)(?:\\(?:text|mathrm)\s?\{\s?)?(?P<below>[A-Za-z]+))?",
+    r"(?:(?:\s?/\s?|\sper\s)(?:\\(?:text|mathrm)\s?\{\s?)?(?P<below>[A-Za-z]+))?(?![A-Za-z'’])",
     re.IGNORECASE,
 )
+# Short forms with a capital letter at the beginning. Others are names, as in "in Ms. Lee's class" and "points in S".
+CAPITALS = frozenset("J K N W V L Hz Pa MHz GHz MPa GPa MeV GeV Myr Gyr Mpc AU Rs USD EUR".split())
 ASKS_FOR = r"\b(?:find|compute|what|determine|evaluate|calculate|solve\sfor)\s(?:is\s)?(?:the\s)?"
 # Quantities that problems ask for by a word.
 MEASURES = (
@@ -131,6 +137,13 @@ COUNTED = re.compile(
     r"[A-Za-z-]{1,20}[ ,.?]{1,2}){1,3})",
     re.IGNORECASE,
 )
+# A noun with up to three words before it: how many real values, the number of perfect squares.
+COUNTED_NOUN = re.compile(
+    r"(?:how many|number of)\s"
+    r"(?:(?!(?:and|or|of|in|on|with|than|are|is|have|has|do|does|did|can|will|the)\s)[a-z-]{1,20}\s){0,3}?"
+    rf"(?P<noun>{'|'.join(sorted(COUNTED_NOUNS))})(?![a-z-])",
+    re.IGNORECASE,
+)
 HOW_MANY_MORE = re.compile(rf"how (?:many|much) ({'|'.join(sorted(COMPARED))})\b", re.IGNORECASE)
 # The letter of an option before its text: (A), \textbf{(A)}, A), and at the beginning of a line A. or A:.
 OPTION_MARK = re.compile(
@@ -140,10 +153,14 @@ OPTION_MARK = re.compile(
 )
 # The letters of at least three options.
 OPTION_ROW = re.compile("ABC(?:D(?:E(?:F(?:GH?)?)?)?)?")
+# What separates the letter of an option from its text: spaces and the end of its font.
+OPTION_START = re.compile(r"\A(?:\\\s|[\s~$}]|\*\*)*")
 # The space between two options.
 OPTION_GAP = re.compile(r"\\q?quad(?![a-z])|\\indent(?![a-z])|\n")
 MAX_OPTION = 120
 TUPLE_OF_NAMES = re.compile(r"\((?:\\?[A-Za-z]+(?:_\w)?,)+\\?[A-Za-z]+(?:_\w)?\)")
+# Units of time in the singular, which after "in" name a date: in hour three.
+TIMES = frozenset("second minute hour day week month year decade century".split())
 # Units of which one counts several things.
 SEVERAL = frozenset({"pair", "triple", "week", "decade", "century"})
 NAME = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
@@ -168,10 +185,12 @@ class ProblemText:
     def words(self) -> frozenset[str]:
         """The nouns that the problem counts, in the singular, and its runs of up to three Chinese characters.
 
-        With them stands "more", or a word like it, if the problem asks "how many more".
+        Those of ``COUNTED_NOUNS`` are in the plural, and only if the problem asks how many there are. With them stands
+        "more", or a word like it, if the problem asks "how many more".
         """
         found = {singular(word) for run in COUNTED.findall(self.text) for word in WORD.findall(run) if word.islower()}
         found = (found - COMPARED) | {word.lower() for word in HOW_MANY_MORE.findall(self.text)}
+        found |= {noun.lower() for noun in COUNTED_NOUN.findall(self.text)}
         chinese = re.findall(r"[\u4e00-\u9fff]+", self.text)
         found |= {run[i : i + n] for run in chinese for n in (1, 2, 3) for i in range(len(run) - n + 1)}
         return frozenset(found)
@@ -279,12 +298,27 @@ class ProblemText:
         return frozenset(match["measure"].lower() for match in ASKED_MEASURE.finditer(self.text))
 
     @cached_property
+    def request(self) -> str:
+        """The last question, or the last sentence with a word such as "find", and what follows it.
+
+        A unit before it belongs to the story of the problem. Without a question this is the whole problem.
+        """
+        sentences = SENTENCE_END.split(self.text)
+        questions = [place for place, sentence in enumerate(sentences) if "?" in sentence]
+        questions = questions or [place for place, sentence in enumerate(sentences) if REQUEST.search(sentence)]
+        return " ".join(sentences[questions[-1] :] if questions else sentences)
+
+    @cached_property
     def units(self) -> frozenset[str]:
         """The units that the problem asks for: how many square feet, in dollars, in m/s."""
-        found = {"dollar"} if ASKED_MONEY.search(self.text) else set()
-        for match in ASKED_UNIT.finditer(self.text):
-            name = _unit_name(match["word"])
-            if name not in UNITS - COUNTED_UNITS:
+        request = self.request
+        found = {"dollar"} if ASKED_MONEY.search(request) else set()
+        for match in ASKED_UNIT.finditer(request):
+            word = match["word"]
+            name = _unit_name(word)
+            is_name = word[0].isupper() and name != singular(word.lower()) and word not in CAPITALS
+            is_date = match["ask"].lower() == "in" and word.lower() in TIMES  # in week three
+            if name not in UNITS - COUNTED_UNITS or is_name or is_date:
                 continue
             power = POWERS.get((match["power"] or "").strip().lower(), "")
             name += power or POWERS_AFTER.get((match["after"] or "").lower(), "")
@@ -321,7 +355,9 @@ class ProblemText:
             places = marks[row.start() : row.end()]
             ends = [*(match.start() for match in places[1:]), len(self.text)]
             texts = [self.text[match.end() : end] for match, end in zip(places, ends, strict=True)]
-            texts = [OPTION_GAP.split(text.lstrip(" \n\t~$}"))[0].rstrip(" \t~$,;\\") for text in texts]
+            texts = [OPTION_GAP.split(OPTION_START.sub("", text))[0].rstrip(" \t~$,;\\") for text in texts]
+            # The brace that closes the font of an option, as in ``\mathrm{(A) 5}``.
+            texts = [text[:-1] if text.endswith("}") and text.count("{") < text.count("}") else text for text in texts]
             if all(0 < len(text) <= MAX_OPTION for text in texts):
                 return dict(zip(row[0], map(clean, texts), strict=True))
         return {}

@@ -22,7 +22,7 @@ MAX_ITEMS = 50
 GREEK = "|".join(sorted(latex.GREEK))
 INDEX = r"_(?:\{\\?[\w ,+-]{1,12}\}|\{\s?\\text\s?\{\w{1,12}\}\s?\}|\w)"
 VARIABLE = rf"(?:[A-Za-z]|\\(?:{GREEK})(?![A-Za-z])\s?)(?:{INDEX})?'{{0,3}}"
-# What an inequality is about: a name, or a function of one.
+# What an inequality or a set is about: a name, or a function of one.
 UNKNOWN = rf"{VARIABLE}(?:\([a-z]\))?"
 CONNECTOR = re.compile(r"\\text\s?\{\s?,?\s?(?:and|or|AND|OR|,)\s?\}|(?<![A-Za-z\\])(?:and|or|AND|OR)(?![A-Za-z])|;")
 COMMA_OR_WORD = re.compile(CONNECTOR.pattern + "|,")
@@ -32,7 +32,7 @@ EQUALS = re.compile(r"(?<![<>!:])=|\\equiv(?![a-z])")
 RELATION = re.compile(r"\\(?:le|ge)(?![a-z])\s?|<=|>=|<|>")
 UNEQUAL = re.compile(r"\\ne(?![a-z])\s?|!=")
 NEXT_UNEQUAL = re.compile(rf",\s?{VARIABLE}\s?(?:\\ne(?![a-z])|!=)")
-MEMBER = re.compile(rf"\A(?P<name>{VARIABLE}|\({VARIABLE}(?:,\s?{VARIABLE}){{1,5}}\))\s?\\in(?![a-z])\s?")
+MEMBER = re.compile(rf"\A(?P<name>{UNKNOWN}|\({VARIABLE}(?:,\s?{VARIABLE}){{1,5}}\))\s?\\in(?![a-z])\s?")
 PLUS_MINUS = re.compile(r"\\(?P<kind>pm|mp)(?![a-z])\s?")
 MATRIX = re.compile(
     r"\\begin\s?\{(?P<env>[pbBvV]?matrix|smallmatrix|array)\}(?:\s?\{[lcr| ]*\})?(?P<body>.*)\\end\s?\{(?P=env)\}",
@@ -230,6 +230,12 @@ def _union(text: str, variable: str) -> RealSet | None:
         return None
     names = {variable} - {""}
     for part in map(str.strip, parts):
+        member = MEMBER.match(part)
+        interval = _interval(part[member.end() :]) if member else None  # x \in (1, 2)
+        if member and interval:
+            pieces.extend(interval.pieces)
+            names.add(member["name"].strip())
+            continue
         found = _interval(part) or _points(part, len(parts)) or _inequality(part) or _line(part)
         if found is None:
             return None
@@ -336,7 +342,7 @@ BASE_NAMES: dict[str, int] = dict(
     zip("two three four five six seven eight nine ten eleven twelve sixteen".split(), [*range(2, 13), 16], strict=True)
 )
 BASE = re.compile(
-    r"\(?(?P<digits>-?\d[0-9A-F]*)\)?\s?_\s?(?:\{\s?\(?(?P<b>-?\d{1,2})\)?\s?\}|(?P<b1>\d{1,2})|"
+    r"\(?(?P<digits>-?(?=[A-F]{0,20}\d)[0-9A-F]+)\)?\s?_\s?(?:\{\s?\(?(?P<b>-?\d{1,2})\)?\s?\}|(?P<b1>\d{1,2})|"
     rf"\{{\s?(?:\\text\s?\{{)?\s?(?P<name>{'|'.join(BASE_NAMES)})\s?\}}{{1,2}})"
 )
 TO = re.compile(r":|\\text\s?\{\s?to\s?\}|(?<=\d)\sto\s(?=\d)")
@@ -388,10 +394,13 @@ def ratio_items(text: str) -> list[str] | None:
 
 def number_in_base(text: str) -> str | None:
     """Return the digits and the base of ``12_5`` as ``12 5``."""
-    match = BASE.fullmatch(text)
+    group = TEXT_GROUP.match(text)
+    match = BASE.fullmatch(group[1].strip() + text[group.end() :] if group else text)
     if match is None:
         return None
-    return f"{match['digits']} {match['b'] or match['b1'] or BASE_NAMES[match['name']]}"
+    base = int(match["b"] or match["b1"] or BASE_NAMES[match["name"]])
+    # A5_2 is a name.
+    return None if match["digits"].lstrip("-")[0].isalpha() and base <= 10 else f"{match['digits']} {base}"
 
 
 def time_of_day(text: str) -> tuple[tuple[int, int, int], bool] | None:

@@ -19,7 +19,7 @@ SPELLINGS = {
     "kph": "kilometer / hour", "ghz": "gigahertz", "mhz": "megahertz", "khz": "kilohertz", "mum": "micrometer",
     "hrs": "hour", "mins": "minute", "secs": "second",
     "lbs": "pound", "元": "yuan", "度": "degree", "个": "piece", "人": "person", "天": "day", "岁": "year",
-    "people": "person", "men": "man", "women": "woman", "children": "child", "ways": "way", "sq": "square",
+    "people": "person", "men": "man", "women": "woman", "children": "child", "ways": "way",
 }  # fmt: skip
 
 # Short forms that are products of names as well, such as ``ma``: they are units in ``\text{}``, and where a problem
@@ -34,10 +34,10 @@ MARKED_SPELLINGS = {
 
 UNITS = frozenset(SPELLINGS.values()) | frozenset(MARKED_SPELLINGS.values()) | frozenset(
     "micro micrometer nanometer kilojoule megahertz kilohertz gigahertz kilopascal hectare acre gallon quart pint cup "
-    "ton tonne day week month year decade century dime nickel quarter penny pennies way unit ohm farad coulomb tesla "
+    "ton tonne day week month year decade century dime nickel penny pennies way unit ohm farad coulomb tesla "
     "arcsecond parsec lightyear erg bit byte person man woman child student people point digit light-year "
     "yuan piece pair triple solution integer side root".split()
-) - {"quarter", "square"}  # fmt: skip
+)  # fmt: skip
 # Units that count, of which every problem may have its own.
 COUNTED_UNITS = frozenset(
     "way unit person man woman child student people point digit piece pair triple solution integer side root".split()
@@ -76,6 +76,12 @@ NOT_UNITS = frozenset(
     "which who whose find compute determine evaluate solve under down off reverse reversed subtraction subtracted "
     "excluding removed".split()
 ) | set("一二三四五六七八九十百千万亿兆半零两分之倍成折或且减乘除少不非负余超于")
+# Nouns among these, in the plural, that a problem may count: how many values, the number of quarters. Scales such as
+# "dozens" and "thirds" are no such nouns.
+COUNTED_NOUNS = frozenset(
+    "values answers squares cubes multiples quarters zeros guesses options products sums differences ratios kilos "
+    "logarithms tangents powers roots factorials reciprocals remainders radicals exponents quotients".split()
+)
 ILLION = re.compile(r"ill(?:ion|iard)s?\Z|(?:eleven|twelf|teen|tie|hundred|thousand|million)ths?\Z")
 
 # Where a unit may begin: a word, a command, a bracket or a slash.
@@ -87,6 +93,13 @@ WORD = re.compile(r"\^-?[1-9]|/|[A-Za-z]+(?:-[A-Za-z]+)*|[\u4e00-\u9fff]+|\S")
 VALUE_BEFORE = re.compile(r"(?:[\d})\]]|\\pi|\\circ)\s?\Z")
 
 DEGREES = re.compile(r"\s?\^\s?(?:\{\s?\\circ\s?\}|\\circ)\s?(?P<scale>(?:\\text\{\s?)?[CFK](?:\s?\})?)?\s?\Z")
+# Scales of temperatures in words.
+SCALES = {"celsius": "C", "fahrenheit": "F"}
+# A degree sign above a fraction bar, or before a slash.
+DEGREES_ABOVE = re.compile(
+    r"(?P<minus>-?)\s?\\frac\s?\{\s?(?P<top>[-\d.]{1,30})\s?\^\s?(?:\{\s?\\circ\s?\}|\\circ)\s?\}\s?\{(?P<bottom>\s?\d{1,30}\s?)\}|"
+    r"(?P<top1>-?\d{1,30})\s?\^\s?(?:\{\s?\\circ\s?\}|\\circ)\s?/\s?(?P<bottom1>\d{1,30})"
+)
 TRIGONOMETRY = re.compile(r"(?:sin|cos|tan|cot|sec|csc)")
 PERCENT_WORD = r"(?:percent|per cent|pct|percentage|\\?%)"
 PERCENT = re.compile(
@@ -115,10 +128,15 @@ def split_unit(
 
     Args:
         text: A value and its unit.
-        words: Nouns of the problem, singular and in small letters, that may stand behind a number.
+        words: Nouns of the problem, singular and in small letters, that may stand behind a number. Those of
+            ``COUNTED_NOUNS`` are in the plural.
         any_noun: True for a label, behind whose value any words in ``\text{}`` are its unit.
         letters: True if a bare letter may be a unit, as it may if the label has one.
     """
+    above = DEGREES_ABOVE.fullmatch(text)
+    if above:
+        top = above["top"] or above["top1"]
+        return rf"{above['minus'] or ''}\frac{{{top}}}{{{above['bottom'] or above['bottom1']}}}", "degree"
     money = MONEY.match(text)
     if money:
         sign = (money["text"] or money["sign"]).rstrip(".").lower()
@@ -171,6 +189,8 @@ def _key(unit: str, words: Collection[str], any_noun: bool, *, letters: bool, sp
             word == "old" and names == ["year"]
         ):
             continue
+        elif word in SCALES and names == ["degree"]:
+            names[-1] += f" {SCALES[word]}"
         elif word in POWERS_AFTER and names:
             names[-1] += POWERS_AFTER[word]
         elif word in POWERS:
@@ -202,6 +222,8 @@ def _name(word: str, words: Collection[str], any_noun: bool) -> str | None:
     name = SPELLINGS.get(word) or SPELLINGS.get(single) or single
     if name in UNITS or word in SPELLINGS:
         return name
+    if word in COUNTED_NOUNS and (any_noun or word in words):
+        return single
     parts = {*word} if word in NOUNS else {word, single, *word.split("-"), *word}
     if not parts.isdisjoint(NOT_UNITS) or ILLION.search(word) or not (word[0].isalpha() or word == "micro"):
         return None

@@ -53,7 +53,7 @@ def test_another_unit_than_the_problem_asks_for_is_wrong(prompt, own, other):
     ("prompt", "answer"),
     [
         ("A rope is 5 m long. What is its length?", r"5\text{ cm}"),  # no unit is asked for
-        ("The masses are given in g. Find the total in kg.", r"5\text{ g}"),  # several are
+        ("The masses are given in g. Find the total in kg or in mg.", r"5\text{ mg}"),  # several are
         ("He walks in m days as far as she does in $s$ days. How far is it?", r"5\text{ km}"),  # names of numbers
     ],
 )
@@ -141,3 +141,69 @@ def test_a_question_in_words_asks_for_a_changed_name(answer, label, prompt):
 )
 def test_a_changed_name_that_nobody_asks_for_is_refused(answer, label, prompt):
     assert not grade(rf"\boxed{{{answer}}}", label, prompt=prompt).correct
+
+
+@pytest.mark.parametrize(
+    ("problem", "answer"),
+    [
+        ("In square $ABCD$ with side $3$ cm, find the perimeter.", r"5\text{ cm}"),
+        ("What is the side of the largest circle in square $PQRS$?", r"5\text{ m}"),
+        ("A circle is inscribed in square tiles. Find its radius.", r"5\text{ inches}"),
+    ],
+)
+def test_a_square_is_no_unit(problem, answer):
+    assert grade(rf"\boxed{{{answer}}}", "5", prompt=problem).correct
+    assert not grade(r"\boxed{5\text{ squares}}", "5", prompt=problem).correct
+
+
+IN_THE_STORY = [
+    ("Find how many gallons of water the pool needs. A gallon costs 10 cents. How much will it cost?", r"\$5"),
+    ("He adds one gallon in hour three. How much water is left?", r"5\text{ gallons}"),
+    ("He stops. How much water is left in hour three?", r"5\text{ gallons}"),
+    ("$h$ is the height (in meters). In how many seconds is it zero?", r"5\text{ seconds}"),
+    ("In Pascal's triangle, what is the length of the row?", r"5\text{ cm}"),
+    ("In Ms. Lee's class, what is the distance?", r"5\text{ m}"),
+    ("What is the length of the longest chord in S?", r"5\text{ cm}"),
+    ("Amounts are given in dollars. Calculate the weight.", r"5\text{ kg}"),
+]
+
+
+@pytest.mark.parametrize(("problem", "answer"), IN_THE_STORY)
+def test_a_unit_outside_the_question_is_not_asked_for(problem, answer):
+    assert grade(rf"\boxed{{{answer}}}", "5", prompt=problem).correct
+
+
+@pytest.mark.parametrize(
+    ("problem", "own", "other"),
+    [
+        ("It falls 28 meters. In how many seconds does it hit the ground?", r"5\text{ s}", r"5\text{ m}"),
+        ("Lengths are given in feet. How long is it? Answer in inches.", r"5\text{ in}", r"5\text{ ft}"),
+        ("He earns 8 dollars. Find the time in hours.", r"5\text{ h}", r"\$5"),
+        ("What is the frequency in MHz?", r"5\text{ MHz}", r"5\text{ GHz}"),
+        ("What is the energy in kJ? It has 5 kg.", r"5\text{ kJ}", r"5\text{ kg}"),
+        ("How many ounces did Mr. Lee buy for Mrs. Lee?", r"5\text{ oz}", r"5\text{ lb}"),
+        ("How many Newtons is the force?", r"5\text{ N}", r"5\text{ kg}"),
+    ],
+)
+def test_a_unit_of_the_question_is_asked_for(problem, own, other):
+    verdicts = [grade(rf"\boxed{{{answer}}}", "5", prompt=problem).correct for answer in (own, other)]
+    assert verdicts == [True, False]
+
+
+FORMAT = 'At what time does it end? (Enter it in the format "HH:MM:SS", without including "am" or "pm".)'
+TIMES = [
+    (FORMAT, "4:51:06 p.m.", ["04:51:06", "4:51:06", "4:51:06 PM", "16:51:06"], ["4:51:07", "4:51:06 AM", "5:51:06"]),
+    ("They start at 3:00. At what time do they meet?", "4:51:06 p.m.", ["4:51:06 PM"], ["04:51:06", "4:51:06"]),
+    ("They start at 8:00. What is the earliest time when they meet?", "9:24",
+     ["9:24 AM", "09:24", r"9:24\text{ a.m.}"],
+     ["9:25", "09:25", "9:25 AM", "21:24", "8:24 AM", "9:24 AM or 9:25 AM", "3:8"]),
+    ("They start at 8:00 a.m. At what time do they meet?", "9:24", ["9:24 AM", "9:24"], ["9:24 PM"]),
+    ("I am here in the evening. What time do they meet?", "9:24", ["9:24 pm", "9:24"], ["9:24 am"]),
+    ("Find the ratio of the legs.", "9:24", ["9:24", "9 to 24"], ["9:24 AM", "09:24"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("problem", "label", "own", "others"), TIMES)
+def test_the_problem_says_whether_a_time_of_day_needs_its_half(problem, label, own, others):
+    correct = [each for each in own + others if grade(rf"\boxed{{{each}}}", label, prompt=problem).correct]
+    assert correct == own

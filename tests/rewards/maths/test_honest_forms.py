@@ -138,3 +138,38 @@ def test_a_remark_behind_the_box_leaves_it_as_it_is(remark):
 @pytest.mark.parametrize("remark", TAKEN_BACK)
 def test_a_box_that_is_taken_back_is_no_answer(remark):
     assert last_boxed("so \\boxed{5}" + remark) is None
+
+
+# A problem, a label, other spellings of it, and answers that differ from it.
+SPELLINGS = [
+    ("", r"25^\circ\mathrm{C}", [r"25^\circ", "25", r"25\text{ degrees Celsius}", r"25^\circ C"],
+     [r"25^\circ F", r"25\text{ degrees Fahrenheit}", r"25\text{ K}", r"26^\circ C"]),
+    ("What is it in degrees Fahrenheit?", "77", [r"77\text{ degrees Fahrenheit}", r"77^\circ\text{F}"],
+     [r"77\text{ cm}"]),
+    ("", r"5\text{ m/s}", [r"5\text{ m/s}", "5"], [r"5\text{ m}"]),
+    ("", r"\frac{990}{7}^\circ", [r"\frac{990^\circ}{7}", r"\frac{990}{7}", r"990^\circ/7"],
+     [r"\frac{990}{7^\circ}", r"\frac{991^\circ}{7}", r"\frac{990^\circ}{7^\circ}"]),
+    ("", r"\frac{990^{\circ}}{7}", [r"\frac{990}{7}^\circ", r"\frac{990}{7}"], [r"\frac{990\pi}{1260}", "990"]),
+    ("", r"\lambda_{\text{red}}", [r"\lambda_{red}", r"\lambda_{\mathrm{red}}"],
+     [r"\lambda_{blue}", r"\lambda", r"\lambda_{r}", r"\lambda_{red}\lambda_{red}"]),
+    ("", r"\text{A5}_{11}", ["A5_{11}", "(A5)_{11}", r"\text{A}5_{11}"], ["A5_{12}", "A6_{11}", "A5", "5A_{11}"]),
+    (r"Find $\frac{TM}{MK}$.", r"\frac{TM}{MK}=2", ["TM/MK = 2", r"\frac{MT}{KM}=2", "2"],
+     ["MK/TM=2", "TM/MK=3", "TM/MK=2, 3", "TM/TM=2"]),
+    ("", "5", [r"\text{Final Answer: }5", "Final Answer: 5", r"\text{Correct answer: }5"],
+     [r"\text{Final Answer: }6", r"\text{Final Answer: }5, 6", r"\text{Wrong answer: }5"]),
+    ("", r"\min\{BW, 2WR, 3RB\}", [r"\min\{BW,2WR,3RB\}", r"\min(2RW,WB,3RB)", r"\min\left\{3RB,BW,2WR\right\}"],
+     [r"\max\{BW,2WR,3RB\}", r"\min\{BW,2WR\}", "BW", "BW, 2WR, 3RB", r"\{BW,2WR,3RB\}"]),
+    ("", r"\max\{a,b\}", [r"\max\{b,a\}", r"\max(a,b)"], [r"\max\{a,a\}", "a", "a, b", r"a\text{ or }b"]),
+    ("", r"(-\infty,-1)\cup(1,\infty)", [r"x\in(-\infty,-1)\text{ or }x\in(1,\infty)", r"x<-1\text{ or }x>1"],
+     [r"x\in(-\infty,-1)\text{ or }y\in(1,\infty)", r"x\in(-\infty,-1)\text{ and }x\in(1,\infty)",
+      r"x\in(-\infty,-1)\text{ or }x\in[1,\infty)", r"x\in(1,\infty)"]),
+    ("", r"\lambda \ge \frac{1}{n-1}", [r"[\frac1{n-1},\infty)", r"\lambda\in[\frac1{n-1},\infty)"],
+     [r"(\frac1{n-1},\infty)", r"[\frac1n,\infty)", r"(-\infty,\frac1{n-1}]", r"\mu\in[\frac1{n-1},\infty)",
+      r"[\frac1{n-1},\infty)\text{ or }[\frac1n,\infty)"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("problem", "label", "own", "others"), SPELLINGS)
+def test_a_label_has_several_spellings(problem, label, own, others):
+    correct = [each for each in own + others if grade(rf"\boxed{{{each}}}", label, prompt=problem).correct]
+    assert correct == own

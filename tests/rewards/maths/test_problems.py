@@ -126,3 +126,38 @@ def test_the_text_behind_a_letter_is_that_of_no_other_option():
         assert grade(f"\\boxed{{{answer}}}", "B", prompt=problem).correct, answer
     for answer in ("B. 5", "B. 1/3", "B. C too", "B. A also"):
         assert not grade(f"\\boxed{{{answer}}}", "B", prompt=problem).correct, answer
+
+
+# A label, the text of its option (B), and the texts of two other options.
+OPTIONS = [
+    (r"\{4,5,7\}", r"\{4,5,7\}", r"\{4,5,6\}", r"\{5,7,8\}"),
+    ("1:4", "1:4", "1:3", r"\sqrt{3}:7"),
+    (r"\tan \theta = 2\theta", r"\tan\theta=2\theta", r"\tan\theta=\theta", r"\tan\theta=4\theta"),
+    (r"s^2 \le 8r^2", r"s^2\le8r^2", "s^2=8r^2", r"s^2\ge8r^2"),
+    ("(1,2)", "(1,2)", "(2,1)", "(3,1)"),
+    ("[1,2]", "[1,2]", "(1,2)", "[2,3]"),
+    (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}", "1", "2"),
+    (r"\text{Evelyn}", "Evelyn", "Briana", "Carla"),
+    (r"\frac16", r"\frac16", r"\frac{\sqrt3}{12}", r"\frac14"),
+]
+
+
+STYLES = [r"$\textbf{%s}\ %s$", r"$\mathrm{%s %s }$", r"$\text{%s }%s$", r"$\mathrm{\textbf{%s} \ }%s$", "**%s** $%s$"]
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize(("label", "own", "first", "third"), OPTIONS)
+def test_the_letter_of_an_option_stands_for_a_label_of_any_type(label, own, first, third, style):
+    options = [style % (f"({letter})", text) for letter, text in zip("ABC", (first, own, third), strict=True)]
+    problem = r" $\qquad$ ".join(["Which of these? ", *options])
+    verdicts = {
+        answer: grade(rf"\boxed{{{answer}}}", label, prompt=problem).correct
+        for answer in ("B", "(B)", rf"\textbf{{(B)}}\ {own}", "A", "C", "D", "A, B", "A or B", rf"(A)\ {own}")
+    }
+    assert [answer for answer, correct in verdicts.items() if correct] == ["B", "(B)", rf"\textbf{{(B)}}\ {own}"]
+
+
+def test_letters_of_several_options_are_no_list():
+    problem = "Which are prime?\nA. 2\nB. 3\nC. 4"
+    assert grade(r"\boxed{2, 3}", "2, 3", prompt=problem).correct
+    assert not grade(r"\boxed{A, B}", "2, 3", prompt=problem).correct

@@ -42,3 +42,35 @@ def test_words_of_roles_in_a_problem_change_no_verdict(template):
     assert not grade(r"\boxed{5 \text{ days}}", "5", prompt=parts).correct
     for prompt in (formula, other):
         assert not grade(r"\boxed{x(x+2)}", "x^2+2x", prompt=prompt).correct
+
+
+COUNTED = [
+    ("For how many values of $x$ is it zero?", r"12\text{ values}", r"12\text{ squares}"),
+    ("How many possible values of $x$ exist?", r"12\text{ possible values}", r"12\text{ quarters}"),
+    ("Find the number of integer values of $x$.", r"12\text{ integer values}", r"12\text{ integer cubes}"),
+    ("They only have quarters. How many quarters does she get?", r"12\text{ quarters}", r"12\text{ quarter}"),
+    ("How many positive perfect squares are less than 150?", r"12\text{ squares}", r"12\text{ squared}"),
+    ("How many multiples of 5 are there?", r"12\text{ multiples}", r"12\text{ values}"),
+    ("How many zeros has the number?", r"12\text{ zeros}", r"12\text{ zero}"),
+]
+
+
+@pytest.mark.parametrize(("problem", "own", "other"), COUNTED)
+def test_a_noun_that_the_question_counts_may_follow_the_number(problem, own, other):
+    verdicts = [grade(rf"\boxed{{{answer}}}", "12", prompt=problem).correct for answer in (own, other)]
+    assert verdicts == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("problem", "answer"),
+    [
+        ("How many dozens of eggs are there?", r"12\text{ dozens}"),
+        ("How many thirds of the cake are left?", r"12\text{ thirds}"),
+        ("How many thousands of people came?", r"12\text{ thousands}"),
+        ("How many triangles have squares on their sides?", r"12\text{ squares}"),
+        ("The shop gives quarters. How many dollars are left?", r"12\text{ quarters}"),
+        ("Of 5 values, how many are even?", r"12\text{ values}"),
+    ],
+)
+def test_a_scale_or_a_noun_of_the_story_may_not_follow_the_number(problem, answer):
+    assert not grade(rf"\boxed{{{answer}}}", "12", prompt=problem).correct

@@ -130,12 +130,18 @@ def test_a_form_that_says_something_else_is_wrong(label, wrong):
 BOUNDS = [
     (r"x\ge2 \text{ and } x\le5", "[2,5]"), (r"x\ge2, x\le5", "[2,5]"), (r"2\le x, x\le5", "[2,5]"),
     (r"x\le5 \land x\ge2", "[2,5]"), (r"x\ge2, x\le5", r"2 \le x \le 5"), ("x>2 and x<5", "(2,5)"),
-    (r"x>2, x\le5", "(2,5]"),
+    (r"x>2, x\le5", "(2,5]"), (r"\frac{\pi^2}{8}\le f(x)\le\frac{5\pi^2}{4}", r"[\pi^2/8, 5\pi^2/4]"),
+    (r"0\le x\le\pi", r"[0,\pi]"), (r"x\ge0, x\le\pi", r"[0,\pi]"), (r"4\ge k\ge2\sqrt2", r"[2\sqrt2,4]"),
+    (r"f(x)\in[0,\pi]", r"[0,\pi]"), (r"f(x)\in(0,1]", "(0,1]"), (r"g(t) \in (3,\infty)", r"(3,\infty)"),
+    (r"f(x)\in(0,1)", "(0,1)"),
 ]  # fmt: skip
 OTHER_BOUNDS = [
     (r"x\ge5, x\le2", "[2,5]"), (r"x>2, x\le5", "[2,5]"), (r"x\ge2, y\le5", "[2,5]"),
     (r"x\ge2 \text{ or } x\le5", "[2,5]"), (r"x\ge2, x\ge5", "[2,5]"), (r"x\ge2, x\le5, x<7", "[2,5]"),
     ("x<-1, x>1", r"(-\infty,-1)\cup(1,\infty)"), ("x>2, x<5", "(5,2)"),
+    (r"0<x\le\pi", r"[0,\pi]"), (r"0\le x\le\pi, x=5", r"[0,\pi]"), (r"0\le x\le\pi \text{ or } x=5", r"[0,\pi]"),
+    (r"x\in(0,\pi)", r"[0,\pi]"), (r"0\le x\le2\pi", r"[0,\pi]"), (r"f(x)\in(0,1)", "(0,1]"),
+    (r"f(x)\in(0,1]\text{ or }[0,1]", "(0,1]"), (r"1\le x\le3", "[1,2,3]"),
 ]  # fmt: skip
 FAMILIES = [
     (r"x=n\pi, n\in\mathbb{Z}", r"x=k\pi, k\in\mathbb{Z}"), (r"x=k\pi, k\in\mathbb{Z}", r"k\pi, k\in\mathbb{Z}"),
@@ -158,3 +164,24 @@ def test_bounds_and_families_have_several_spellings(answer, label):
 @pytest.mark.parametrize(("answer", "label"), OTHER_BOUNDS + OTHER_FAMILIES)
 def test_other_bounds_and_families_are_wrong(answer, label):
     assert not grade(f"\\boxed{{{answer}}}", label).correct
+
+
+# Labels, their kinds, answers with their value, and answers with another value or form.
+LABELS = [
+    (r"0.56 = 56\%", "integer", [r"56\%", "56", r"0.56=56\%"], ["55", r"0.56\%", r"5600\%"]),
+    ("2^{10} - 1 = 1023", "integer", ["1023", "x=1023", "2^{10}-1=1023"], ["1024", "2^{10}", "1000+23"]),
+    ("25 + 2 = 27", "integer", ["27", "25+2=27"], ["25", "2", "25+2", "25, 2"]),
+    ("2+2=5", "equation", ["2+2=5"], ["5", "4", "2+2=4"]),
+    (r"\mbox{four}", "word", ["4", "four", "Four", "4.0"], ["5", "five", "2^2", "4, 5", "-4", "4 or 5"]),
+    (r"9\text{ values}", "integer", ["9", r"9\text{ values}"], ["8", r"9\text{ squares}", "9^2"]),
+    (r"\mathbb{Z}", "spelling", [r"\mathbb Z", r"\mathbb{Z}", "ℤ"], [r"\mathbb R", r"\mathbb{N}", r"\mathbb{Z}^+"]),
+    (r"\mathbb R", "reals", [r"\mathbb{R}", "ℝ", r"(-\infty,\infty)"], [r"\mathbb Z", r"\mathbb{Q}"]),
+    (r"\{n \ge 13\}", "reals", [r"n\ge13", r"\{n\ge13\}", r"[13,\infty)"], ["n>13", r"n\ge12", "13", r"n\ge13, 12"]),
+    (r"05\!:\!00", "time", ["05:00", "5:00", "5:00 PM"], ["6:00", "17:00", "5:01", "5"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("label", "kind", "own", "others"), LABELS)
+def test_a_label_in_an_unusual_form_has_a_type(label, kind, own, others):
+    assert read_label(label).kind == kind
+    assert [each for each in own + others if grade(rf"\boxed{{{each}}}", label).correct] == own
