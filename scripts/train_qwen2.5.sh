@@ -46,6 +46,8 @@ esac
 layout="scripts/layouts/qwen2.5_${size}_${LAYOUT:-colocated}.flags"
 [ -f "$layout" ] || fail "LAYOUT ${LAYOUT:-}: no such layout; use colocated or split"
 output="${OUTPUT:-/checkpoints/qwen2.5_${size}_$method}"
+# A dry run plans for as many nodes as train. With split layouts the engines need more: give --dry_run_nodes.
+[ "${LAYOUT:-colocated}" = split ] || nodes=${NODES:-$nodes}
 
 # $loss, $overrides and the layout hold several words each and are left unquoted on purpose.
 DRY_RUN_NODES=$nodes scripts/submit.sh --address "${RAY_DASHBOARD:-http://127.0.0.1:8265}" --working-dir . \

@@ -9,7 +9,9 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +24,7 @@ from openrlhf_cov.rewards.limits import REWARD_TOKEN
 from openrlhf_cov.trainer.flags.parser import FLAG_OF_FIELD, parse_args
 from openrlhf_cov.utils import garbage_collection
 from openrlhf_cov.utils.command import COMMAND_FILE, SETTINGS_FILE, write_command, write_settings
+from openrlhf_cov.utils.output_folders import alone_in
 from openrlhf_cov.utils.redaction import HIDDEN
 from openrlhf_cov.utils.terminal import clean_logs, refuse
 
@@ -34,6 +37,11 @@ logger = logging.getLogger(__name__)
 def main() -> int | None:
     """Train, or with --dry_run say what would happen. Exit status 2 with one line on stderr for anything the user can
     mend before training starts, 1 for a run that stopped itself, 128 + signal after SIGTERM and Ctrl-C."""
+    with ExitStack() as locks:
+        return _run(locks)
+
+
+def _run(locks: ExitStack) -> int | None:
     clean_logs()
     garbage_collection.pause()
     try:
@@ -55,6 +63,7 @@ def main() -> int | None:
         from openrlhf_cov.trainer.ray import warm_engines
 
         preflight.check(args)
+        _lock_folders(args, locks)
         needs = connection.needs_of_training(args)
         connection.connect(needs)
         connection.check_capacity(needs, args.placement_timeout)
@@ -82,6 +91,27 @@ def main() -> int | None:
             cause = inner
         refuse(NAME, cause)
         return 128 + (stopping.stop_requested() or 0) if isinstance(cause, StoppedBySignal) else 1
+
+
+def _lock_folders(args: SimpleNamespace, locks: ExitStack) -> None:
+    """Lock the folders that a run writes, so that a second run of the same command is refused.
+
+    Args:
+        args: The flags of the run.
+        locks: Holds the locks until the run has ended. A file system may have no locks; then there is a warning.
+
+    Raises:
+        UsageError: Another run writes to one of the folders.
+    """
+    folders = {Path(args.ckpt.output_dir).resolve(): "output_dir"}
+    # All runs without checkpoints share the default of --ckpt.path.
+    if args.ckpt.save_steps > 0 or args.ckpt.load_enable:
+        folders.setdefault(Path(args.ckpt.path).resolve(), "path")
+    for folder, flag in folders.items():
+        try:
+            locks.enter_context(alone_in(folder, f"--ckpt.{flag}"))
+        except OSError as error:
+            logger.warning("%s has no lock, so a second run would not be refused: %s", folder, error.strerror)
 
 
 def fill_in_secrets(args: SimpleNamespace) -> None:

@@ -48,13 +48,14 @@ def check_own(flag: str, path: Path, mark: bytes) -> None:
 
 
 @contextmanager
-def alone_in(output: Path) -> Iterator[None]:
+def alone_in(output: Path, flag: str = "--output") -> Iterator[None]:
     """Hold the lock of a folder while the body runs, so that no other process that asks for the lock writes there.
 
     The lock ends with the process, however it ends.
 
     Args:
         output: The folder. It is made if it does not exist.
+        flag: Flag that names the folder, for messages.
 
     Raises:
         UsageError: Another process holds the lock.
@@ -66,7 +67,7 @@ def alone_in(output: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UsageError(
-                f"--output {output}: another process is writing there; wait for it, or give another folder"
+                f"{flag} {output}: another process is writing there; wait for it, or give another folder"
             ) from error
         yield
 

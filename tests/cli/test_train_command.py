@@ -7,11 +7,13 @@ import sys
 import pytest
 
 from openrlhf_cov.cli import train_ppo_ray
-from openrlhf_cov.cluster import cpu_host, packages
+from openrlhf_cov.cluster import connection, cpu_host, packages
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards.limits import REWARD_TOKEN
 from openrlhf_cov.trainer.flags.parser import CovArgumentParser, preset_lines
 from openrlhf_cov.trainer.flags.presets import PRESETS
+from openrlhf_cov.trainer.preflight import preflight
+from openrlhf_cov.utils.output_folders import alone_in
 
 RUN = ("--reward.remote_url", "reward.py", "--vllm.num_engines", "1")
 REWARD = ("--reward.remote_url", "openrlhf_cov/rewards/reward_func.py")
@@ -208,3 +210,20 @@ def test_a_run_fits_the_hosts_that_it_is_for(monkeypatch, capsys, tmp_path, name
     assert (status, "error:" in shown.err) == (0, False), shown.err
     assert shown.out.startswith("the preset sets\n  --actor.num_nodes ")
     assert "dry run: it would run" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("held", "flags", "said"),
+    [
+        ("run", "", "--ckpt.output_dir {0}/run: another process is writing there; "),
+        ("state", "--ckpt.save_steps 5", "--ckpt.path {0}/state: another process is writing there; "),
+    ],
+)
+def test_a_second_run_in_the_folders_of_another_is_refused(monkeypatch, refused, tmp_path, held, flags, said):
+    # The inputs are checked elsewhere. A Ray is not started for a run that is refused.
+    monkeypatch.setattr(preflight, "check", lambda args: None)
+    monkeypatch.setattr(connection, "connect", lambda needs: pytest.fail("a Ray was started"))
+    folders = ["--ckpt.output_dir", str(tmp_path / "run"), "--ckpt.path", str(tmp_path / "state")]
+    monkeypatch.setattr(sys, "argv", ["train_ppo_ray", *RUN, *folders, *flags.split()])
+    with alone_in(tmp_path / held):
+        assert refused(train_ppo_ray.main).startswith(said.format(tmp_path))

@@ -225,6 +225,19 @@ def test_nodes_and_engines_can_be_named(monkeypatch, capfd, flags_of, layout, en
     assert all(place in printed for place in places[layout]), printed
 
 
+@pytest.mark.slow
+def test_a_dry_run_plans_for_the_nodes_that_are_asked_for(data, eval_data, tmp_path):
+    variables = {"DATA": data, "EVAL_DATA": eval_data, "OUTPUT": tmp_path / "run", "NODES": 16, "ENGINES": 32}
+    environment = {name: value for name, value in os.environ.items() if name not in ("LAYOUT", "RAY_ADDRESS")}
+    found = subprocess.run(
+        [str(SCRIPTS / "train_qwen2.5.sh"), "32b", "kl_cov", "--dry_run"],
+        env=environment | {name: str(value) for name, value in variables.items()} | {"PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+    )
+    assert "cluster: 16 nodes x 8 GPUs of 80 GiB" in found.stdout, found.stdout + found.stderr
+
+
 def test_a_job_gets_the_words_as_they_are_written(flags_of):
     """Ray's line is read by a shell, for which these are redirections, patterns, variables and more."""
     words = ["<|im_end|>", "*", "~", "a b", "$HOME", "$HOME and `id`", "(1;2)&", "it's", "#1", "", "a\\b", "a\\b c"]
