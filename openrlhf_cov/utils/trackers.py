@@ -6,13 +6,18 @@ and TensorBoard write files on this host, and W&B and SwanLab are used offline w
 ``SWANLAB_MODE=offline``.
 """
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
+from openrlhf_cov.errors import RunStopped, reason_of
+
 PROJECT = "openrlhf_cov"
+
+logger = logging.getLogger(__name__)
 
 
 class Tracker(Protocol):
@@ -171,21 +176,39 @@ class Trackers:
         names: Keys of ``TRACKERS``.
         folder: The folder of the run. Its name is the name of the run in the trackers.
         settings: Flag -> value, without secrets.
+
+    Raises:
+        RunStopped: A tracker cannot be started, such as one that lacks an account.
     """
 
     def __init__(self, names: Sequence[str], folder: Path, settings: Mapping[str, Any]) -> None:
-        self._trackers = [TRACKERS[name][1](folder, settings) for name in names]
+        self._trackers: dict[str, Tracker] = {}
+        for name in names:
+            try:
+                self._trackers[name] = TRACKERS[name][1](folder, settings)
+            except Exception as error:  # a tracker may raise anything
+                raise RunStopped(
+                    f"--log_to {name} cannot be started: {reason_of(error).rstrip(".")}; set the tracker up, or leave it out"
+                ) from error
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Send the numbers of a record to every tracker. Values that are no finite number are left out.
+
+        A tracker that fails gets no more records, with a warning: the files of the run have them all.
 
         Args:
             step: The global step, from 1; 0 for an evaluation before the first step.
             values: Name -> value, as in the files of the run.
         """
         numbers = {name: float(value) for name, value in values.items() if _is_finite(value)}
-        for tracker in self._trackers:
-            tracker.log(step, numbers)
+        for name, tracker in list(self._trackers.items()):
+            try:
+                tracker.log(step, numbers)
+            except Exception as error:
+                del self._trackers[name]
+                logger.warning(
+                    "step %d: --log_to %s failed and gets no more records: %s", step, name, reason_of(error)
+                )
 
     def close(self) -> None:
         """End the run in every tracker, also where one of them fails.
@@ -194,7 +217,7 @@ class Trackers:
             Exception: The first failure of a tracker.
         """
         failures = []
-        for tracker in self._trackers:
+        for tracker in self._trackers.values():
             try:
                 tracker.close()
             except Exception as error:  # a tracker may raise anything, and the next one has to be closed

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.utils.trackers import TRACKERS, Trackers, tracker_names
 
 SETTINGS = {"--lr": "1e-4", "--cov_type": "kl_cov"}
@@ -85,6 +86,42 @@ class Broken:
 
     def close(self):
         raise OSError("no network")
+
+
+class Failing:
+    """A tracker that fails at step 2, or already at its start if the settings say so."""
+
+    def __init__(self, folder, settings):
+        if settings:
+            raise ValueError("No API key configured.\nA long explanation.")
+        self.steps = []
+
+    def log(self, step, values):
+        self.steps.append(step)
+        if step == 2:
+            raise ConnectionError("the server is gone")
+
+    def close(self):
+        pass
+
+
+def test_a_tracker_that_cannot_be_started_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(TRACKERS, "wandb", ("wandb", Failing))
+    with pytest.raises(RunStopped) as stopped:
+        Trackers(["wandb"], tmp_path, {"lr": 1})
+    assert str(stopped.value).startswith("--log_to wandb cannot be started: No API key configured; ")
+    assert "\n" not in str(stopped.value)
+
+
+def test_a_tracker_that_fails_ends_no_run(tmp_path, monkeypatch, caplog):
+    made = []
+    monkeypatch.setitem(TRACKERS, "wandb", ("wandb", lambda *args: made.append(Failing(*args)) or made[-1]))
+    all_of_run = Trackers(["wandb"], tmp_path, {})
+    for step in (1, 2, 3):
+        all_of_run.log(step, {"reward": 0.5})
+    all_of_run.close()
+    assert made[0].steps == [1, 2]
+    assert "step 2: --log_to wandb failed and gets no more records: the server is gone" in caplog.text
 
 
 def test_a_tracker_that_fails_at_its_end_keeps_no_other_open(tmp_path, monkeypatch):
