@@ -100,15 +100,25 @@ def _check_rules(place: str, problems: Iterable[Problem]) -> None:
             raise UsageError(f"{place}: problem {problem.id}: {error}") from error
 
 
-def ungradable(rule: str, problems: Iterable[Problem]) -> list[str]:
-    """Return the ids of the problems whose gold answer the rule of their benchmark cannot read.
+def ungradable(benchmark: Benchmark, problems: Iterable[Problem]) -> list[str]:
+    """Return the ids of the problems whose gold answer the rule of a benchmark cannot read.
 
     Any response to them counts as incorrect. They stay in the benchmark, so that its size is what others report; the
     caller says how many they are.
 
     Args:
-        rule: The rule of the benchmark, which reads the answers, or ``row`` if each problem names its own.
-        problems: The problems of the benchmark, or a part of them.
+        benchmark: The benchmark, whose rule reads the answers.
+        problems: Its problems, or a part of them.
+    """
+    return ungradable_by(benchmark.grader, problems)
+
+
+def ungradable_by(rule: str, problems: Iterable[Problem]) -> list[str]:
+    """Return the ids of the problems whose gold answer a rule cannot read.
+
+    Args:
+        rule: A value of ``--reward_source``; with ``row`` each problem names its own rule.
+        problems: The problems.
     """
     config = RewardConfig(reward_source=rule)
     return [problem.id for problem in problems if not _can_reward(source_of(problem.source, config), problem.answer)]

@@ -200,5 +200,5 @@ def _settings(benchmark: Benchmark, sampling: Sampling, problems: list[Problem],
         **asdict(sampling),
         grader=benchmark.grader,
         sha256=hashlib.sha256(json.dumps([astuple(problem) for problem in problems]).encode()).hexdigest(),
-        ungradable=tuple(ungradable(benchmark.grader, problems)),
+        ungradable=tuple(ungradable(benchmark, problems)),
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.evaluation.data import ungradable
+from openrlhf_cov.evaluation.data import ungradable_by
 from openrlhf_cov.evaluation.plan import Completion, EvaluationPlan, Request
 from openrlhf_cov.evaluation.response_records import (
     PROBLEMS_FILE,
@@ -283,7 +283,7 @@ def regrade(folder: Path, config: RewardConfig, workers: int, packages: Mapping[
     benchmarks = []
     for each in settings.benchmarks:
         own = [problem.without_benchmark() for problem in problems if problem.benchmark == each.name]
-        benchmarks.append(replace(each, ungradable=tuple(ungradable(each.grader, own))))
+        benchmarks.append(replace(each, ungradable=tuple(ungradable_by(each.grader, own))))
     with writing(folder):
         write_records(folder / RESPONSES_FILE, graded)
         versions = settings.packages | dict(packages or {})

@@ -187,8 +187,9 @@ class Trackers:
             try:
                 self._trackers[name] = TRACKERS[name][1](folder, settings)
             except Exception as error:  # a tracker may raise anything
+                reason = reason_of(error).rstrip(".")
                 raise RunStopped(
-                    f"--log_to {name} cannot be started: {reason_of(error).rstrip(".")}; set the tracker up, or leave it out"
+                    f"--log_to {name} cannot be started: {reason}; set the tracker up, or leave it out"
                 ) from error
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:

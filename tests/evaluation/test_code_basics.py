@@ -18,7 +18,7 @@ SOLUTIONS = Path(__file__).with_name("code_basics_solutions.jsonl")
 def test_the_solutions_pass_and_nothing_does_not():
     (benchmark,) = select("code_basics")
     problems = load_problems(benchmark, None)
-    assert ungradable(benchmark.grader, problems) == []
+    assert ungradable(benchmark, problems) == []
     try:
         Sandbox().close()
     except SandboxError as error:

@@ -42,7 +42,7 @@ class TestRealFiles:
     def test_answers_that_cannot_be_graded_are_counted_and_kept(self, name):
         # four golds of Omni-MATH-Rule lack a brace; a fifth, omni-rule-981, is a sentence with a box and is read well
         broken = {"omni_math": ["omni-rule-183", "omni-rule-682", "omni-rule-710", "omni-rule-1469"]}
-        assert ungradable(BENCHMARKS[name].grader, load_problems(BENCHMARKS[name], REAL)) == broken.get(name, [])
+        assert ungradable(BENCHMARKS[name], load_problems(BENCHMARKS[name], REAL)) == broken.get(name, [])
 
 
 def test_further_fields_empty_lines_and_odd_line_separators_do_no_harm(tmp_path):
@@ -122,7 +122,7 @@ class TestOwnFile:
         golds = ["1,234", "B", "34+57", "\\frac{1}{2"]
         sources = ["math", "gsm8k", "choice/x", "tiny_addition", "math/somewhere"]
         problems = [Problem(f"{gold} {source}", "?", gold, source) for gold in golds for source in sources]
-        assert ungradable(own_benchmark(Path("sums.jsonl")).grader, problems) == [
+        assert ungradable(own_benchmark(Path("sums.jsonl")), problems) == [
             *("1,234 choice/x", "1,234 tiny_addition"),
             *("B gsm8k", "B tiny_addition"),
             *("34+57 gsm8k", "34+57 choice/x", "34+57 tiny_addition"),
@@ -133,8 +133,8 @@ class TestOwnFile:
 def test_what_the_rule_of_the_benchmark_cannot_read_is_ungradable():
     golds = {"a": "1,234", "b": "two", "c": "\\frac{1}{2", "d": "so \\boxed{6}."}
     problems = [Problem(name, "?", gold, "s") for name, gold in golds.items()]
-    assert ungradable(BENCHMARKS["gsm8k"].grader, problems) == ["b", "c"]
-    assert ungradable(BENCHMARKS["math500"].grader, problems) == ["c"]
+    assert ungradable(BENCHMARKS["gsm8k"], problems) == ["b", "c"]
+    assert ungradable(BENCHMARKS["math500"], problems) == ["c"]
 
 
 HUB_ROWS = [
