@@ -360,9 +360,10 @@ def _all_close(values: Any, expected: Any, rtol: float = 1e-5, atol: float = 1e-
         return len(values) == len(expected) and all(
             _all_close(one, other, rtol, atol) for one, other in zip(values, expected, strict=True)
         )
-    if not all(isinstance(each, int | float | complex) for each in (values, expected)):
+    numbers: list[Any] = [values, expected]
+    if not all(isinstance(each, int | float | complex) for each in numbers):
         raise TypeError("allclose compares plain numbers")
-    if math.inf in (abs(values), abs(expected)):
+    if any(abs(each) == math.inf for each in numbers):
         return values == expected  # the tolerance beside an infinite number would be infinite, too
     return values == expected or abs(values - expected) <= atol + rtol * abs(expected)
 
